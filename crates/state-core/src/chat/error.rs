@@ -1,0 +1,293 @@
+//! Why a model did not answer. Callers branch on the [kind](ModelErrorKind), never on the text; what the
+//! provider's own library said rides inside as the source.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::PartialReply;
+
+/// Why a model did not answer, or did not answer to the end.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+///
+/// let retry_after = Some(Duration::from_secs(2));
+/// let error = ModelError::new(ModelErrorKind::RateLimited { retry_after }, "too many requests")
+///     .with_provider("openai")
+///     .with_model("gpt-4.1")
+///     .with_request_id("req_1");
+/// assert!(error.is_retryable());
+/// assert_eq!(
+///     error.to_string(),
+///     "rate limited, retry after 2s (openai, model gpt-4.1, request req_1): too many requests",
+/// );
+/// ```
+#[derive(Clone, Debug)]
+pub struct ModelError(Box<Details>);
+
+#[derive(Clone, Debug)]
+struct Details {
+    kind: ModelErrorKind,
+    message: String,
+    provider: Option<String>,
+    model: Option<String>,
+    request_id: Option<String>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+    partial: Option<PartialReply>,
+}
+
+/// What went wrong, for callers to branch on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelErrorKind {
+    /// The network or the server failed in a way that may pass.
+    Transient,
+    /// Too many requests or tokens in too short a time.
+    RateLimited {
+        /// How long to wait, if the provider said so.
+        retry_after: Option<Duration>,
+    },
+    /// The server has too much to do.
+    Overloaded,
+    /// The key is missing, wrong, or may not do this.
+    Authentication,
+    /// There is no such model or address.
+    NotFound,
+    /// The provider does not accept the request as it is.
+    InvalidRequest,
+    /// The conversation does not fit into the model's window.
+    TooLong {
+        /// The number of tokens that fit.
+        limit: Option<u64>,
+        /// The number of tokens that there were.
+        used: Option<u64>,
+    },
+    /// The provider refused to process the request because of what it says.
+    Refused,
+    /// The reply cannot be understood.
+    Malformed,
+    /// The reply ended in the middle.
+    CutOff,
+    /// It took too long.
+    TimedOut(TimeoutKind),
+    /// A tool had to be called, and none was.
+    ToolChoiceIgnored,
+    /// The caller gave up.
+    Cancelled,
+    /// This model or provider cannot do what was asked.
+    Unsupported,
+}
+
+/// What took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TimeoutKind {
+    /// To reach the server.
+    Connect,
+    /// To get the first piece of a reply.
+    FirstToken,
+    /// To get the next piece.
+    Idle,
+    /// All of it.
+    Total,
+}
+
+impl ModelErrorKind {
+    /// What a person can do about it, as a sentence without its full stop.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            ModelErrorKind::Transient => "try again",
+            ModelErrorKind::RateLimited { .. } => "wait, then try again; send fewer requests",
+            ModelErrorKind::Overloaded => "try again later, or fall back to another model",
+            ModelErrorKind::Authentication => "check the API key and what it may be used for",
+            ModelErrorKind::NotFound => "check the name of the model and the base URL",
+            ModelErrorKind::InvalidRequest => "check the parameters and the tool schemas",
+            ModelErrorKind::TooLong { .. } => "trim the conversation, or use a model with a larger window",
+            ModelErrorKind::Refused => "change what is asked",
+            ModelErrorKind::Malformed => "try again; check that the server speaks this protocol",
+            ModelErrorKind::CutOff => "try again; what had come is in the error",
+            ModelErrorKind::TimedOut(TimeoutKind::Connect) => "check the base URL and the network",
+            ModelErrorKind::TimedOut(_) => "try again, or allow more time",
+            ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
+            ModelErrorKind::Cancelled => "start again when ready",
+            ModelErrorKind::Unsupported => "use a model or a provider that can do it",
+        }
+    }
+
+    /// Whether the same request may succeed when it is sent again.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            ModelErrorKind::Transient
+                | ModelErrorKind::RateLimited { .. }
+                | ModelErrorKind::Overloaded
+                | ModelErrorKind::Malformed
+                | ModelErrorKind::CutOff
+                | ModelErrorKind::TimedOut(_)
+        )
+    }
+}
+
+impl fmt::Display for ModelErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            ModelErrorKind::RateLimited { retry_after: Some(wait) } => {
+                return write!(f, "rate limited, retry after {wait:?}");
+            }
+            ModelErrorKind::TooLong { limit: Some(limit), used: Some(used) } => {
+                return write!(f, "conversation too long, {used} tokens of at most {limit}");
+            }
+            ModelErrorKind::TooLong { limit: Some(limit), used: None } => {
+                return write!(f, "conversation too long, at most {limit} tokens");
+            }
+            ModelErrorKind::Transient => "transient failure",
+            ModelErrorKind::RateLimited { .. } => "rate limited",
+            ModelErrorKind::Overloaded => "overloaded",
+            ModelErrorKind::Authentication => "not authorized",
+            ModelErrorKind::NotFound => "not found",
+            ModelErrorKind::InvalidRequest => "invalid request",
+            ModelErrorKind::TooLong { .. } => "conversation too long",
+            ModelErrorKind::Refused => "refused",
+            ModelErrorKind::Malformed => "malformed reply",
+            ModelErrorKind::CutOff => "reply cut off",
+            ModelErrorKind::TimedOut(TimeoutKind::Connect) => "timed out while connecting",
+            ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed out before the reply began",
+            ModelErrorKind::TimedOut(TimeoutKind::Idle) => "timed out while the reply stood still",
+            ModelErrorKind::TimedOut(TimeoutKind::Total) => "timed out",
+            ModelErrorKind::ToolChoiceIgnored => "tool choice ignored",
+            ModelErrorKind::Cancelled => "cancelled",
+            ModelErrorKind::Unsupported => "unsupported",
+        };
+        f.write_str(text)
+    }
+}
+
+impl ModelError {
+    /// An error of this kind. The message adds what the kind does not say; it may be empty.
+    pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
+        ModelError(Box::new(Details {
+            kind,
+            message: message.into(),
+            provider: None,
+            model: None,
+            request_id: None,
+            source: None,
+            partial: None,
+        }))
+    }
+
+    /// The same error, with the provider it came from.
+    #[must_use]
+    pub fn with_provider(mut self, provider: impl Into<String>) -> Self {
+        self.0.provider = Some(provider.into());
+        self
+    }
+
+    /// The same error, with the model that was asked.
+    #[must_use]
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.0.model = Some(model.into());
+        self
+    }
+
+    /// The same error, with the provider's id of the request.
+    #[must_use]
+    pub fn with_request_id(mut self, request_id: impl Into<String>) -> Self {
+        self.0.request_id = Some(request_id.into());
+        self
+    }
+
+    /// The same error, with the one that caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into().into());
+        self
+    }
+
+    /// The same error, with what had come of the reply.
+    #[must_use]
+    pub fn with_partial(mut self, partial: PartialReply) -> Self {
+        self.0.partial = Some(partial);
+        self
+    }
+
+    /// What went wrong.
+    pub const fn kind(&self) -> &ModelErrorKind {
+        &self.0.kind
+    }
+
+    /// What the kind does not say.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The provider it came from.
+    pub fn provider(&self) -> Option<&str> {
+        self.0.provider.as_deref()
+    }
+
+    /// The model that was asked.
+    pub fn model(&self) -> Option<&str> {
+        self.0.model.as_deref()
+    }
+
+    /// The provider's id of the request.
+    pub fn request_id(&self) -> Option<&str> {
+        self.0.request_id.as_deref()
+    }
+
+    /// What had come of the reply.
+    pub const fn partial(&self) -> Option<&PartialReply> {
+        self.0.partial.as_ref()
+    }
+
+    /// What a person can do about it; see [`ModelErrorKind::advice`].
+    pub const fn advice(&self) -> &'static str {
+        self.0.kind.advice()
+    }
+
+    /// Whether the same request may succeed when it is sent again.
+    pub const fn is_retryable(&self) -> bool {
+        self.0.kind.is_retryable()
+    }
+
+    /// How long the provider asks to wait before the next request.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.0.kind {
+            ModelErrorKind::RateLimited { retry_after } => retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.kind)?;
+        let known = [("", self.provider()), ("model ", self.model()), ("request ", self.request_id())];
+        let mut opening = " (";
+        for (label, name) in known {
+            if let Some(name) = name {
+                write!(f, "{opening}{label}{name}")?;
+                opening = ", ";
+            }
+        }
+        if opening == ", " {
+            f.write_str(")")?;
+        }
+        if !self.message().is_empty() {
+            write!(f, ": {}", self.message())?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for ModelError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let source = self.0.source.as_ref()?;
+        Some(&**source)
+    }
+}

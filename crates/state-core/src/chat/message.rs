@@ -1,0 +1,182 @@
+//! A message: a role and its parts. It has no setters: a transcript shares messages between all its
+//! snapshots, and a provider may keep the wire form of one beside it for as long as it lives.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Content, Extras, Part, ToolCall, ToolResult};
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The instructions.
+    System,
+    /// The person, or whoever stands in for one.
+    User,
+    /// The model.
+    Assistant,
+    /// The outcome of one tool call.
+    Tool,
+}
+
+impl Role {
+    /// The name of the role in JSON and in the notation.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One message of a conversation; immutable once it is made.
+///
+/// Any role can hold any part here, so that whatever a provider sent or an older version stored can be
+/// kept and looked at. Whether a conversation makes sense is asked of the whole of it:
+/// [`Transcript::check`](super::Transcript::check).
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
+///
+/// let reply = Message::assistant("I look it up.")
+///     .with_part(ToolCall::new("c1", "search", json!({"q": "stalls"})));
+/// assert_eq!(reply.text(), "I look it up.");
+/// assert_eq!(reply.tool_calls().next().unwrap().name, "search");
+///
+/// let answer = Message::tool(ToolResult::value("c1", "search", json!([3, 4])));
+/// assert_eq!(
+///     serde_json::to_string(&answer)?,
+///     r#"{"role":"tool","parts":[{"tool_result":{"call_id":"c1","name":"search","value":[3,4]}}]}"#,
+/// );
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    role: Role,
+    parts: Vec<Part>,
+    extras: Extras,
+}
+
+impl Message {
+    /// A message without parts, to add some with [`with_part`](Message::with_part).
+    pub const fn new(role: Role) -> Self {
+        Message { role, parts: Vec::new(), extras: Extras::new() }
+    }
+
+    /// A system message with one text part.
+    pub fn system(text: impl Into<String>) -> Self {
+        Message::from_parts(Role::System, vec![Part::text(text)])
+    }
+
+    /// A user message with one text part.
+    pub fn user(text: impl Into<String>) -> Self {
+        Message::from_parts(Role::User, vec![Part::text(text)])
+    }
+
+    /// An assistant message with one text part.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Message::from_parts(Role::Assistant, vec![Part::text(text)])
+    }
+
+    /// The message that answers one tool call.
+    pub fn tool(result: ToolResult) -> Self {
+        Message::from_parts(Role::Tool, vec![result.into()])
+    }
+
+    /// A message of these parts.
+    pub const fn from_parts(role: Role, parts: Vec<Part>) -> Self {
+        Message { role, parts, extras: Extras::new() }
+    }
+
+    /// This message with one more part at its end.
+    #[must_use]
+    pub fn with_part(mut self, part: impl Into<Part>) -> Self {
+        self.parts.push(part.into());
+        self
+    }
+
+    /// This message with one more extra, in place of an extra of the same name.
+    #[must_use]
+    pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extras.insert(name, value);
+        self
+    }
+
+    /// This message with these extras in place of its own.
+    #[must_use]
+    pub fn with_extras(mut self, extras: Extras) -> Self {
+        self.extras = extras;
+        self
+    }
+
+    /// Who speaks.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// What is said, in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// What its provider wants kept with the message.
+    pub const fn extras(&self) -> &Extras {
+        &self.extras
+    }
+
+    /// All text parts, joined without anything between them. Borrowed unless there are several.
+    pub fn text(&self) -> Cow<'_, str> {
+        join_text(&self.parts)
+    }
+
+    /// The tool calls, in order.
+    pub fn tool_calls(&self) -> impl DoubleEndedIterator<Item = &ToolCall> + Clone {
+        self.parts.iter().filter_map(|part| match &part.content {
+            Content::ToolCall(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// Whether there is a tool call.
+    pub fn has_tool_calls(&self) -> bool {
+        self.tool_calls().next().is_some()
+    }
+
+    /// The tool result; the first, should there be several.
+    pub fn tool_result(&self) -> Option<&ToolResult> {
+        self.parts.iter().find_map(|part| match &part.content {
+            Content::ToolResult(result) => Some(result),
+            _ => None,
+        })
+    }
+
+    /// The parts, to build another message from.
+    pub fn into_parts(self) -> Vec<Part> {
+        self.parts
+    }
+}
+
+/// All text among `parts`, borrowed unless there are several.
+pub(super) fn join_text(parts: &[Part]) -> Cow<'_, str> {
+    let mut texts = parts.iter().filter_map(|part| match &part.content {
+        Content::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let Some(first) = texts.next() else {
+        return Cow::Borrowed("");
+    };
+    texts.fold(Cow::Borrowed(first), |joined, text| joined + text)
+}

@@ -1,0 +1,44 @@
+//! Conversations: messages, transcripts, their text notation, and the port that models implement.
+//!
+//! In the order in which one meets them: a [`Message`] has a [`Role`] and [`Part`]s; a [`Transcript`] is a
+//! list of messages that can be cloned for nothing. It knows its [turns](Transcript::turns), whether it
+//! is [well-formed](Transcript::check), and how to [become so](Transcript::repair). It is written and read as
+//! text in the [`notation`]. A [`ChatModel`] answers a [`ChatRequest`] with a [`ReplyStream`] of
+//! [`Chunk`]s, which a [`ReplyBuilder`] folds into a [`Reply`]; or it fails with a [`ModelError`], whose
+//! [kind](ModelErrorKind) says what to do.
+
+mod message;
+mod part;
+mod tool;
+
+mod transcript;
+mod turns;
+
+mod check;
+mod repair;
+
+pub mod notation;
+
+mod model;
+mod request;
+
+mod reply;
+
+mod error;
+
+mod extras;
+mod json;
+
+pub use check::{FaultKind, TranscriptFault, TranscriptFaults};
+pub use error::{ModelError, ModelErrorKind, TimeoutKind};
+pub use extras::Extras;
+pub use message::{Message, Role};
+pub use model::{ChatModel, ReplyStream};
+pub use notation::NotationError;
+pub use part::{Content, Media, MediaSource, Part, UnknownPart};
+pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};
+pub use reply::{Chunk, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
+pub use request::{ChatRequest, ModelParams, ResponseFormat, ToolChoice, ToolSpec};
+pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
+pub use transcript::{Iter, Transcript};
+pub use turns::{Span, Step, Steps, Turn, Turns};

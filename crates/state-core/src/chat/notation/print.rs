@@ -1,0 +1,184 @@
+//! Printing. Whatever could be read as something else is put in quotes, or else in its JSON form: the
+//! rules here are stricter than those of the parser, never looser.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::ser::{Formatter, Serializer};
+
+use super::is_token_char;
+use crate::chat::{Content, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript};
+
+/// Where bodies begin, and the indentation of the lines that continue them.
+const INDENT: &str = "           ";
+
+impl fmt::Display for Transcript {
+    /// Prints the [notation](super), one line break behind each message.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = HashMap::new();
+        for message in self {
+            writeln!(f, "{}", Line { message, names: &names })?;
+            names.extend(message.tool_calls().map(|call| (&*call.id, &*call.name)));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Message {
+    /// Prints the [notation](super) of this one message, without a line break behind it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = HashMap::new();
+        Line { message: self, names: &names }.fmt(f)
+    }
+}
+
+/// A message, and the tool that each call so far has named.
+struct Line<'a> {
+    message: &'a Message,
+    names: &'a HashMap<&'a str, &'a str>,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = self.message;
+        let plain_result = (message.role() == Role::Tool && message.extras().is_empty())
+            .then(|| plain_result(message.parts()))
+            .flatten();
+        let (header, body) = match plain_result {
+            Some((result, body)) => (self.result_header(result), body),
+            None => (format!("{}:", message.role()), body(message)),
+        };
+        if body.is_empty() {
+            f.write_str(&header)
+        } else {
+            let body = body.replace('\n', &format!("\n{INDENT}"));
+            write!(f, "{header:<10} {body}")
+        }
+    }
+}
+
+impl Line<'_> {
+    fn result_header(&self, result: &ToolResult) -> String {
+        let called = self.names.get(result.call_id()).copied().unwrap_or("");
+        let name = match result.name() {
+            name if name == called => String::new(),
+            name => format!(" {}", token(name)),
+        };
+        let mark = if result.is_error() { "!" } else { "" };
+        format!("tool {}{name}{mark}:", token(result.call_id()))
+    }
+}
+
+/// The one result of a tool message and its body, if a `tool ID:` line can hold it.
+fn plain_result(parts: &[Part]) -> Option<(&ToolResult, String)> {
+    let [Part { content: Content::ToolResult(result), extras }] = parts else {
+        return None;
+    };
+    let body = match result.content() {
+        ToolContent::Value(Value::String(text)) => {
+            let reads_as_json = || serde_json::from_str::<Value>(text).is_ok();
+            if is_plain(text) && !reads_as_json() { text.clone() } else { json(text) }
+        }
+        ToolContent::Value(value) => json(value),
+        ToolContent::Error(text) if is_plain(text) && !text.starts_with('"') => text.clone(),
+        ToolContent::Error(text) => json(text),
+        ToolContent::Parts(_) => return None,
+    };
+    extras.is_empty().then_some((result, body))
+}
+
+/// Text as it stands if the message is just that, else segments.
+fn body(message: &Message) -> String {
+    let role = message.role();
+    let parts = message.parts();
+    let plain = match parts.first() {
+        Some(Part { content: Content::Text(text), extras })
+            if extras.is_empty() && is_plain_in(role, text) =>
+        {
+            Some(text)
+        }
+        _ => None,
+    };
+    if let (Some(text), [_], true) = (plain, parts, message.extras().is_empty()) {
+        return text.clone();
+    }
+    let mut segments: Vec<String> = parts.iter().map(segment).collect();
+    // Before a call, and in an assistant message only, text needs no quotes.
+    if let (Role::Assistant, Some(text), Some(second)) = (role, plain, segments.get(1))
+        && second.starts_with('>')
+    {
+        segments[0].clone_from(text);
+    }
+    if !message.extras().is_empty() {
+        segments.push(format!("%{}", json(message.extras())));
+    }
+    segments.join("   ")
+}
+
+fn segment(part: &Part) -> String {
+    match &part.content {
+        Content::Text(text) if part.extras.is_empty() => json(text),
+        Content::Reasoning(text) if part.extras.is_empty() => format!("~{}", json(text)),
+        Content::ToolCall(call) if part.extras.is_empty() => call_segment(call),
+        _ => format!("@{}", json(part)),
+    }
+}
+
+fn call_segment(call: &ToolCall) -> String {
+    let (id, name) = (token(&call.id), token(&call.name));
+    match call.arguments.as_object() {
+        Some(map) => {
+            let arguments: Vec<_> =
+                map.iter().map(|(key, value)| format!("{}={}", token(key), json(value))).collect();
+            format!("> {id} {name}({})", arguments.join(", "))
+        }
+        None => format!("> {id} {name}!({})", json(&call.arguments.to_text())),
+    }
+}
+
+/// Whether the text survives being written as it stands.
+fn is_plain(text: &str) -> bool {
+    text.split('\n').all(|line| !line.is_empty() && line.trim() == line)
+        && !text.chars().any(|c| c.is_control() && c != '\n')
+}
+
+/// Whether the text, as it stands, reads as text in a message of this role.
+fn is_plain_in(role: Role, text: &str) -> bool {
+    let starts_segment = ["\"", ">", "~\"", "@{", "%{"].iter().any(|mark| text.starts_with(mark));
+    let may_call =
+        || text.split('>').skip(1).any(|behind| behind.is_empty() || behind.starts_with(char::is_whitespace));
+    is_plain(text) && !starts_segment && !(role == Role::Assistant && may_call())
+}
+
+/// An id or a name, in quotes if it needs them.
+fn token(name: &str) -> String {
+    if !name.is_empty() && name.chars().all(is_token_char) { name.to_owned() } else { json(name) }
+}
+
+/// JSON on one line with a space behind commas and colons.
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    let mut bytes = Vec::new();
+    // Writing to memory cannot fail, and neither can what is written: no map here has other keys than
+    // strings.
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: io::Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+}

@@ -1,0 +1,162 @@
+//! The parts of a message. A kind of part that a newer version wrote is kept as [`Content::Unknown`],
+//! so that an older program can open the record and write it back whole.
+
+use serde_json::{Map, Value};
+
+use super::{Extras, ToolCall, ToolResult};
+use crate::{MAX_DEPTH, depth};
+
+/// One part of a message, and what its provider wants kept with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What the part says.
+    pub content: Content,
+    /// What its provider wants kept with the part, such as a signature.
+    pub extras: Extras,
+}
+
+impl Part {
+    /// A text part.
+    pub fn text(text: impl Into<String>) -> Self {
+        Content::Text(text.into()).into()
+    }
+
+    /// A part in which the model thinks.
+    pub fn reasoning(text: impl Into<String>) -> Self {
+        Content::Reasoning(text.into()).into()
+    }
+
+    /// This part with one more extra, in place of an extra of the same name.
+    #[must_use]
+    pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extras.insert(name, value);
+        self
+    }
+}
+
+/// What a part says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Content {
+    /// Text.
+    Text(String),
+    /// What the model thought before it spoke.
+    Reasoning(String),
+    /// An image.
+    Image(Media),
+    /// A file that is not an image: a document, a sound.
+    File(Media),
+    /// A tool call that the model asks for.
+    ToolCall(ToolCall),
+    /// The answer to a tool call.
+    ToolResult(ToolResult),
+    /// A kind of part that this version does not know.
+    Unknown(UnknownPart),
+}
+
+impl Content {
+    /// The name of the kind, as in JSON. Of an unknown part, the name of its first field.
+    pub fn kind(&self) -> &str {
+        match self {
+            Content::Text(_) => "text",
+            Content::Reasoning(_) => "reasoning",
+            Content::Image(_) => "image",
+            Content::File(_) => "file",
+            Content::ToolCall(_) => "tool_call",
+            Content::ToolResult(_) => "tool_result",
+            Content::Unknown(part) => part.0.keys().next().map_or("unknown", String::as_str),
+        }
+    }
+}
+
+/// The names that a part's JSON object gives to what this version knows.
+pub(super) const KNOWN_FIELDS: [&str; 7] =
+    ["text", "reasoning", "image", "file", "tool_call", "tool_result", "extras"];
+
+/// A part of a kind that this version does not know, as the JSON object it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPart(Map<String, Value>);
+
+impl UnknownPart {
+    /// Keeps `fields`, if they can be told from a known part and read again once written: not empty, no
+    /// field named like a known kind of part or `extras`, nothing nested deeper than [`MAX_DEPTH`].
+    pub fn new(fields: Map<String, Value>) -> Option<Self> {
+        let is_unknown = !fields.is_empty() && !KNOWN_FIELDS.iter().any(|name| fields.contains_key(*name));
+        let is_storable = !fields.values().any(|value| depth::exceeds(value, MAX_DEPTH));
+        (is_unknown && is_storable).then_some(UnknownPart(fields))
+    }
+
+    /// The fields as they were read.
+    pub const fn fields(&self) -> &Map<String, Value> {
+        &self.0
+    }
+}
+
+/// An image or a file: where it is, or its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// Where it is.
+    pub source: MediaSource,
+    /// Its media type, such as `image/png`, if known.
+    pub media_type: Option<String>,
+    /// Its file name, if it has one.
+    pub name: Option<String>,
+}
+
+impl Media {
+    /// Something to be fetched from a URL.
+    pub fn url(url: impl Into<String>) -> Self {
+        Media { source: MediaSource::Url(url.into()), media_type: None, name: None }
+    }
+
+    /// Bytes in base64, and their media type.
+    pub fn base64(data: impl Into<String>, media_type: impl Into<String>) -> Self {
+        Media { source: MediaSource::Base64(data.into()), media_type: Some(media_type.into()), name: None }
+    }
+
+    /// The same under a file name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Where an image or a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MediaSource {
+    /// At this URL.
+    Url(String),
+    /// Here, in base64.
+    Base64(String),
+}
+
+impl From<Content> for Part {
+    fn from(content: Content) -> Self {
+        Part { content, extras: Extras::new() }
+    }
+}
+
+impl From<&str> for Part {
+    fn from(text: &str) -> Self {
+        Part::text(text)
+    }
+}
+
+impl From<String> for Part {
+    fn from(text: String) -> Self {
+        Part::text(text)
+    }
+}
+
+impl From<ToolCall> for Part {
+    fn from(call: ToolCall) -> Self {
+        Content::ToolCall(call).into()
+    }
+}
+
+impl From<ToolResult> for Part {
+    fn from(result: ToolResult) -> Self {
+        Content::ToolResult(result).into()
+    }
+}

@@ -1,0 +1,252 @@
+//! Tool calls and their results. Arguments that the model got wrong are kept to the letter: it has to
+//! see its own mistake, and so does whoever reads the record.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::extras::storable;
+use super::message::join_text;
+use super::{Content, Part};
+use crate::{MAX_DEPTH, depth};
+
+/// A tool call that the model asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// What its result will name; unique among the calls of one message.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// What the tool is called with.
+    pub arguments: Arguments,
+}
+
+impl ToolCall {
+    /// A call; the arguments may be a JSON value, a map or what [`Arguments::parse`] made.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<Arguments>) -> Self {
+        ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+    }
+}
+
+/// The arguments of a tool call: a JSON object, or the text that should have been one.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::Arguments;
+///
+/// let arguments = Arguments::parse(r#"{"q": "stalls"}"#);
+/// assert_eq!(arguments.as_object().unwrap()["q"], "stalls");
+/// assert!(Arguments::parse("").as_object().unwrap().is_empty());
+///
+/// let (text, error) = Arguments::parse(r#"{"q": stalls}"#).malformed().map(|(text, error)| {
+///     (text.to_owned(), error.to_owned())
+/// }).unwrap();
+/// assert_eq!(text, r#"{"q": stalls}"#);
+/// assert_eq!(error, "expected value at line 1 column 7");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arguments(Repr);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Repr {
+    Object(Map<String, Value>),
+    Malformed(Box<Malformed>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Malformed {
+    text: String,
+    error: String,
+}
+
+impl Arguments {
+    /// Reads what a model wrote. Never fails and never drops a byte.
+    ///
+    /// Empty text and `null` mean no arguments. Text that is not JSON, or not an object, or an object
+    /// nested deeper than [`MAX_DEPTH`] is malformed.
+    pub fn parse(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if matches!(text.trim(), "" | "null") {
+            return Arguments::default();
+        }
+        let error = match serde_json::from_str::<Value>(&text) {
+            Ok(Value::Object(map)) => match Arguments::from_map(map) {
+                Ok(arguments) => return arguments,
+                Err(_) => format!("nested deeper than {MAX_DEPTH} levels"),
+            },
+            Ok(other) => format!("expected a JSON object, found {}", kind(&other)),
+            Err(error) => error.to_string(),
+        };
+        Arguments(Repr::Malformed(Box::new(Malformed { text, error })))
+    }
+
+    /// The arguments, unless they are malformed.
+    pub const fn as_object(&self) -> Option<&Map<String, Value>> {
+        match &self.0 {
+            Repr::Object(map) => Some(map),
+            Repr::Malformed(_) => None,
+        }
+    }
+
+    /// The text that should have been a JSON object, and what is wrong with it and where.
+    pub fn malformed(&self) -> Option<(&str, &str)> {
+        match &self.0 {
+            Repr::Object(_) => None,
+            Repr::Malformed(malformed) => Some((&malformed.text, &malformed.error)),
+        }
+    }
+
+    /// The arguments as text: verbatim if malformed, else compact JSON.
+    pub fn to_text(&self) -> Cow<'_, str> {
+        match &self.0 {
+            Repr::Object(map) if map.is_empty() => Cow::Borrowed("{}"),
+            Repr::Object(map) => Cow::Owned(compact(map)),
+            Repr::Malformed(malformed) => Cow::Borrowed(&malformed.text),
+        }
+    }
+
+    /// The map as arguments, or the map back if it is nested too deep.
+    fn from_map(map: Map<String, Value>) -> Result<Self, Map<String, Value>> {
+        let is_too_deep = map.values().any(|value| depth::exceeds(value, MAX_DEPTH - 1));
+        if is_too_deep { Err(map) } else { Ok(Arguments(Repr::Object(map))) }
+    }
+}
+
+impl Default for Arguments {
+    /// No arguments: `{}`.
+    fn default() -> Self {
+        Arguments(Repr::Object(Map::new()))
+    }
+}
+
+impl From<Map<String, Value>> for Arguments {
+    fn from(map: Map<String, Value>) -> Self {
+        Arguments::from_map(map).unwrap_or_else(|map| Arguments::parse(Value::Object(map).to_string()))
+    }
+}
+
+impl From<Value> for Arguments {
+    /// As if the value had been written as text and [parsed](Arguments::parse).
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Object(map) => map.into(),
+            other => Arguments::parse(other.to_string()),
+        }
+    }
+}
+
+/// The answer to a tool call.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::chat::ToolResult;
+///
+/// let result = ToolResult::value("c1", "search", json!({"hits": 2}));
+/// assert_eq!(result.text(), r#"{"hits":2}"#);
+/// assert!(ToolResult::error("c2", "fetch", "timed out").is_error());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolResult {
+    call_id: String,
+    name: String,
+    content: ToolContent,
+}
+
+/// What a tool call came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolContent {
+    /// What the tool returned.
+    Value(Value),
+    /// Why there is nothing: the tool failed, was rejected, or was interrupted.
+    Error(String),
+    /// What the tool returned, if it is not JSON: texts, images, files.
+    Parts(Vec<Part>),
+}
+
+impl ToolResult {
+    /// The answer to the call `call_id` of the tool `name`.
+    ///
+    /// What could be written but not read again is kept as its JSON text: a value nested deeper than
+    /// [`MAX_DEPTH`], and a tool call or a tool result among parts.
+    pub fn new(call_id: impl Into<String>, name: impl Into<String>, content: ToolContent) -> Self {
+        let content = match content {
+            ToolContent::Value(value) => ToolContent::Value(storable(value)),
+            ToolContent::Error(text) => ToolContent::Error(text),
+            ToolContent::Parts(parts) => ToolContent::Parts(parts.into_iter().map(flattened).collect()),
+        };
+        ToolResult { call_id: call_id.into(), name: name.into(), content }
+    }
+
+    /// The answer of a tool that returned `value`.
+    pub fn value(call_id: impl Into<String>, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        ToolResult::new(call_id, name, ToolContent::Value(value.into()))
+    }
+
+    /// The answer of a tool that failed; the model reads `text`.
+    pub fn error(call_id: impl Into<String>, name: impl Into<String>, text: impl Into<String>) -> Self {
+        ToolResult::new(call_id, name, ToolContent::Error(text.into()))
+    }
+
+    /// The id of the call that this answers.
+    pub fn call_id(&self) -> &str {
+        &self.call_id
+    }
+
+    /// The tool.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the call came to.
+    pub const fn content(&self) -> &ToolContent {
+        &self.content
+    }
+
+    /// Whether the call failed.
+    pub const fn is_error(&self) -> bool {
+        matches!(self.content, ToolContent::Error(_))
+    }
+
+    /// The answer as the model reads it: a string as it is, another value as compact JSON, the text of an
+    /// error, or the text among the parts.
+    pub fn text(&self) -> Cow<'_, str> {
+        match &self.content {
+            ToolContent::Value(Value::String(text)) | ToolContent::Error(text) => Cow::Borrowed(text),
+            ToolContent::Value(value) => Cow::Owned(value.to_string()),
+            ToolContent::Parts(parts) => join_text(parts),
+        }
+    }
+
+    /// The same answer to another call id and name.
+    #[must_use]
+    pub(super) fn readdressed(&self, call_id: &str, name: &str) -> Self {
+        ToolResult { call_id: call_id.to_owned(), name: name.to_owned(), content: self.content.clone() }
+    }
+}
+
+/// A part that may be inside a tool result: calls and results, which would nest, become text.
+fn flattened(part: Part) -> Part {
+    match part.content {
+        Content::ToolCall(_) | Content::ToolResult(_) => {
+            Part::text(serde_json::to_string(&part).unwrap_or_default())
+        }
+        _ => part,
+    }
+}
+
+fn compact(map: &Map<String, Value>) -> String {
+    serde_json::to_string(map).unwrap_or_default()
+}
+
+/// What `value` is, in words.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

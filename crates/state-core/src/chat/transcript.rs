@@ -1,0 +1,158 @@
+//! A conversation. Messages are only ever appended, and they are shared: a clone costs as much as a
+//! clone of an `Arc`, and so does a push, whatever the length and however many clones are alive.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Message;
+use crate::{List, list};
+
+/// An append-only list of messages.
+///
+/// Iterating yields `&Arc<Message>`, which serves as a `&Message` and can also be shared with
+/// `Arc::clone`. [`Display`](fmt::Display) and [`FromStr`](std::str::FromStr) are the
+/// [notation](super::notation); JSON is an array of messages.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::{Message, Transcript};
+///
+/// let mut transcript: Transcript = "\
+/// user:      which area has most stalls?
+/// assistant: > c1 search(q=\"stalls\")
+/// tool c1:   [3, 4]
+/// ".parse()?;
+/// let snapshot = transcript.clone();
+/// transcript.push(Message::assistant("area 3"));
+///
+/// assert_eq!(transcript.check(), Ok(()));
+/// assert_eq!((snapshot.len(), transcript.len()), (3, 4));
+/// assert_eq!(transcript.turns().count(), 1);
+/// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Transcript(List<Arc<Message>>);
+
+/// Borrows the messages of a [`Transcript`] in order; see [`Transcript::iter`].
+pub type Iter<'a> = list::Iter<'a, Arc<Message>>;
+
+impl Transcript {
+    /// A conversation that has not begun.
+    pub fn new() -> Self {
+        Transcript::default()
+    }
+
+    /// Appends a message. O(1).
+    pub fn push(&mut self, message: impl Into<Arc<Message>>) {
+        self.0.push(message.into());
+    }
+
+    /// This conversation with one more message.
+    #[must_use]
+    pub fn with(mut self, message: impl Into<Arc<Message>>) -> Self {
+        self.push(message);
+        self
+    }
+
+    /// The number of messages.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no message.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The message at `index`, or none at or past the end.
+    pub fn get(&self, index: usize) -> Option<&Arc<Message>> {
+        self.0.get(index)
+    }
+
+    /// The first message.
+    pub fn first(&self) -> Option<&Arc<Message>> {
+        self.0.first()
+    }
+
+    /// The last message.
+    pub fn last(&self) -> Option<&Arc<Message>> {
+        self.0.last()
+    }
+
+    /// All messages, from either end.
+    pub fn iter(&self) -> Iter<'_> {
+        self.0.iter()
+    }
+
+    /// The messages from `index` on; none at or past the end. Skipping costs nothing.
+    pub fn iter_from(&self, index: usize) -> Iter<'_> {
+        self.0.iter_from(index)
+    }
+
+    /// Whether both are the same version of the same conversation, found without looking at messages.
+    /// `false` says nothing: they may still be equal.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+
+    /// Whether this conversation begins with all of `earlier`. At once if it grew from it; else the
+    /// messages are compared.
+    pub fn starts_with(&self, earlier: &Self) -> bool {
+        self.0.grew_from(&earlier.0)
+            || self.len() >= earlier.len()
+                && (earlier.iter().zip(self))
+                    .all(|(theirs, ours)| Arc::ptr_eq(theirs, ours) || theirs == ours)
+    }
+
+    /// The messages as a list.
+    pub const fn as_list(&self) -> &List<Arc<Message>> {
+        &self.0
+    }
+
+    /// The role of the message at `index`.
+    pub(super) fn role(&self, index: usize) -> Option<super::Role> {
+        self.get(index).map(|message| message.role())
+    }
+}
+
+impl fmt::Debug for Transcript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transcript(\n{self})")
+    }
+}
+
+impl From<List<Arc<Message>>> for Transcript {
+    fn from(messages: List<Arc<Message>>) -> Self {
+        Transcript(messages)
+    }
+}
+
+impl From<Transcript> for List<Arc<Message>> {
+    fn from(transcript: Transcript) -> Self {
+        transcript.0
+    }
+}
+
+impl<M: Into<Arc<Message>>> Extend<M> for Transcript {
+    fn extend<I: IntoIterator<Item = M>>(&mut self, messages: I) {
+        self.0.extend(messages.into_iter().map(Into::into));
+    }
+}
+
+impl<M: Into<Arc<Message>>> FromIterator<M> for Transcript {
+    fn from_iter<I: IntoIterator<Item = M>>(messages: I) -> Self {
+        Transcript(messages.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<'a> IntoIterator for &'a Transcript {
+    type Item = &'a Arc<Message>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}

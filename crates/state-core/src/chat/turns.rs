@@ -1,0 +1,245 @@
+//! Turns and steps: where a conversation can be cut without breaking it.
+//!
+//! A turn is a user message and all up to the next one. A step is an assistant message and the tool
+//! messages right behind it. Both are found by walking from either end, never by an index kept beside the
+//! messages: whoever wants the last few turns looks at those only.
+
+use std::iter::FusedIterator;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Message, Role, Transcript};
+
+impl Transcript {
+    /// The messages before the first user message: all of them, if there is none.
+    pub fn preamble(&self) -> Span<'_> {
+        let end = self.iter().position(|message| message.role() == Role::User).unwrap_or(self.len());
+        self.span(0..end)
+    }
+
+    /// The turns, from either end. What is in no turn is in the [preamble](Transcript::preamble).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let transcript: Transcript = "\
+    /// system:    be brief
+    /// user:      hello
+    /// assistant: hi
+    /// user:      bye
+    /// ".parse()?;
+    /// let last = transcript.turns().next_back().unwrap();
+    /// assert_eq!(last.range(), 3..4);
+    /// assert_eq!(transcript.turns().map(|turn| turn.user().text()).collect::<Vec<_>>(), ["hello", "bye"]);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn turns(&self) -> Turns<'_> {
+        Turns(self.span(0..self.len()))
+    }
+
+    /// The steps of the whole conversation, from either end.
+    pub fn steps(&self) -> Steps<'_> {
+        Steps(self.span(0..self.len()))
+    }
+
+    /// Where the turn of the message at `index` begins; none if no user message is at or before it.
+    pub fn turn_start(&self, index: usize) -> Option<usize> {
+        (0..self.len().min(index.saturating_add(1))).rev().find(|index| self.role(*index) == Some(Role::User))
+    }
+
+    /// Where the step of the message at `index` begins: for a tool message the assistant message that it
+    /// follows, with nothing but tool messages between them; else `index` itself.
+    pub fn step_start(&self, index: usize) -> usize {
+        let mut start = index;
+        while self.role(start) == Some(Role::Tool) {
+            match start.checked_sub(1) {
+                Some(before) => start = before,
+                None => return index,
+            }
+        }
+        match self.role(start) {
+            Some(Role::Assistant) => start,
+            _ => index,
+        }
+    }
+
+    /// The messages of `range`, which is cut to those that exist.
+    pub fn span(&self, range: Range<usize>) -> Span<'_> {
+        let end = range.end.min(self.len());
+        Span { transcript: self, start: range.start.min(end), end }
+    }
+}
+
+/// Some consecutive messages of a [`Transcript`].
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    transcript: &'a Transcript,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Span<'a> {
+    /// Where the messages are.
+    pub const fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// The number of messages.
+    pub const fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there is no message.
+    pub const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The messages, from either end.
+    pub fn messages(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = &'a Arc<Message>> + ExactSizeIterator + use<'a> {
+        let messages = self.transcript.as_list();
+        self.range().map(move |index| &messages[index])
+    }
+
+    /// The steps among the messages, from either end.
+    pub const fn steps(&self) -> Steps<'a> {
+        Steps(*self)
+    }
+
+    /// The first message in `role`.
+    fn find(&self, role: Role) -> Option<usize> {
+        self.range().find(|index| self.transcript.role(*index) == Some(role))
+    }
+
+    /// The last message in `role`.
+    fn rfind(&self, role: Role) -> Option<usize> {
+        self.range().rev().find(|index| self.transcript.role(*index) == Some(role))
+    }
+}
+
+/// A user message and all messages up to the next one; see [`Transcript::turns`].
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a>(Span<'a>);
+
+impl<'a> Turn<'a> {
+    /// Where the messages of the turn are.
+    pub const fn range(&self) -> Range<usize> {
+        self.0.range()
+    }
+
+    /// The user message.
+    pub fn user(&self) -> &'a Arc<Message> {
+        &self.0.transcript.as_list()[self.0.start]
+    }
+
+    /// All messages of the turn, from either end.
+    pub fn messages(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = &'a Arc<Message>> + ExactSizeIterator + use<'a> {
+        self.0.messages()
+    }
+
+    /// The steps of the turn, from either end.
+    pub const fn steps(&self) -> Steps<'a> {
+        self.0.steps()
+    }
+}
+
+/// An assistant message and the tool messages right behind it; see [`Transcript::steps`].
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a>(Span<'a>);
+
+impl<'a> Step<'a> {
+    /// Where the messages of the step are.
+    pub const fn range(&self) -> Range<usize> {
+        self.0.range()
+    }
+
+    /// The assistant message.
+    pub fn reply(&self) -> &'a Arc<Message> {
+        &self.0.transcript.as_list()[self.0.start]
+    }
+
+    /// The tool messages, from either end.
+    pub fn results(&self) -> impl DoubleEndedIterator<Item = &'a Arc<Message>> + ExactSizeIterator + use<'a> {
+        let results = Span { start: self.0.start + 1, ..self.0 };
+        results.messages()
+    }
+}
+
+/// Iterates over turns; see [`Transcript::turns`]. To walk over all of them takes one walk over the messages.
+#[derive(Clone, Debug)]
+pub struct Turns<'a>(Span<'a>);
+
+impl<'a> Iterator for Turns<'a> {
+    type Item = Turn<'a>;
+
+    fn next(&mut self) -> Option<Turn<'a>> {
+        self.0.start = self.0.find(Role::User).unwrap_or(self.0.end);
+        if self.0.is_empty() {
+            return None;
+        }
+        let rest = Span { start: self.0.start + 1, ..self.0 };
+        let end = rest.find(Role::User).unwrap_or(rest.end);
+        let turn = Turn(Span { end, ..self.0 });
+        self.0.start = end;
+        Some(turn)
+    }
+}
+
+impl DoubleEndedIterator for Turns<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let Some(start) = self.0.rfind(Role::User) else {
+            self.0.end = self.0.start;
+            return None;
+        };
+        let turn = Turn(Span { start, ..self.0 });
+        self.0.end = start;
+        Some(turn)
+    }
+}
+
+impl FusedIterator for Turns<'_> {}
+
+/// Iterates over steps; see [`Transcript::steps`]. To walk over all of them takes two walks over the messages.
+#[derive(Clone, Debug)]
+pub struct Steps<'a>(Span<'a>);
+
+impl<'a> Steps<'a> {
+    /// The step that the assistant message at `start` begins.
+    fn step(&self, start: usize) -> Step<'a> {
+        let is_result = |index: &usize| self.0.transcript.role(*index) == Some(Role::Tool);
+        let results = (start + 1..self.0.end).take_while(is_result).count();
+        Step(Span { start, end: start + 1 + results, ..self.0 })
+    }
+}
+
+impl<'a> Iterator for Steps<'a> {
+    type Item = Step<'a>;
+
+    fn next(&mut self) -> Option<Step<'a>> {
+        let Some(start) = self.0.find(Role::Assistant) else {
+            self.0.start = self.0.end;
+            return None;
+        };
+        let step = self.step(start);
+        self.0.start = step.range().end;
+        Some(step)
+    }
+}
+
+impl DoubleEndedIterator for Steps<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let Some(start) = self.0.rfind(Role::Assistant) else {
+            self.0.end = self.0.start;
+            return None;
+        };
+        let step = self.step(start);
+        self.0.end = start;
+        Some(step)
+    }
+}
+
+impl FusedIterator for Steps<'_> {}

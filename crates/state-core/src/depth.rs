@@ -1,0 +1,34 @@
+//! How deeply values may nest, so that whatever is stored can be read again.
+//!
+//! The reader of stored JSON gives up at 128 levels. A state, an event and a snapshot wrap values in
+//! a few levels of their own, hence the lower limit here.
+
+use serde_json::Value;
+
+/// The deepest nesting of arrays and objects that a value in a state or a message may have.
+///
+/// Deeper values could be written as JSON but not be read again, so they are refused when they come in.
+pub const MAX_DEPTH: usize = 100;
+
+/// Whether `value` nests more than `limit` levels of arrays and objects. Visits at most `limit` levels.
+pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
+    match value {
+        Value::Array(items) => limit == 0 || items.iter().any(|item| exceeds(item, limit - 1)),
+        Value::Object(fields) => limit == 0 || fields.values().any(|field| exceeds(field, limit - 1)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn counts_levels_not_items() {
+        assert!(!exceeds(&json!(1), 0));
+        assert!(exceeds(&json!([]), 0));
+        assert!(!exceeds(&json!([[1, 2, 3], {}]), 2));
+        assert!(exceeds(&json!([[1, 2, 3], {"a": []}]), 2));
+    }
+}

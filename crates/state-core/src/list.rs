@@ -1,0 +1,546 @@
+//! A persistent, append-only list: a clone is O(1), and so is a push, however many clones are alive.
+//!
+//! What would surprise a reader: clones *share* the free slots behind their last item. A push writes
+//! the next slot once, through a `OnceLock`; a clone keeps its own length and so never sees it. Only
+//! when two clones of one length both push does the second copy a chunk (at most 64 items). That is
+//! why a conversation or a state list costs the same to append to at any length, with a snapshot
+//! held of every earlier version.
+
+use std::fmt;
+use std::iter::FusedIterator;
+use std::marker::PhantomData;
+use std::ops::Index;
+use std::sync::{Arc, OnceLock};
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Items in a full chunk, and chunks in a full node.
+const WIDTH: usize = 64;
+/// The capacity of the first chunk of a short list; it doubles up to [`WIDTH`].
+const FIRST_CAPACITY: usize = 4;
+
+/// A persistent list: [`clone`](Clone::clone) is O(1), [`push`](List::push) is O(1), and no clone ever
+/// sees what another one pushed.
+///
+/// Items are stored in chunks of 64, below nodes of 64 chunks. Reading by index takes constant time;
+/// iteration walks whole chunks. Two lists that grew from one share every chunk that they have in
+/// common.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::List;
+///
+/// let mut list: List<i32> = (0..3).collect();
+/// let snapshot = list.clone();
+/// list.push(3);
+/// assert_eq!(list.len(), 4);
+/// assert_eq!(snapshot.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
+/// ```
+pub struct List<T> {
+    /// Every node but the last is full: it holds `WIDTH * WIDTH` items.
+    nodes: Arc<Vec<Arc<Node<T>>>>,
+    /// Items before this index were dropped by [`List::keep_last`]; they are still in the chunks.
+    start: usize,
+    /// One past the last item, counted from the first chunk. Slots behind it may be set by a clone.
+    end: usize,
+}
+
+/// Up to [`WIDTH`] chunks. Appending a chunk fills the next free slot, as appending an item does.
+type Node<T> = Slots<Arc<Slots<T>>>;
+
+/// Slots that are written once each, in order.
+struct Slots<T>(Box<[OnceLock<T>]>);
+
+impl<T> Slots<T> {
+    fn with_capacity(capacity: usize) -> Self {
+        Slots((0..capacity).map(|_| OnceLock::new()).collect())
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The item at `index`, which the caller knows to be below some list's length.
+    #[expect(clippy::expect_used, reason = "slots below a list's length were set before it got that length")]
+    fn at(&self, index: usize) -> &T {
+        self.0[index].get().expect("a slot below the length is set")
+    }
+
+    /// The first `length` items, copied into slots of the given capacity.
+    fn copied(&self, length: usize, capacity: usize) -> Self
+    where
+        T: Clone,
+    {
+        let copy = Slots::with_capacity(capacity);
+        for (slot, item) in copy.0.iter().zip(self.0[..length].iter().filter_map(OnceLock::get)) {
+            let _ = slot.set(item.clone());
+        }
+        copy
+    }
+}
+
+impl<T> List<T> {
+    /// An empty list. It allocates nothing of note until the first push.
+    pub fn new() -> Self {
+        List { nodes: Arc::new(Vec::new()), start: 0, end: 0 }
+    }
+
+    /// The number of items.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there is no item.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The item at `index`, or none at or past the end.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        (index < self.len()).then(|| self.at(self.start + index))
+    }
+
+    /// The first item.
+    pub fn first(&self) -> Option<&T> {
+        self.get(0)
+    }
+
+    /// The last item.
+    pub fn last(&self) -> Option<&T> {
+        self.len().checked_sub(1).and_then(|last| self.get(last))
+    }
+
+    /// All items, in order. The iterator is double-ended and knows its length.
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter { list: self, front: self.start, back: self.end, chunk: &[] }
+    }
+
+    /// The items from `index` on; empty at or past the end. Skipping costs nothing.
+    pub fn iter_from(&self, index: usize) -> Iter<'_, T> {
+        let front = self.start.saturating_add(index).min(self.end);
+        Iter { list: self, front, back: self.end, chunk: &[] }
+    }
+
+    /// Whether both lists are the same version of the same list, found without looking at items.
+    /// `false` says nothing: the items may still be equal.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.nodes, &other.nodes) && self.start == other.start && self.end == other.end
+            || self.is_empty() && other.is_empty()
+    }
+
+    /// Whether `self` begins with all of `earlier`, found without looking at items: they share chunks.
+    /// `false` says nothing.
+    pub(crate) fn grew_from(&self, earlier: &Self) -> bool {
+        self.start == earlier.start
+            && self.end >= earlier.end
+            && (earlier.is_empty() || self.shares_chunks_with(earlier))
+    }
+
+    fn shares_chunks_with(&self, earlier: &Self) -> bool {
+        // The chunk that holds the last item of `earlier` is the newest that both can share; older
+        // chunks are only ever replaced together with it, by `set`, which rebuilds the path to it.
+        let last = earlier.end - 1;
+        self.nodes.iter().zip(earlier.nodes.iter()).all(|(mine, theirs)| Arc::ptr_eq(mine, theirs))
+            || (0..=last / (WIDTH * WIDTH)).all(|node| {
+                let (mine, theirs) = (&self.nodes[node], &earlier.nodes[node]);
+                Arc::ptr_eq(mine, theirs)
+                    || (0..WIDTH)
+                        .take_while(|chunk| (node * WIDTH + chunk) * WIDTH <= last)
+                        .all(|chunk| Arc::ptr_eq(mine.at(chunk), theirs.at(chunk)))
+            })
+    }
+
+    fn at(&self, position: usize) -> &T {
+        self.chunk(position).at(position % WIDTH)
+    }
+
+    fn chunk(&self, position: usize) -> &Arc<Slots<T>> {
+        self.nodes[position / (WIDTH * WIDTH)].at(position / WIDTH % WIDTH)
+    }
+}
+
+impl<T: Clone> List<T> {
+    /// Appends an item. O(1), whatever the length and however many clones are alive.
+    pub fn push(&mut self, item: T) {
+        let position = self.end;
+        let item = match self.free_slot(position) {
+            Some(slot) => match slot.set(item) {
+                Ok(()) => {
+                    self.end += 1;
+                    return;
+                }
+                // A clone of the same length was faster: our history parts from its history here.
+                Err(item) => item,
+            },
+            None => item,
+        };
+        self.make_room(position);
+        if let Some(slot) = self.free_slot(position) {
+            let _ = slot.set(item);
+            self.end += 1;
+        }
+    }
+
+    /// Replaces the item at `index`. Copies one chunk and the path to it: O(64), at any length.
+    ///
+    /// Returns whether there was such an item.
+    pub fn set(&mut self, index: usize, item: T) -> bool {
+        if index >= self.len() {
+            return false;
+        }
+        let position = self.start + index;
+        let old = self.chunk(position);
+        let chunk_start = position / WIDTH * WIDTH;
+        let length = (self.end - chunk_start).min(WIDTH);
+        let chunk = Slots::with_capacity(old.capacity());
+        for (offset, slot) in chunk.0.iter().enumerate().take(length) {
+            let kept = if chunk_start + offset == position { item.clone() } else { old.at(offset).clone() };
+            let _ = slot.set(kept);
+        }
+        self.put_chunk(position, Arc::new(chunk));
+        true
+    }
+
+    /// Drops all but the last `count` items. Amortised O(1) for each item ever pushed.
+    ///
+    /// Dropped items are freed once as many were dropped as are kept (and at least 64).
+    pub fn keep_last(&mut self, count: usize) {
+        if self.len() <= count {
+            return;
+        }
+        self.start = self.end - count;
+        if self.start >= count.max(WIDTH) {
+            *self = self.iter().cloned().collect();
+        }
+    }
+
+    /// The slot for `position`, if its chunk exists and is large enough. It may be set already.
+    fn free_slot(&self, position: usize) -> Option<&OnceLock<T>> {
+        let node = self.nodes.get(position / (WIDTH * WIDTH))?;
+        node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
+    }
+
+    /// Gives `position` a chunk with a free slot: a new chunk, a larger copy, or our own copy of a
+    /// chunk whose slot a clone has taken.
+    fn make_room(&mut self, position: usize) {
+        let offset = position % WIDTH;
+        let capacity = capacity_for(offset, position < WIDTH);
+        let chunk = match offset {
+            0 => Slots::with_capacity(capacity),
+            _ => self.chunk(position).copied(offset, capacity),
+        };
+        self.put_chunk(position, Arc::new(chunk));
+    }
+
+    /// Puts `chunk` where `position` lies: into the node's free slot, or onto a path of our own.
+    fn put_chunk(&mut self, position: usize, chunk: Arc<Slots<T>>) {
+        let (node_index, chunk_index) = (position / (WIDTH * WIDTH), position / WIDTH % WIDTH);
+        let capacity = capacity_for(chunk_index, node_index == 0);
+        let Some(old) = self.nodes.get(node_index) else {
+            let node = Slots::with_capacity(capacity);
+            let _ = node.0[chunk_index].set(chunk);
+            Arc::make_mut(&mut self.nodes).push(Arc::new(node));
+            return;
+        };
+        if let Some(slot) = old.0.get(chunk_index)
+            && slot.set(Arc::clone(&chunk)).is_ok()
+        {
+            return;
+        }
+        let chunks_in_use = self.end.div_ceil(WIDTH) - node_index * WIDTH;
+        let node = Slots::with_capacity(capacity.max(old.capacity()));
+        for (index, slot) in node.0.iter().enumerate().take(chunks_in_use.clamp(chunk_index + 1, WIDTH)) {
+            let kept = if index == chunk_index { &chunk } else { old.at(index) };
+            let _ = slot.set(Arc::clone(kept));
+        }
+        Arc::make_mut(&mut self.nodes)[node_index] = Arc::new(node);
+    }
+}
+
+/// How many slots to allocate so that `index` fits: the first chunk and node grow, the others are full.
+fn capacity_for(index: usize, is_first: bool) -> usize {
+    if is_first { (index + 1).next_power_of_two().max(FIRST_CAPACITY) } else { WIDTH }
+}
+
+/// Borrows the items of a [`List`] in order; see [`List::iter`].
+pub struct Iter<'a, T> {
+    list: &'a List<T>,
+    front: usize,
+    back: usize,
+    /// The slots of the current chunk from `front` on.
+    chunk: &'a [OnceLock<T>],
+}
+
+impl<'a, T> Iterator for Iter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        if self.front == self.back {
+            return None;
+        }
+        if self.chunk.is_empty() {
+            self.chunk = &self.list.chunk(self.front).0[self.front % WIDTH..];
+        }
+        let (slot, rest) = self.chunk.split_first()?;
+        self.chunk = rest;
+        self.front += 1;
+        slot.get()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.back - self.front;
+        (left, Some(left))
+    }
+
+    fn nth(&mut self, count: usize) -> Option<&'a T> {
+        self.front = self.front.saturating_add(count).min(self.back);
+        self.chunk = &[];
+        self.next()
+    }
+}
+
+impl<'a, T> DoubleEndedIterator for Iter<'a, T> {
+    fn next_back(&mut self) -> Option<&'a T> {
+        if self.front == self.back {
+            return None;
+        }
+        self.back -= 1;
+        Some(self.list.at(self.back))
+    }
+}
+
+impl<T> ExactSizeIterator for Iter<'_, T> {}
+impl<T> FusedIterator for Iter<'_, T> {}
+
+impl<T> Clone for Iter<'_, T> {
+    fn clone(&self) -> Self {
+        Iter { ..*self }
+    }
+}
+
+impl<T> fmt::Debug for Iter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter").field("left", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Clone for List<T> {
+    fn clone(&self) -> Self {
+        List { nodes: Arc::clone(&self.nodes), start: self.start, end: self.end }
+    }
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        List::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for List<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+impl<T: PartialEq> PartialEq for List<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && (self.ptr_eq(other) || self.iter().eq(other.iter()))
+    }
+}
+
+impl<T: Eq> Eq for List<T> {}
+
+impl<T> Index<usize> for List<T> {
+    type Output = T;
+
+    /// # Panics
+    /// At or past the end, as a slice does.
+    fn index(&self, index: usize) -> &T {
+        assert!(index < self.len(), "index {index} is past the end of a list of {} items", self.len());
+        self.at(self.start + index)
+    }
+}
+
+impl<T: Clone> Extend<T> for List<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        for item in items {
+            self.push(item);
+        }
+    }
+}
+
+impl<T: Clone> FromIterator<T> for List<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut list = List::new();
+        list.extend(items);
+        list
+    }
+}
+
+impl<'a, T> IntoIterator for &'a List<T> {
+    type Item = &'a T;
+    type IntoIter = Iter<'a, T>;
+
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}
+
+impl<T: Serialize> Serialize for List<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Clone> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de> + Clone> Visitor<'de> for Items<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<List<T>, A::Error> {
+                let mut list = List::new();
+                while let Some(item) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(list)
+            }
+        }
+
+        deserializer.deserialize_seq(Items(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a test does to one of a growing family of clones.
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Push(u16),
+        PushMany(u8),
+        Clone,
+        Set(u16),
+        KeepLast(u8),
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            4 => any::<u16>().prop_map(Operation::Push),
+            2 => any::<u8>().prop_map(Operation::PushMany),
+            2 => Just(Operation::Clone),
+            1 => any::<u16>().prop_map(Operation::Set),
+            1 => any::<u8>().prop_map(Operation::KeepLast),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_clone_behaves_as_a_vec_of_its_own(
+            operations in prop::collection::vec((any::<prop::sample::Index>(), operation()), 1..60),
+        ) {
+            let mut family: Vec<(List<u16>, Vec<u16>)> = vec![(List::new(), Vec::new())];
+            for (which, operation) in operations {
+                let index = which.index(family.len());
+                let (list, model) = &mut family[index];
+                match operation {
+                    Operation::Push(item) => {
+                        list.push(item);
+                        model.push(item);
+                    }
+                    Operation::PushMany(count) => {
+                        list.extend(0..u16::from(count));
+                        model.extend(0..u16::from(count));
+                    }
+                    Operation::Clone => {
+                        let copy = family[index].clone();
+                        family.push(copy);
+                    }
+                    Operation::Set(seed) => {
+                        if !model.is_empty() {
+                            let at = usize::from(seed) % model.len();
+                            prop_assert!(list.set(at, seed));
+                            model[at] = seed;
+                        }
+                    }
+                    Operation::KeepLast(count) => {
+                        list.keep_last(usize::from(count));
+                        model.drain(..model.len().saturating_sub(usize::from(count)));
+                    }
+                }
+            }
+            for (list, model) in &family {
+                prop_assert_eq!(list.len(), model.len());
+                prop_assert!(list.iter().eq(model.iter()));
+                prop_assert!(list.iter().rev().eq(model.iter().rev()));
+                for (other, other_model) in &family {
+                    prop_assert_eq!(list == other, model == other_model);
+                    if list.grew_from(other) {
+                        prop_assert!(model.starts_with(other_model));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn crosses_chunks_and_nodes() {
+        let mut list = List::new();
+        let mut snapshots = Vec::new();
+        for item in 0..10_000_usize {
+            if item % 1_000 == 999 {
+                snapshots.push(list.clone());
+            }
+            list.push(item);
+        }
+        assert!(list.iter().copied().eq(0..10_000));
+        assert_eq!(list.iter_from(9_990).len(), 10);
+        assert_eq!(list.iter_from(4_095).next(), Some(&4_095));
+        assert_eq!(list.iter().nth(8_191), Some(&8_191));
+        for (index, snapshot) in snapshots.iter().enumerate() {
+            assert_eq!(snapshot.len(), index * 1_000 + 999);
+            assert!(list.grew_from(snapshot));
+        }
+    }
+
+    #[test]
+    fn two_threads_pushing_to_clones_do_not_meet() {
+        let base: List<u32> = (0..100).collect();
+        let grown: Vec<List<u32>> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..4_u32)
+                .map(|thread| {
+                    let mut list = base.clone();
+                    scope.spawn(move || {
+                        list.extend((0..500).map(|item| thread * 1_000 + item));
+                        list
+                    })
+                })
+                .collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        });
+        for (thread, list) in (0_u32..).zip(&grown) {
+            let expected = (0..100).chain((0..500).map(|item| thread * 1_000 + item));
+            assert!(list.iter().copied().eq(expected));
+        }
+    }
+
+    #[test]
+    fn keep_last_frees_what_it_dropped() {
+        let token = Arc::new(());
+        let mut list = List::new();
+        for _ in 0..10_000 {
+            list.push(Arc::clone(&token));
+            list.keep_last(10);
+        }
+        assert_eq!(list.len(), 10);
+        assert!(Arc::strong_count(&token) <= 10 + 64 + 1, "{} are alive", Arc::strong_count(&token));
+    }
+}

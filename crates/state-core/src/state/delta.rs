@@ -1,0 +1,194 @@
+//! Deltas: the writes of a step, in order, as data.
+//!
+//! A write names its handler, so replaying needs no closures, only the custom handlers by name. Messages
+//! are no writes: the event *is* the message, and `messages` is its projection.
+
+use std::sync::Arc;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::handler::Handler;
+use super::stored::read_present;
+
+/// One change of one key: a value and the handler that merges it, or a removal.
+///
+/// Made by [`Schema::write`](super::Schema::write), which checks it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    key: Arc<str>,
+    change: Change,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    Merge { handler: Handler, value: Value },
+    Remove,
+}
+
+impl Write {
+    pub(crate) fn merge(key: Arc<str>, handler: Handler, value: Value) -> Self {
+        Write { key, change: Change::Merge { handler, value } }
+    }
+
+    pub(crate) fn remove(key: Arc<str>) -> Self {
+        Write { key, change: Change::Remove }
+    }
+
+    /// The key that is written.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The handler that merges, or none for a removal.
+    pub fn handler(&self) -> Option<&Handler> {
+        match &self.change {
+            Change::Merge { handler, .. } => Some(handler),
+            Change::Remove => None,
+        }
+    }
+
+    /// The new value, or none for a removal.
+    pub fn value(&self) -> Option<&Value> {
+        match &self.change {
+            Change::Merge { value, .. } => Some(value),
+            Change::Remove => None,
+        }
+    }
+
+    /// Whether the write removes its key.
+    pub fn is_removal(&self) -> bool {
+        matches!(self.change, Change::Remove)
+    }
+
+    pub(crate) fn change(&self) -> &Change {
+        &self.change
+    }
+}
+
+/// Writes in order. Folding them over a state gives the next state.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Delta, Schema, State};
+///
+/// let schema = Schema::builder().key::<Vec<i64>>("numbers").key::<String>("name").build()?;
+/// let delta: Delta = [schema.write("numbers", vec![1])?, schema.write("name", "Ada")?].into_iter().collect();
+///
+/// // A delta is data: it can be stored, and replayed elsewhere.
+/// let stored = serde_json::to_string(&delta).unwrap();
+/// assert_eq!(
+///     stored,
+///     r#"[{"key":"numbers","handler":"merge_lists","value":[1]},{"key":"name","handler":"replace_values","value":"Ada"}]"#,
+/// );
+/// let mut state = State::new(&schema);
+/// state.apply(&serde_json::from_str(&stored).unwrap())?;
+/// assert_eq!(state.get("name").unwrap(), json!("Ada"));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Delta(Vec<Write>);
+
+impl Delta {
+    /// No writes.
+    pub const fn new() -> Self {
+        Delta(Vec::new())
+    }
+
+    /// Adds a write behind the others.
+    pub fn push(&mut self, write: Write) {
+        self.0.push(write);
+    }
+
+    /// The writes, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Write> {
+        self.0.iter()
+    }
+
+    /// The number of writes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no write.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Extend<Write> for Delta {
+    fn extend<I: IntoIterator<Item = Write>>(&mut self, writes: I) {
+        self.0.extend(writes);
+    }
+}
+
+impl FromIterator<Write> for Delta {
+    fn from_iter<I: IntoIterator<Item = Write>>(writes: I) -> Self {
+        Delta(writes.into_iter().collect())
+    }
+}
+
+impl IntoIterator for Delta {
+    type Item = Write;
+    type IntoIter = std::vec::IntoIter<Write>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Delta {
+    type Item = &'a Write;
+    type IntoIter = std::slice::Iter<'a, Write>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// `{"key", "handler", "value"}`, or `{"key", "remove": true}`.
+#[derive(Serialize)]
+struct WriteOut<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handler: Option<&'a Handler>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a Value>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    remove: bool,
+}
+
+/// The same, read back.
+#[derive(Deserialize)]
+struct WriteIn {
+    key: Arc<str>,
+    handler: Option<Handler>,
+    #[serde(default, deserialize_with = "read_present")]
+    value: Option<Value>,
+    #[serde(default)]
+    remove: bool,
+}
+
+impl Serialize for Write {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let remove = self.is_removal();
+        WriteOut { key: &self.key, handler: self.handler(), value: self.value(), remove }
+            .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Write {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let stored = WriteIn::deserialize(deserializer)?;
+        let change = match (stored.remove, stored.handler, stored.value) {
+            (true, _, _) => Change::Remove,
+            (false, Some(handler), Some(value)) => Change::Merge { handler, value },
+            (false, None, _) => return Err(D::Error::missing_field("handler")),
+            (false, _, None) => return Err(D::Error::missing_field("value")),
+        };
+        Ok(Write { key: stored.key, change })
+    }
+}

@@ -1,0 +1,170 @@
+//! What changed between two states, for people and for events.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::schema::MESSAGES;
+use super::state::State;
+use super::value::{Cell, ValueRef};
+use crate::chat::Transcript;
+
+/// The changes from one state to a later one, key by key, in the order of the keys.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::{Schema, State};
+///
+/// let schema = Schema::builder().key::<Vec<i64>>("numbers").key::<String>("name").build()?;
+/// let mut state = State::new(&schema);
+/// state.set("numbers", vec![1])?;
+/// let before = state.snapshot();
+/// state.set("numbers", vec![2, 3])?;
+/// state.set("name", "Ada")?;
+/// assert_eq!(state.diff(&before).to_string(), "name: unset -> \"Ada\"\nnumbers: + [2,3] (3 items)\n");
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Diff(Vec<KeyChange>);
+
+/// What changed about one key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyChange {
+    /// The key.
+    pub key: String,
+    /// How its value changed.
+    pub change: ValueChange,
+}
+
+/// How a value changed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ValueChange {
+    /// The key was unset before.
+    Added {
+        /// Its value now.
+        after: Value,
+    },
+    /// The key is unset now.
+    Removed {
+        /// Its value before.
+        before: Value,
+    },
+    /// The value is another one.
+    Replaced {
+        /// Its value before.
+        before: Value,
+        /// Its value now.
+        after: Value,
+    },
+    /// A list grew at its end.
+    Appended {
+        /// The number of items before.
+        from: usize,
+        /// The items behind them.
+        items: Vec<Value>,
+    },
+    /// The conversation went on.
+    Said {
+        /// The number of messages before.
+        from: usize,
+        /// The messages behind them.
+        messages: Transcript,
+    },
+}
+
+impl Diff {
+    pub(crate) fn between(earlier: &State, later: &State) -> Self {
+        let mut changes = Vec::new();
+        let mut note = |key: &str, change: Option<ValueChange>| {
+            changes.extend(change.map(|change| KeyChange { key: key.to_owned(), change }));
+        };
+        for (key, before) in earlier.cells() {
+            note(key, cell_change(before, later.cells().get(key)));
+        }
+        for (key, after) in later.cells() {
+            if !earlier.cells().contains_key(key) {
+                note(key, Some(ValueChange::Added { after: after.view().to_json() }));
+            }
+        }
+        note(MESSAGES, messages_change(earlier, later));
+        changes.sort_by(|left, right| left.key.cmp(&right.key));
+        Diff(changes)
+    }
+
+    /// The changes, in the order of the keys.
+    pub fn iter(&self) -> std::slice::Iter<'_, KeyChange> {
+        self.0.iter()
+    }
+
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a Diff {
+    type Item = &'a KeyChange;
+    type IntoIter = std::slice::Iter<'a, KeyChange>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+fn cell_change(before: &Cell, after: Option<&Cell>) -> Option<ValueChange> {
+    let Some(after) = after else {
+        return Some(ValueChange::Removed { before: before.view().to_json() });
+    };
+    if before.ptr_eq(after) {
+        return None;
+    }
+    if let (Cell::List(before), Cell::List(after)) = (before, after)
+        && after.len() > before.len()
+        && (after.grew_from(before) || before.iter().eq(after.iter().take(before.len())))
+    {
+        let items = after.iter_from(before.len()).map(|item| (**item).clone()).collect();
+        return Some(ValueChange::Appended { from: before.len(), items });
+    }
+    replaced(before.view(), after.view())
+}
+
+fn messages_change(earlier: &State, later: &State) -> Option<ValueChange> {
+    let (before, after) = (earlier.messages(), later.messages());
+    if before.ptr_eq(after) {
+        return None;
+    }
+    if after.len() > before.len() && after.starts_with(before) {
+        let messages = after.iter_from(before.len()).cloned().collect();
+        return Some(ValueChange::Said { from: before.len(), messages });
+    }
+    replaced(ValueRef::Messages(before), ValueRef::Messages(after))
+}
+
+fn replaced(before: ValueRef<'_>, after: ValueRef<'_>) -> Option<ValueChange> {
+    (before != after).then(|| ValueChange::Replaced { before: before.to_json(), after: after.to_json() })
+}
+
+/// One line a change; new messages in the notation of transcripts below theirs.
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for KeyChange { key, change } in &self.0 {
+            match change {
+                ValueChange::Added { after } => writeln!(f, "{key}: unset -> {after}")?,
+                ValueChange::Removed { before } => writeln!(f, "{key}: {before} -> unset")?,
+                ValueChange::Replaced { before, after } => writeln!(f, "{key}: {before} -> {after}")?,
+                ValueChange::Appended { from, items } => {
+                    let total = from + items.len();
+                    writeln!(f, "{key}: + {} ({total} items)", ValueRef::from(&Value::from(items.clone())))?;
+                }
+                ValueChange::Said { from, messages } => {
+                    writeln!(f, "{key}: + ({} messages)", from + messages.len())?;
+                    for line in messages.to_string().lines() {
+                        writeln!(f, "  {line}")?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

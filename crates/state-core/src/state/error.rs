@@ -1,0 +1,314 @@
+//! What can go wrong with a state, said with the key, the path and what to do.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use thiserror::Error;
+
+/// Why a schema, a state, a delta or a template refused something. Nothing was changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The schema does not declare the key (and is not open).
+    #[error("the schema declares no key \"{key}\"; known keys: {known}")]
+    UnknownKey {
+        /// The key that was asked for.
+        key: String,
+        /// The keys that the schema declares.
+        known: Names,
+    },
+    /// A key has a form that no scope accepts.
+    #[error("\"{}\" is not a valid key: {reason}", key.escape_debug())]
+    InvalidKey {
+        /// The key as it was given.
+        key: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A value does not fit the declared type of its key.
+    #[error("key \"{key}\" holds {expected}, which this value is not: {faults}")]
+    WrongType {
+        /// The key that was written.
+        key: String,
+        /// The declared type, in words.
+        expected: String,
+        /// Every place where the value does not fit.
+        faults: Faults,
+    },
+    /// A merge handler could not merge.
+    #[error("handler {handler} cannot merge into key \"{key}\"")]
+    Merge {
+        /// The key that was written.
+        key: String,
+        /// The handler's name.
+        handler: String,
+        /// Why it could not.
+        source: HandlerError,
+    },
+    /// A schema, a delta or a caller names a handler that is neither built in nor registered.
+    #[error("no handler is named \"{name}\"; known handlers: {known}")]
+    UnknownHandler {
+        /// The name as it was given.
+        name: String,
+        /// The built-in and registered names.
+        known: Names,
+    },
+    /// A schema could not be built. All its faults are listed.
+    #[error("the schema has faults: {faults}")]
+    InvalidSchema {
+        /// Each fault, with the key as its path.
+        faults: Faults,
+    },
+    /// A stored value could not be read as the type that the caller asked for.
+    #[error("key \"{key}\" cannot be read as {wanted}")]
+    Decode {
+        /// The key that was read.
+        key: String,
+        /// The Rust type that was asked for.
+        wanted: &'static str,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// A typed value could not be turned into JSON.
+    #[error("the value for key \"{key}\" has no JSON form")]
+    Encode {
+        /// The key that was written.
+        key: String,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// A value nests too deeply to be stored and read again.
+    #[error("the value for key \"{key}\" nests deeper than {} levels", crate::MAX_DEPTH)]
+    TooDeep {
+        /// The key that was written.
+        key: String,
+    },
+    /// Messages are events of their own, not writes.
+    #[error("\"messages\" is the projection of message events and takes no writes; push a message instead")]
+    MessagesAreEvents,
+    /// JSON could not be read.
+    #[error("the {what} cannot be read")]
+    Json {
+        /// What was being read: a stored schema, a stored state, initial values.
+        what: &'static str,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// Stored JSON was written by a newer version of this crate.
+    #[error("the {what} has format {found}, and this version reads up to {supported}; update stepfold")]
+    NewerFormat {
+        /// What was being read: a stored schema, a stored state.
+        what: &'static str,
+        /// The format that was found.
+        found: u64,
+        /// The newest format that is understood.
+        supported: u64,
+    },
+    /// A template needs a key that the state does not have.
+    #[error(
+        "the template needs \"{key}\" (line {line}, column {column}), which the state does not have; \
+         write {{{key}?}} if it may be absent; keys there are: {known}"
+    )]
+    MissingTemplateKey {
+        /// The key that the placeholder names.
+        key: String,
+        /// The placeholder's line, from 1.
+        line: usize,
+        /// The placeholder's column in characters, from 1.
+        column: usize,
+        /// The keys that the state has.
+        known: Names,
+    },
+}
+
+/// Why a merge handler could not merge two values.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::HandlerError;
+///
+/// let error = HandlerError::new("expected a date");
+/// assert_eq!(error.to_string(), "expected a date");
+/// ```
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct HandlerError(String);
+
+impl HandlerError {
+    /// An error with this message: lower case, no full stop, no values from the state.
+    pub fn new(message: impl Into<String>) -> Self {
+        HandlerError(message.into())
+    }
+}
+
+impl From<&str> for HandlerError {
+    fn from(message: &str) -> Self {
+        HandlerError::new(message)
+    }
+}
+
+impl From<String> for HandlerError {
+    fn from(message: String) -> Self {
+        HandlerError(message)
+    }
+}
+
+/// One place where something does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where: a JSON path such as `$[2].title` in a value, a key in a schema.
+    pub path: String,
+    /// What is wrong there. Never shows the value itself.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault at `path`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Fault { path: path.into(), message: message.into() }
+    }
+}
+
+/// All places where something does not fit, at least one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults(Vec<Fault>);
+
+/// Faults and names beyond these are counted, not printed.
+const PRINTED_FAULTS: usize = 8;
+const PRINTED_NAMES: usize = 30;
+
+impl Faults {
+    /// The faults, in the order in which they were found.
+    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
+        self.0.iter()
+    }
+
+    pub(crate) fn push(&mut self, fault: Fault) {
+        self.0.push(fault);
+    }
+
+    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Fault>) {
+        self.0.extend(faults);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The same faults with the path of each changed.
+    pub(crate) fn map_paths(mut self, change: impl Fn(&str) -> String) -> Self {
+        for fault in &mut self.0 {
+            fault.path = change(&fault.path);
+        }
+        self
+    }
+}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Faults(vec![fault])
+    }
+}
+
+impl FromIterator<Fault> for Faults {
+    fn from_iter<I: IntoIterator<Item = Fault>>(faults: I) -> Self {
+        Faults(faults.into_iter().collect())
+    }
+}
+
+impl<'a> IntoIterator for &'a Faults {
+    type Item = &'a Fault;
+    type IntoIter = std::slice::Iter<'a, Fault>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_some(f, &self.0, PRINTED_FAULTS, "; ", |f, fault| {
+            write!(f, "at {}: {}", fault.path, fault.message)
+        })
+    }
+}
+
+/// Names to choose from, as an error lists them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    /// The names, in the order in which they were declared.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl<S: Into<String>> FromIterator<S> for Names {
+    fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {
+        Names(names.into_iter().map(Into::into).collect())
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        write_some(f, &self.0, PRINTED_NAMES, ", ", |f, name| f.write_str(name))
+    }
+}
+
+/// What `serde` says, without the value that it says it about: values may be secrets, and errors end up
+/// in logs and before models.
+pub(crate) fn without_values(error: &serde_json::Error) -> serde_json::Error {
+    let position = match error.line() {
+        0 => String::new(),
+        line => format!(" at line {line} column {}", error.column()),
+    };
+    let text = error.to_string();
+    let text = text.strip_suffix(&position).unwrap_or(&text);
+    let masked = match text.rsplit_once(", expected ") {
+        Some((found, expected)) => match kind_found(found) {
+            Some(kind) => format!("expected {expected}, found {kind}{position}"),
+            None => format!("expected {expected}{position}"),
+        },
+        None => format!("{text}{position}"),
+    };
+    serde_json::Error::custom(masked)
+}
+
+/// The kind of value that `serde` found: ``invalid type: string "secret"`` says string.
+fn kind_found(text: &str) -> Option<&'static str> {
+    let found = text.strip_prefix("invalid type: ")?;
+    let kinds = [
+        ("string", "string"),
+        ("integer", "integer"),
+        ("floating point", "fractional number"),
+        ("boolean", "boolean"),
+        ("null", "null"),
+        ("sequence", "list"),
+        ("map", "object"),
+    ];
+    kinds.into_iter().find_map(|(serde_name, name)| found.starts_with(serde_name).then_some(name))
+}
+
+/// Writes up to `limit` items and says how many are left out.
+fn write_some<T>(
+    f: &mut fmt::Formatter<'_>,
+    items: &[T],
+    limit: usize,
+    separator: &str,
+    mut write_one: impl FnMut(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
+) -> fmt::Result {
+    for (index, item) in items.iter().take(limit).enumerate() {
+        if index > 0 {
+            f.write_str(separator)?;
+        }
+        write_one(f, item)?;
+    }
+    match items.len().saturating_sub(limit) {
+        0 => Ok(()),
+        left_out => write!(f, "{separator}and {left_out} more"),
+    }
+}

@@ -1,0 +1,411 @@
+//! Merge handlers: named pure functions from the current and the new value to the merged one.
+//!
+//! A handler is stored by its name alone, in schemas and in deltas. So a custom one is registered under
+//! its name wherever they are loaded, and an unknown name is an error, never a guess.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::error::{Fault, HandlerError, StateError};
+use super::types::{Kinds, ValueType};
+
+/// How a write is merged into what a key holds already.
+///
+/// | name | merges | an absent or null current value |
+/// |---|---|---|
+/// | `replace_values` | the new value replaces the current one (the default for all other types) | |
+/// | `merge_lists` | appends the items of the new list, or the new bare item (the default for arrays that can grow) | is `[]` |
+/// | `union` | appends the items that are not there yet; 1 and 1.0 differ | is `[]` |
+/// | `upsert_by(field)` | objects with a known `field` are merged shallowly into theirs, others appended | is `[]` |
+/// | `keep_last(n)` | `merge_lists`, then only the last n items stay | is `[]` |
+/// | `merge_maps` | shallow merge of objects, new fields win | is `{}` |
+/// | `sum` | adds numbers; an integer that does not fit 64 bits is an error | is 0 |
+/// | `max`, `min` | the larger or smaller of two numbers or two strings | loses |
+/// | `first_wins` | the first value stays | loses |
+///
+/// Lists grow at a cost in proportion to the new items, except that `union` and `upsert_by` look for
+/// their place among the current ones. `merge_maps` copies the current object.
+///
+/// `merge_lists` and `replace_values` are Haystack's (spec/000); null and non-list rules are those of
+/// `docs/decisions.md`.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Handler, Schema, State};
+///
+/// let schema = Schema::builder()
+///     .key::<u64>("visits").handler(Handler::sum())
+///     .key::<Vec<serde_json::Value>>("tasks").handler(Handler::upsert_by("id"))
+///     .build()?;
+/// let mut state = State::new(&schema);
+/// state.set("visits", 1)?;
+/// state.set("visits", 2)?;
+/// state.set("tasks", json!([{"id": 1, "status": "running"}, {"id": 2, "status": "new"}]))?;
+/// state.set("tasks", json!({"id": 1, "status": "completed"}))?;
+/// assert_eq!(state.get("visits").unwrap(), json!(3));
+/// assert_eq!(state.get("tasks").unwrap(), json!([{"id": 1, "status": "completed"}, {"id": 2, "status": "new"}]));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone)]
+pub struct Handler(pub(crate) Rule);
+
+#[derive(Clone)]
+pub(crate) enum Rule {
+    ReplaceValues,
+    MergeLists,
+    Union,
+    UpsertBy(Arc<str>),
+    KeepLast(usize),
+    MergeMaps,
+    Sum,
+    Max,
+    Min,
+    FirstWins,
+    Custom(Custom),
+}
+
+/// A custom handler; without a function it is a name that was read and not resolved yet.
+#[derive(Clone)]
+pub(crate) struct Custom {
+    pub(crate) name: Arc<str>,
+    pub(crate) merge: Option<Arc<MergeFunction>>,
+}
+
+type MergeFunction = dyn Fn(Option<&Value>, Value) -> Result<Value, HandlerError> + Send + Sync;
+
+const NAMES: [&str; 10] = [
+    "replace_values",
+    "merge_lists",
+    "union",
+    "upsert_by(field)",
+    "keep_last(n)",
+    "merge_maps",
+    "sum",
+    "max",
+    "min",
+    "first_wins",
+];
+
+impl Handler {
+    /// The new value replaces the current one.
+    pub fn replace_values() -> Self {
+        Handler(Rule::ReplaceValues)
+    }
+
+    /// Appends the new items; a value that is no list counts as one item.
+    ///
+    /// # Examples
+    /// spec/000, "default handlers": arrays have it without being told.
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Schema, State};
+    ///
+    /// let schema = Schema::builder().key::<Vec<i64>>("documents").key::<String>("user_name").build()?;
+    /// let mut state = State::new(&schema);
+    /// state.set("documents", vec![1, 2])?;
+    /// state.set("documents", vec![3, 4])?;
+    /// assert_eq!(state.get("documents").unwrap(), json!([1, 2, 3, 4]));
+    /// state.set("user_name", "Alice")?;
+    /// state.set("user_name", "Bob")?;
+    /// assert_eq!(state.get("user_name").unwrap(), "Bob");
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn merge_lists() -> Self {
+        Handler(Rule::MergeLists)
+    }
+
+    /// Appends the new items that are not there yet, by strict JSON identity.
+    pub fn union() -> Self {
+        Handler(Rule::Union)
+    }
+
+    /// Merges objects into those with the same value of `field`, and appends the others.
+    pub fn upsert_by(field: impl Into<Arc<str>>) -> Self {
+        Handler(Rule::UpsertBy(field.into()))
+    }
+
+    /// Appends the new items and keeps the last `count` of all; a schema refuses a count of zero.
+    pub fn keep_last(count: usize) -> Self {
+        Handler(Rule::KeepLast(count))
+    }
+
+    /// Merges objects shallowly; new fields win.
+    pub fn merge_maps() -> Self {
+        Handler(Rule::MergeMaps)
+    }
+
+    /// Adds numbers. Two sessions that each add 1 make 2, in whatever order they commit.
+    pub fn sum() -> Self {
+        Handler(Rule::Sum)
+    }
+
+    /// Keeps the larger of two numbers or of two strings.
+    pub fn max() -> Self {
+        Handler(Rule::Max)
+    }
+
+    /// Keeps the smaller of two numbers or of two strings.
+    pub fn min() -> Self {
+        Handler(Rule::Min)
+    }
+
+    /// Keeps the first value that was not null.
+    pub fn first_wins() -> Self {
+        Handler(Rule::FirstWins)
+    }
+
+    /// A handler of your own, under a name: a letter or `_`, then letters, digits, `_`, `-`, `.`.
+    ///
+    /// `merge` must be pure: the same arguments always give the same result, or a replay will differ
+    /// from the run. It gets the current value (none if the key is unset) as plain JSON, which for a
+    /// list is a copy, and its result is checked against the declared type as a whole. The name is
+    /// checked where the handler meets a schema.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::{Value, json};
+    /// use stepfold_state_core::state::{Handler, Schema, State};
+    ///
+    /// // spec/000: "merges and sorts lists".
+    /// let sorted = Handler::custom("sorted_merge", |current, new| {
+    ///     let mut numbers: Vec<i64> = Vec::new();
+    ///     for value in [current.cloned().unwrap_or(Value::Null), new] {
+    ///         match value {
+    ///             Value::Array(items) => numbers.extend(items.iter().filter_map(Value::as_i64)),
+    ///             other => numbers.extend(other.as_i64()),
+    ///         }
+    ///     }
+    ///     numbers.sort_unstable();
+    ///     Ok(json!(numbers))
+    /// });
+    /// let mut state = State::new(&Schema::builder().key::<Vec<i64>>("numbers").handler(sorted).build()?);
+    /// state.set("numbers", vec![3, 1])?;
+    /// state.set("numbers", vec![2, 4])?;
+    /// assert_eq!(state.get("numbers").unwrap(), json!([1, 2, 3, 4]));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn custom<F>(name: impl Into<Arc<str>>, merge: F) -> Self
+    where
+        F: Fn(Option<&Value>, Value) -> Result<Value, HandlerError> + Send + Sync + 'static,
+    {
+        Handler(Rule::Custom(Custom { name: name.into(), merge: Some(Arc::new(merge)) }))
+    }
+
+    /// The name under which the handler is stored, with its parameter: `upsert_by(id)`.
+    pub fn name(&self) -> String {
+        self.to_string()
+    }
+
+    /// The name of a custom handler; none for a built-in one.
+    pub(crate) fn custom_name(&self) -> Option<&str> {
+        match &self.0 {
+            Rule::Custom(custom) => Some(&custom.name),
+            _ => None,
+        }
+    }
+
+    /// The default for a declared type: `merge_lists` for arrays that can grow (or null), else
+    /// `replace_values`.
+    pub(crate) fn default_for(value_type: &ValueType) -> Self {
+        if value_type.is_growing_list() { Handler::merge_lists() } else { Handler::replace_values() }
+    }
+
+    /// Why the handler can be of no use to any key, if so.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        match &self.0 {
+            Rule::KeepLast(0) => Some("it would never keep anything"),
+            Rule::UpsertBy(field) if field.is_empty() => Some("it names no field"),
+            _ => None,
+        }
+    }
+
+    /// Why values of the type can never come out of this handler, if so.
+    pub(crate) fn misfit(&self, value_type: &ValueType) -> Option<String> {
+        if let Some(fault) = self.fault() {
+            return Some(format!("handler {self} cannot be used: {fault}"));
+        }
+        let needed = match &self.0 {
+            Rule::ReplaceValues | Rule::FirstWins | Rule::Custom(_) => return None,
+            Rule::MergeLists | Rule::Union | Rule::UpsertBy(_) | Rule::KeepLast(_) => Kinds::ARRAY,
+            Rule::MergeMaps => Kinds::OBJECT,
+            Rule::Sum => Kinds::NUMBER,
+            Rule::Max | Rule::Min => Kinds::NUMBER.union(Kinds::STRING),
+        };
+        let fits = value_type.kinds().meets(needed);
+        (!fits).then(|| {
+            format!("handler {self} needs a type that allows {needed}, and this one is {value_type}")
+        })
+    }
+
+    /// The handler with its function: itself, or for a custom one that was read by name, the one
+    /// registered under that name.
+    pub(crate) fn resolve<'a>(&'a self, handlers: &'a Handlers) -> Result<&'a Handler, StateError> {
+        match &self.0 {
+            Rule::Custom(Custom { name, merge: None }) => handlers.get(name),
+            _ => Ok(self),
+        }
+    }
+}
+
+impl PartialEq for Handler {
+    /// Handlers are equal when they are stored alike.
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for Handler {}
+
+impl fmt::Display for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Rule::ReplaceValues => f.write_str("replace_values"),
+            Rule::MergeLists => f.write_str("merge_lists"),
+            Rule::Union => f.write_str("union"),
+            Rule::UpsertBy(field) => write!(f, "upsert_by({field})"),
+            Rule::KeepLast(count) => write!(f, "keep_last({count})"),
+            Rule::MergeMaps => f.write_str("merge_maps"),
+            Rule::Sum => f.write_str("sum"),
+            Rule::Max => f.write_str("max"),
+            Rule::Min => f.write_str("min"),
+            Rule::FirstWins => f.write_str("first_wins"),
+            Rule::Custom(custom) => f.write_str(&custom.name),
+        }
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handler({self})")
+    }
+}
+
+/// Reads a handler's name. A name that is not built in is taken for a custom one, which a schema then
+/// looks up among its registered handlers.
+impl FromStr for Handler {
+    type Err = StateError;
+
+    fn from_str(name: &str) -> Result<Self, StateError> {
+        let unknown =
+            || StateError::UnknownHandler { name: name.to_owned(), known: NAMES.into_iter().collect() };
+        let parameter =
+            |prefix: &str| name.strip_prefix(prefix)?.strip_suffix(')').filter(|text| !text.is_empty());
+        let rule = match name {
+            "replace_values" => Rule::ReplaceValues,
+            "merge_lists" => Rule::MergeLists,
+            "union" => Rule::Union,
+            "merge_maps" => Rule::MergeMaps,
+            "sum" => Rule::Sum,
+            "max" => Rule::Max,
+            "min" => Rule::Min,
+            "first_wins" => Rule::FirstWins,
+            _ => {
+                if let Some(field) = parameter("upsert_by(") {
+                    Rule::UpsertBy(field.into())
+                } else if let Some(count) = parameter("keep_last(") {
+                    Rule::KeepLast(count.parse().map_err(|_| unknown())?)
+                } else if is_custom_name(name) {
+                    Rule::Custom(Custom { name: name.into(), merge: None })
+                } else {
+                    return Err(unknown());
+                }
+            }
+        };
+        Ok(Handler(rule))
+    }
+}
+
+/// Whether a custom handler may have this name: one that no built-in has and that reads back.
+fn is_custom_name(name: &str) -> bool {
+    let built_in = NAMES.iter().any(|known| known.split('(').next() == Some(name));
+    let starts_well = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
+    let is_plain = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');
+    starts_well && !built_in && name.chars().all(is_plain)
+}
+
+impl Serialize for Handler {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Handler {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Custom handlers by name: what loading a schema or replaying a delta needs beside the JSON.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::{Handler, Handlers, Schema};
+///
+/// let stored = r#"{"version": 1, "keys": {"note": {"type": "string", "handler": "join"}}}"#;
+/// assert!(Schema::from_json(stored, &Handlers::new()).is_err());
+///
+/// let handlers = Handlers::new().with(Handler::custom("join", |_, new| Ok(new)))?;
+/// assert!(Schema::from_json(stored, &handlers).is_ok());
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Handlers(BTreeMap<Arc<str>, Handler>);
+
+impl Handlers {
+    /// No custom handler: only the built-in ones are known.
+    pub fn new() -> Self {
+        Handlers::default()
+    }
+
+    /// Registers a custom handler; built-in ones are known without.
+    ///
+    /// # Errors
+    /// [`StateError::InvalidSchema`] when its name is not valid, or taken by another function.
+    #[expect(clippy::needless_pass_by_value, reason = "a handler is made where it is registered")]
+    pub fn with(mut self, handler: Handler) -> Result<Self, StateError> {
+        match self.register(&handler) {
+            Ok(()) => Ok(self),
+            Err(message) => Err(StateError::InvalidSchema {
+                faults: Fault::new(format!("handler {handler}"), message).into(),
+            }),
+        }
+    }
+
+    /// Registers the function of a custom handler, or says why it cannot.
+    pub(crate) fn register(&mut self, handler: &Handler) -> Result<(), String> {
+        let Rule::Custom(Custom { name, merge: Some(merge) }) = &handler.0 else { return Ok(()) };
+        if !is_custom_name(name) {
+            return Err(format!(
+                "\"{name}\" is no name for a custom handler: it starts with a letter or '_', goes on with letters, \
+                 digits, '_', '-' or '.', and is not built in"
+            ));
+        }
+        match self.0.get(name).map(|known| &known.0) {
+            Some(Rule::Custom(Custom { merge: Some(known), .. })) if !Arc::ptr_eq(known, merge) => {
+                Err(format!("two functions are registered as handler \"{name}\""))
+            }
+            _ => {
+                self.0.insert(Arc::clone(name), handler.clone());
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<&Handler, StateError> {
+        self.0.get(name).ok_or_else(|| StateError::UnknownHandler {
+            name: name.to_owned(),
+            known: NAMES.into_iter().chain(self.0.keys().map(|name| &**name)).collect(),
+        })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Handler> {
+        self.0.values()
+    }
+}

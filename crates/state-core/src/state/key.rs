@@ -1,0 +1,279 @@
+//! Keys: their valid form, typed constants for them, and what `get` and `set` accept as a key.
+//!
+//! `State::get` and `State::set` take either a string, with JSON values, or a [`Key<T>`], with typed
+//! values. Two sealed traits, [`ReadKey`] and [`WriteKey`], say which goes with which.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::error::{StateError, without_values};
+use super::state::State;
+use super::value::ValueRef;
+
+/// The longest key, in bytes.
+pub const MAX_KEY_BYTES: usize = 256;
+
+/// The prefixes that a key may have: shared by all users, by all sessions of a user, or gone after the
+/// invocation. A key without a prefix belongs to its session. (spec/002)
+pub const SCOPE_PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
+
+/// A key with the type of its values, to be declared once as a constant.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::{Key, Schema, State};
+///
+/// const TITLES: Key<Vec<String>> = Key::new("titles");
+///
+/// let mut state = State::new(&Schema::builder().key(TITLES).build()?);
+/// state.set(TITLES, vec!["first".to_owned()])?;
+/// state.append(TITLES, "second".to_owned())?;
+/// assert_eq!(state.get(TITLES)?, Some(vec!["first".to_owned(), "second".to_owned()]));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+pub struct Key<T> {
+    name: Cow<'static, str>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    /// The key of this name. Its form is checked where it meets a schema.
+    pub const fn new(name: &'static str) -> Self {
+        Key { name: Cow::Borrowed(name), value: PhantomData }
+    }
+
+    /// The name, prefix included.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<T> From<&'static str> for Key<T> {
+    fn from(name: &'static str) -> Self {
+        Key::new(name)
+    }
+}
+
+impl<T> From<String> for Key<T> {
+    fn from(name: String) -> Self {
+        Key { name: Cow::Owned(name), value: PhantomData }
+    }
+}
+
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        Key { name: self.name.clone(), value: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key<{}>({:?})", std::any::type_name::<T>(), self.name)
+    }
+}
+
+/// Checks the form of a key: a known prefix or none, not empty, printable, at most 256 bytes.
+///
+/// # Errors
+/// [`StateError::InvalidKey`] with the reason.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::check_key;
+///
+/// assert!(check_key("user:theme").is_ok());
+/// assert!(check_key("usr:theme").is_err());
+/// ```
+pub fn check_key(key: &str) -> Result<(), StateError> {
+    match fault_of(key) {
+        None => Ok(()),
+        Some(reason) => Err(StateError::InvalidKey { key: key.to_owned(), reason }),
+    }
+}
+
+pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
+    let name = match SCOPE_PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) {
+        Some(name) => name,
+        None if key.contains(':') => return Some("the prefix before ':' is none of app:, user:, temp:"),
+        None => key,
+    };
+    if key.len() > MAX_KEY_BYTES {
+        Some("it is longer than 256 bytes")
+    } else if name.is_empty() {
+        Some("it has no name")
+    } else if name.chars().any(|character| character.is_control() || is_invisible(character)) {
+        Some("it has characters that do not print")
+    } else if name.trim() != name {
+        Some("it begins or ends with white space")
+    } else {
+        None
+    }
+}
+
+/// Characters that print nothing and so make two keys look the same.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+}
+
+/// What [`State::get`] accepts: a string gives `Option<ValueRef>`, a [`Key<T>`] gives
+/// `Result<Option<T>, StateError>`.
+#[diagnostic::on_unimplemented(message = "`{Self}` is not a key", note = "use a `&str` or a `Key<T>`")]
+pub trait ReadKey: sealed::Sealed {
+    /// What reading gives.
+    type Output<'a>;
+
+    /// The name of the key.
+    fn name(&self) -> &str;
+
+    #[doc(hidden)]
+    fn read<'a>(&self, state: &'a State) -> Self::Output<'a>;
+}
+
+/// What [`State::set`] accepts: a string with anything that converts into a JSON value, or a
+/// [`Key<T>`] with a `T` or a `&T`.
+#[diagnostic::on_unimplemented(
+    message = "a value of type `{V}` cannot be written to the key `{Self}`",
+    note = "a `Key<T>` takes a `T` or a `&T`; a `&str` key takes whatever converts into `serde_json::Value`"
+)]
+pub trait WriteKey<V>: sealed::Sealed {
+    /// The name of the key.
+    fn name(&self) -> &str;
+
+    #[doc(hidden)]
+    fn encode(&self, value: V) -> Result<Value, StateError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for &str {}
+    impl Sealed for &String {}
+    impl<T> Sealed for super::Key<T> {}
+    impl<T> Sealed for &super::Key<T> {}
+}
+
+impl ReadKey for &str {
+    type Output<'a> = Option<ValueRef<'a>>;
+
+    fn name(&self) -> &str {
+        self
+    }
+
+    fn read<'a>(&self, state: &'a State) -> Option<ValueRef<'a>> {
+        state.value(self)
+    }
+}
+
+impl ReadKey for &String {
+    type Output<'a> = Option<ValueRef<'a>>;
+
+    fn name(&self) -> &str {
+        self
+    }
+
+    fn read<'a>(&self, state: &'a State) -> Option<ValueRef<'a>> {
+        state.value(self)
+    }
+}
+
+impl<T: DeserializeOwned> ReadKey for Key<T> {
+    type Output<'a> = Result<Option<T>, StateError>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, state: &State) -> Result<Option<T>, StateError> {
+        decode(state, &self.name)
+    }
+}
+
+impl<T: DeserializeOwned> ReadKey for &Key<T> {
+    type Output<'a> = Result<Option<T>, StateError>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, state: &State) -> Result<Option<T>, StateError> {
+        decode(state, &self.name)
+    }
+}
+
+fn decode<T: DeserializeOwned>(state: &State, name: &str) -> Result<Option<T>, StateError> {
+    let Some(value) = state.value(name) else { return Ok(None) };
+    let decoded = value.decode().map_err(|error| StateError::Decode {
+        key: name.to_owned(),
+        wanted: std::any::type_name::<T>(),
+        source: without_values(&error),
+    })?;
+    Ok(Some(decoded))
+}
+
+impl<V: Into<Value>> WriteKey<V> for &str {
+    fn name(&self) -> &str {
+        self
+    }
+
+    fn encode(&self, value: V) -> Result<Value, StateError> {
+        Ok(value.into())
+    }
+}
+
+impl<V: Into<Value>> WriteKey<V> for &String {
+    fn name(&self) -> &str {
+        self
+    }
+
+    fn encode(&self, value: V) -> Result<Value, StateError> {
+        Ok(value.into())
+    }
+}
+
+impl<T: Serialize> WriteKey<T> for Key<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn encode(&self, value: T) -> Result<Value, StateError> {
+        encode(&self.name, &value)
+    }
+}
+
+impl<T: Serialize> WriteKey<&T> for Key<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn encode(&self, value: &T) -> Result<Value, StateError> {
+        encode(&self.name, value)
+    }
+}
+
+impl<T: Serialize> WriteKey<T> for &Key<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn encode(&self, value: T) -> Result<Value, StateError> {
+        encode(&self.name, &value)
+    }
+}
+
+impl<T: Serialize> WriteKey<&T> for &Key<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn encode(&self, value: &T) -> Result<Value, StateError> {
+        encode(&self.name, value)
+    }
+}
+
+pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Value, StateError> {
+    serde_json::to_value(value).map_err(|source| StateError::Encode { key: name.to_owned(), source })
+}

@@ -1,0 +1,370 @@
+//! Merging one new value into one current value: pure, and checked before anything is kept.
+//!
+//! The check costs what comes in costs. Only three cases look at the whole: a custom handler, a list
+//! with rules of its own (unique items, say; not its length), and `merge_maps` into an object of fixed fields.
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Number, Value};
+
+use super::error::{Fault, Faults, HandlerError, StateError};
+use super::handler::{Custom, Handler, Rule};
+use super::types::{Kinds, ValueType};
+use super::value::Cell;
+use crate::depth;
+use crate::list::List;
+
+/// One write about to be merged: where, how, and the type that the result must have.
+pub(crate) struct Merge<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) value_type: &'a ValueType,
+    pub(crate) handler: &'a Handler,
+}
+
+impl Merge<'_> {
+    /// The merged value, or why there is none. The current value is not touched.
+    pub(crate) fn merge(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+        let incoming = self.incoming(new)?;
+        match &self.handler.0 {
+            Rule::ReplaceValues => Ok(Cell::from(incoming)),
+            Rule::FirstWins => {
+                Ok(current.filter(|cell| !cell.view().is_null()).cloned().unwrap_or_else(|| incoming.into()))
+            }
+            Rule::MergeLists => self.merge_lists(current, incoming, None),
+            Rule::KeepLast(count) => self.merge_lists(current, incoming, Some(*count)),
+            Rule::Union => self.union(current, incoming),
+            Rule::UpsertBy(field) => self.upsert(current, incoming, field),
+            Rule::MergeMaps => self.merge_maps(current, incoming),
+            Rule::Sum => self.scalar(current, &incoming, add),
+            Rule::Max => self.scalar(current, &incoming, |current, new| pick(current, new, Ordering::Less)),
+            Rule::Min => {
+                self.scalar(current, &incoming, |current, new| pick(current, new, Ordering::Greater))
+            }
+            Rule::Custom(custom) => self.custom(custom, current, incoming),
+        }
+    }
+
+    /// Checks a new value as far as that can be done without the current one, and brings it into the
+    /// form that is written down: for list handlers always a list.
+    pub(crate) fn incoming(&self, new: Value) -> Result<Value, StateError> {
+        if let Some(fault) = self.handler.fault() {
+            return Err(self.failed(fault.to_owned()));
+        }
+        let incoming = match &self.handler.0 {
+            Rule::MergeLists | Rule::KeepLast(_) | Rule::Union => return self.incoming_items(new),
+            Rule::UpsertBy(field) => return self.incoming_objects(new, field),
+            _ => new,
+        };
+        self.check_depth(&incoming)?;
+        match &self.handler.0 {
+            Rule::ReplaceValues | Rule::FirstWins => self.check_whole(&incoming)?,
+            Rule::Sum | Rule::Max | Rule::Min
+                if !self.value_type.kinds().contains(Kinds::of_value(&incoming)) =>
+            {
+                self.check_whole(&incoming)?;
+            }
+            Rule::MergeMaps if !incoming.is_object() => {
+                return Err(self.failed(format!("expected an object, found {}", Kinds::of_value(&incoming))));
+            }
+            Rule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
+            _ => {}
+        }
+        Ok(incoming)
+    }
+
+    fn incoming_items(&self, new: Value) -> Result<Value, StateError> {
+        let is_confusing = new.is_null() && self.value_type.kinds().contains(Kinds::NULL);
+        let (items, was_bare) = as_list(new);
+        self.check_depth(&items)?;
+        self.value_type.check_items(&items).map_err(|mut faults| {
+            if was_bare {
+                faults = faults.map_paths(|path| path.replacen("$[0]", "$", 1));
+            }
+            if is_confusing {
+                faults.push(Fault::new("$", "to store null itself, write it with replace_values"));
+            }
+            self.wrong(faults)
+        })?;
+        Ok(items)
+    }
+
+    /// Objects to be merged by a field may be partial, so only the field is looked at here.
+    fn incoming_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
+        let (items, _) = as_list(new);
+        self.check_depth(&items)?;
+        for (index, item) in items.as_array().into_iter().flatten().enumerate() {
+            if item.get(field).is_none() {
+                return Err(
+                    self.failed(format!("the new item {index} is no object with a field \"{field}\""))
+                );
+            }
+        }
+        Ok(items)
+    }
+
+    fn merge_lists(
+        &self,
+        current: Option<&Cell>,
+        new: Value,
+        keep: Option<usize>,
+    ) -> Result<Cell, StateError> {
+        let (mut items, is_clean) = current_items(current);
+        items.extend(into_items(new).into_iter().map(Arc::new));
+        if let Some(count) = keep {
+            items.keep_last(count);
+        }
+        self.finish_list(items, is_clean)
+    }
+
+    fn union(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+        let (current_list, is_clean) = current_items(current);
+        let mut items = current_list.clone();
+        let new: Vec<Arc<Value>> = into_items(new).into_iter().map(Arc::new).collect();
+        if new.len() == 1 {
+            items.extend(new.into_iter().filter(|item| !current_list.iter().any(|known| known == item)));
+        } else {
+            let mut seen: HashSet<&Value> = current_list.iter().map(|item| &**item).collect();
+            items.extend(new.iter().filter(|item| seen.insert(item)).cloned());
+        }
+        self.finish_list(items, is_clean)
+    }
+
+    fn upsert(&self, current: Option<&Cell>, new: Value, field: &str) -> Result<Cell, StateError> {
+        let (current_list, is_clean) = current_items(current);
+        let mut items = current_list.clone();
+        let new = into_items(new);
+        let mut places = Places::new(&current_list, field, &new);
+        for (index, item) in new.into_iter().enumerate() {
+            let id = item.get(field).cloned().unwrap_or_default();
+            if let Some(place) = places.find(&id) {
+                let merged = merge_fields(&items[place], item);
+                items.set(place, Arc::new(self.checked_item(merged, index)?));
+            } else {
+                places.note(id, items.len());
+                items.push(Arc::new(self.checked_item(item, index)?));
+            }
+        }
+        self.finish_list(items, is_clean)
+    }
+
+    /// An item that was merged from a partial one, checked by itself.
+    fn checked_item(&self, item: Value, index: usize) -> Result<Value, StateError> {
+        let wrapped = Value::Array(vec![item]);
+        self.value_type.check_items(&wrapped).map_err(|faults| {
+            self.wrong(faults.map_paths(|path| path.replacen("[0]", &format!("[{index}]"), 1)))
+        })?;
+        Ok(into_items(wrapped).pop().unwrap_or_default())
+    }
+
+    /// Checks what the items alone do not tell: whether the key can hold a list, and the list's rules.
+    fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<Cell, StateError> {
+        let cell = Cell::List(items);
+        let length = cell.view().len().unwrap_or_default();
+        let is_doubtful = self.value_type.doubts_list_of(length);
+        if !is_clean || is_doubtful || !self.value_type.kinds().contains(Kinds::ARRAY) {
+            self.check_whole(&cell.view().to_json())?;
+        }
+        Ok(cell)
+    }
+
+    fn merge_maps(&self, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+        let mut merged = match current.map(|cell| cell.view().to_json()) {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(fields)) => fields,
+            Some(other) => {
+                return Err(
+                    self.failed(format!("the current value is {}, not an object", Kinds::of_value(&other)))
+                );
+            }
+        };
+        if let Value::Object(fields) = new {
+            merged.extend(fields);
+        }
+        let merged = Value::Object(merged);
+        if !self.value_type.is_open_map() {
+            self.check_whole(&merged)?;
+        }
+        Ok(Cell::from(merged))
+    }
+
+    fn scalar(
+        &self,
+        current: Option<&Cell>,
+        new: &Value,
+        combine: impl Fn(&Value, &Value) -> Result<Value, HandlerError>,
+    ) -> Result<Cell, StateError> {
+        let neutral = Value::Null;
+        let current = current.and_then(|cell| cell.view().as_json()).unwrap_or(&neutral);
+        let merged = combine(current, new).map_err(|source| self.failed_with(source))?;
+        self.check_whole(&merged)?;
+        Ok(Cell::from(merged))
+    }
+
+    fn custom(&self, custom: &Custom, current: Option<&Cell>, new: Value) -> Result<Cell, StateError> {
+        let Some(merge) = &custom.merge else {
+            return Err(self.failed("no function is registered under this name".to_owned()));
+        };
+        let current = current.map(|cell| cell.view().to_json());
+        let merged = merge(current.as_ref(), new).map_err(|source| self.failed_with(source))?;
+        self.check_depth(&merged)?;
+        self.check_whole(&merged)?;
+        Ok(Cell::from(merged))
+    }
+
+    pub(crate) fn check_whole(&self, value: &Value) -> Result<(), StateError> {
+        self.value_type.check(value).map_err(|faults| self.wrong(faults))
+    }
+
+    pub(crate) fn check_depth(&self, value: &Value) -> Result<(), StateError> {
+        if depth::exceeds(value, depth::MAX_DEPTH) {
+            return Err(StateError::TooDeep { key: self.key.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, faults: Faults) -> StateError {
+        StateError::WrongType { key: self.key.to_owned(), expected: self.value_type.to_string(), faults }
+    }
+
+    fn failed(&self, message: String) -> StateError {
+        self.failed_with(HandlerError::from(message))
+    }
+
+    fn failed_with(&self, source: HandlerError) -> StateError {
+        StateError::Merge { key: self.key.to_owned(), handler: self.handler.to_string(), source }
+    }
+}
+
+/// A list as it is, anything else as a list of one; and whether it was something else.
+fn as_list(value: Value) -> (Value, bool) {
+    match value {
+        Value::Array(_) => (value, false),
+        bare => (Value::Array(vec![bare]), true),
+    }
+}
+
+fn into_items(list: Value) -> Vec<Value> {
+    match list {
+        Value::Array(items) => items,
+        bare => vec![bare],
+    }
+}
+
+/// The current items, and whether they were a list of the declared type: absent and null count as
+/// empty, any other value is wrapped and then has to be checked as an item.
+fn current_items(current: Option<&Cell>) -> (List<Arc<Value>>, bool) {
+    match current {
+        None => (List::new(), true),
+        Some(Cell::List(items)) => (items.clone(), true),
+        Some(Cell::Json(value)) if value.is_null() => (List::new(), true),
+        Some(Cell::Json(value)) => (std::iter::once(Arc::clone(value)).collect(), false),
+    }
+}
+
+/// Where the object with an id stands: by a look along the list, or by an index of all that are sought.
+struct Places<'a> {
+    list: &'a List<Arc<Value>>,
+    field: &'a str,
+    index: Option<HashMap<Value, usize>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(list: &'a List<Arc<Value>>, field: &'a str, new: &[Value]) -> Self {
+        let index = (new.len() > 1).then(|| {
+            let sought: HashSet<&Value> = new.iter().filter_map(|item| item.get(field)).collect();
+            let mut index = HashMap::new();
+            for (place, item) in list.iter().enumerate() {
+                if let Some(id) = item.get(field).filter(|id| sought.contains(id)) {
+                    // Of several objects with one id, the first is the one that is found.
+                    index.entry(id.clone()).or_insert(place);
+                }
+            }
+            index
+        });
+        Places { list, field, index }
+    }
+
+    fn find(&self, id: &Value) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.get(id).copied(),
+            None => self.list.iter().position(|item| item.get(self.field) == Some(id)),
+        }
+    }
+
+    fn note(&mut self, id: Value, place: usize) {
+        if let Some(index) = &mut self.index {
+            index.insert(id, place);
+        }
+    }
+}
+
+/// The current object with the fields of the new one laid over it.
+fn merge_fields(current: &Value, new: Value) -> Value {
+    match (current, new) {
+        (Value::Object(current), Value::Object(new)) => {
+            let mut merged = current.clone();
+            merged.extend(new);
+            Value::Object(merged)
+        }
+        (_, new) => new,
+    }
+}
+
+fn add(current: &Value, new: &Value) -> Result<Value, HandlerError> {
+    let new = number(new)?;
+    if current.is_null() {
+        return Ok(Value::Number(new.clone()));
+    }
+    let current = number(current)?;
+    let sum = match (current.as_i128(), new.as_i128()) {
+        (Some(current), Some(new)) => integer(current + new),
+        _ => current.as_f64().zip(new.as_f64()).and_then(|(current, new)| Number::from_f64(current + new)),
+    };
+    sum.map(Value::Number).ok_or_else(|| HandlerError::new("the sum is too large for a number of 64 bits"))
+}
+
+fn integer(value: i128) -> Option<Number> {
+    i64::try_from(value).map(Number::from).or_else(|_| u64::try_from(value).map(Number::from)).ok()
+}
+
+/// The new value if the current one compares to it as `wanted`, else the current one.
+fn pick(current: &Value, new: &Value, wanted: Ordering) -> Result<Value, HandlerError> {
+    let ordering = match (current, new) {
+        (Value::Null, Value::Number(_) | Value::String(_)) => wanted,
+        (Value::String(current), Value::String(new)) => current.cmp(new),
+        (Value::Number(current), Value::Number(new)) => compare(current, new),
+        (current, new) => {
+            let (new, current) = (Kinds::of_value(new), Kinds::of_value(current));
+            return Err(HandlerError::from(format!(
+                "expected two numbers or two strings, found {new} for the current {current}"
+            )));
+        }
+    };
+    Ok(if ordering == wanted { new.clone() } else { current.clone() })
+}
+
+fn number(value: &Value) -> Result<&Number, HandlerError> {
+    match value {
+        Value::Number(number) => Ok(number),
+        other => Err(HandlerError::from(format!("expected a number, found {}", Kinds::of_value(other)))),
+    }
+}
+
+/// Compares exactly, also where an integer has no exact float.
+fn compare(left: &Number, right: &Number) -> Ordering {
+    match (left.as_i128(), right.as_i128()) {
+        (Some(left), Some(right)) => left.cmp(&right),
+        (Some(left), None) => compare_mixed(left, right.as_f64().unwrap_or_default()),
+        (None, Some(right)) => compare_mixed(right, left.as_f64().unwrap_or_default()).reverse(),
+        (None, None) => left.as_f64().unwrap_or_default().total_cmp(&right.as_f64().unwrap_or_default()),
+    }
+}
+
+fn compare_mixed(integer: i128, float: f64) -> Ordering {
+    // A float beyond the range of 64-bit integers saturates here and still compares right.
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and only the whole part is wanted")]
+    let whole = float.floor() as i128;
+    integer.cmp(&whole).then(if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less })
+}

@@ -1,0 +1,33 @@
+//! Schema'd state: typed keys, merge handlers, deltas, snapshots, templates.
+//!
+//! In the order one meets them: a [`Schema`] says which keys there are; a [`Key`] names one with its
+//! type; a [`Handler`] says how writes to it are merged; a [`State`] holds the values; a [`Delta`] is a
+//! list of writes as data; a [`Snapshot`] never changes; a [`Diff`] says what did; a [`Template`] puts
+//! values into a text.
+//!
+#![doc = include_str!("../../docs/deep_research.md")]
+
+mod delta;
+mod diff;
+mod error;
+mod handler;
+mod key;
+mod merge;
+mod schema;
+#[expect(clippy::module_inception, reason = "the main type of the module has the module's name")]
+mod state;
+mod stored;
+mod template;
+mod types;
+mod value;
+
+pub use self::delta::{Delta, Write};
+pub use self::diff::{Diff, KeyChange, ValueChange};
+pub use self::error::{Fault, Faults, HandlerError, Names, StateError};
+pub use self::handler::{Handler, Handlers};
+pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key};
+pub use self::schema::{KeySchema, MESSAGES, RESERVED_KEYS, Schema, SchemaBuilder};
+pub use self::state::{Snapshot, State};
+pub use self::template::Template;
+pub use self::types::ValueType;
+pub use self::value::ValueRef;

@@ -1,0 +1,633 @@
+//! The schema of a state: which keys there are, what each holds, and how writes to it are merged.
+//!
+//! A schema is immutable and shared: cloning it is O(1). What it says about a key is checked once, when
+//! it is built, and all faults are reported at once.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "keys and handlers are handed over as they are written: a constant, a `&str`, `Handler::sum()`"
+)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::delta::Write;
+use super::error::{Fault, Faults, StateError, without_values};
+use super::handler::{Handler, Handlers};
+use super::key::{Key, WriteKey, encode, fault_of};
+use super::merge::Merge;
+use super::state::Cells;
+use super::stored::{StoredKey, StoredSchema};
+use super::types::{DecodeCheck, ValueType};
+use super::value::Cell;
+use crate::chat::Message;
+
+/// The key of the conversation. It is in every schema, typed, and appended to.
+pub const MESSAGES: &str = "messages";
+
+/// Words of the engine: what the outcome of a run reports. No key may have such a name, `messages`
+/// excepted, which may be declared again as what it is.
+pub const RESERVED_KEYS: [&str; 8] =
+    [MESSAGES, "reply", "exit_reason", "transcript", "state", "steps", "usage", "calls_per_tool"];
+
+/// The field attribute that names a handler: `#[schemars(extend("x-handler" = "sum"))]`.
+const HANDLER_EXTENSION: &str = "x-handler";
+
+/// The keys of a [`State`](super::State), the type of each, and how writes are merged.
+///
+/// Arrays default to `merge_lists`, everything else to `replace_values` (spec/000), and so do arrays of a
+/// fixed length, such as tuples. `messages` is always there. A schema is strict: a key that it does not declare is an error; an [open](SchemaBuilder::open)
+/// one lets other keys in, of any type.
+///
+/// # Examples
+/// By a builder:
+/// ```
+/// use stepfold_state_core::state::{Handler, Schema};
+///
+/// let schema = Schema::builder()
+///     .key::<String>("user_name")
+///     .key::<Vec<String>>("documents").description("titles found so far")
+///     .key::<u64>("visits").handler(Handler::sum()).default(0)
+///     .build()?;
+/// assert_eq!(schema.key("documents").unwrap().handler(), &Handler::merge_lists());
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+/// From a plain struct, where the handler is an extension of the field (what `Annotated[list, add]` is
+/// in Python):
+/// ```
+/// use schemars::JsonSchema;
+/// use stepfold_state_core::state::{Handler, Schema};
+///
+/// /// What a research run knows.
+/// #[derive(JsonSchema)]
+/// struct Research {
+///     /// The question as the user put it.
+///     query: Option<String>,
+///     #[schemars(extend("x-handler" = "upsert_by(id)"))]
+///     tasks: Vec<serde_json::Value>,
+/// }
+///
+/// let schema = Schema::of::<Research>()?;
+/// assert_eq!(schema.key("query").unwrap().description(), Some("The question as the user put it."));
+/// assert_eq!(schema.key("tasks").unwrap().handler(), &Handler::upsert_by("id"));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone)]
+pub struct Schema(Arc<Inner>);
+
+struct Inner {
+    keys: Vec<KeySchema>,
+    index: HashMap<Arc<str>, usize>,
+    /// What an undeclared key is taken for, in an open schema.
+    undeclared: Option<KeySchema>,
+    handlers: Handlers,
+    /// The defaults, ready to start a state with.
+    initial: Cells,
+}
+
+/// What a schema says about one key.
+#[derive(Debug)]
+pub struct KeySchema {
+    name: Arc<str>,
+    value_type: ValueType,
+    handler: Handler,
+    description: Option<String>,
+    default: Option<Value>,
+}
+
+impl KeySchema {
+    /// The key, prefix included.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The declared type as a JSON Schema.
+    pub fn json_schema(&self) -> &Value {
+        self.value_type.schema()
+    }
+
+    /// How writes are merged unless a write says otherwise.
+    pub fn handler(&self) -> &Handler {
+        &self.handler
+    }
+
+    /// What the key is for.
+    pub fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    /// The value that the key has before the first write, and after it was removed.
+    pub fn default(&self) -> Option<&Value> {
+        self.default.as_ref()
+    }
+
+    pub(crate) fn merge<'a>(&'a self, key: &'a str, handler: &'a Handler) -> Merge<'a> {
+        Merge { key, value_type: &self.value_type, handler }
+    }
+}
+
+impl Schema {
+    /// Starts a schema.
+    pub fn builder() -> SchemaBuilder {
+        SchemaBuilder { keys: Vec::new(), open: false, handlers: Handlers::new(), faults: Faults::default() }
+    }
+
+    /// The schema of a struct: one key a field, the handler from the field's `x-handler` extension, the
+    /// description from its doc comment, the default from `#[serde(default)]` (where the field's type has
+    /// `Serialize`, which schemars needs to write the default down).
+    ///
+    /// Custom handlers named by fields have to be registered: use [`SchemaBuilder::fields`].
+    ///
+    /// # Errors
+    /// As [`SchemaBuilder::build`].
+    pub fn of<T: JsonSchema>() -> Result<Self, StateError> {
+        Schema::builder().fields::<T>().build()
+    }
+
+    /// Reads a schema back from the JSON that it serialises to, or that a person wrote:
+    /// `{"version": 1, "open": false, "keys": {"count": {"type": "integer", "handler": "sum"}}}`.
+    ///
+    /// A `type` is a JSON Schema; a bare name or list of names stands for `{"type": ...}`. Fields that
+    /// this version does not know are ignored.
+    ///
+    /// # Errors
+    /// When the JSON is not a schema or of a newer format, names a handler that is neither built in nor
+    /// among `handlers`, or has faults as in [`SchemaBuilder::build`].
+    pub fn from_json(json: &str, handlers: &Handlers) -> Result<Self, StateError> {
+        let stored = StoredSchema::from_json(json)?;
+        let mut builder = Schema::builder().handlers(handlers);
+        builder.open = stored.open;
+        builder.keys = stored.keys.into_iter().map(|(name, key)| Draft::of_stored(name, key)).collect();
+        builder.build()
+    }
+
+    /// What the schema says about a declared key. `messages` is not among them: it is always there.
+    pub fn key(&self, name: &str) -> Option<&KeySchema> {
+        self.0.index.get(name).map(|index| &self.0.keys[*index])
+    }
+
+    /// The declared keys, in the order in which they were declared.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &KeySchema> {
+        self.0.keys.iter()
+    }
+
+    /// Whether keys that are not declared are let in.
+    pub fn is_open(&self) -> bool {
+        self.0.undeclared.is_some()
+    }
+
+    /// A write with the key's own handler, checked as far as can be without the current value.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`], [`StateError::WrongType`], [`StateError::TooDeep`], or
+    /// [`StateError::MessagesAreEvents`] for `messages`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Delta, Schema, State};
+    ///
+    /// let schema = Schema::builder().key::<Vec<i64>>("numbers").build()?;
+    /// let mut delta = Delta::new();
+    /// delta.push(schema.write("numbers", vec![1, 2])?);
+    /// let mut state = State::new(&schema);
+    /// state.apply(&delta)?;
+    /// assert_eq!(state.get("numbers").unwrap(), serde_json::json!([1, 2]));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn write<V, K: WriteKey<V>>(&self, key: K, value: V) -> Result<Write, StateError> {
+        let name = key.name();
+        let entry = self.writable(name)?;
+        self.checked_write(entry, name, &entry.handler, key.encode(value)?)
+    }
+
+    /// A write with another handler than the key's own. A custom one has to be registered in this
+    /// schema, or the write could not be replayed.
+    ///
+    /// # Errors
+    /// As [`Schema::write`], and [`StateError::UnknownHandler`].
+    pub fn write_with<V, K: WriteKey<V>>(
+        &self,
+        key: K,
+        value: V,
+        handler: &Handler,
+    ) -> Result<Write, StateError> {
+        let name = key.name();
+        let entry = self.writable(name)?;
+        let known = self.registered(handler)?;
+        self.checked_write(entry, name, known, key.encode(value)?)
+    }
+
+    /// A write that removes a key, so that it is unset or at its default again.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`], or [`StateError::MessagesAreEvents`] for `messages`.
+    pub fn removal(&self, key: &str) -> Result<Write, StateError> {
+        let entry = self.writable(key)?;
+        Ok(Write::remove(entry.name_for(key)))
+    }
+
+    /// Checks what can be known about all writes to a key by a handler (none: the key's own), before any
+    /// value is there.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`], [`StateError::UnknownHandler`], [`StateError::MessagesAreEvents`], or
+    /// [`StateError::Merge`] when the handler can never give a value of the key's type.
+    pub fn check_write_to(&self, key: &str, handler: Option<&Handler>) -> Result<(), StateError> {
+        let entry = self.writable(key)?;
+        let handler = self.registered(handler.unwrap_or(&entry.handler))?;
+        match handler.misfit(&entry.value_type) {
+            None => Ok(()),
+            Some(message) => Err(StateError::Merge {
+                key: key.to_owned(),
+                handler: handler.to_string(),
+                source: message.into(),
+            }),
+        }
+    }
+
+    fn checked_write(
+        &self,
+        entry: &KeySchema,
+        name: &str,
+        handler: &Handler,
+        value: Value,
+    ) -> Result<Write, StateError> {
+        let handler = handler.resolve(&self.0.handlers)?;
+        let value = entry.merge(name, handler).incoming(value)?;
+        Ok(Write::merge(entry.name_for(name), handler.clone(), value))
+    }
+
+    fn registered<'a>(&'a self, handler: &'a Handler) -> Result<&'a Handler, StateError> {
+        match handler.custom_name() {
+            Some(name) => self.0.handlers.get(name),
+            None => Ok(handler),
+        }
+    }
+
+    fn writable(&self, key: &str) -> Result<&KeySchema, StateError> {
+        if key == MESSAGES {
+            return Err(StateError::MessagesAreEvents);
+        }
+        self.entry(key)
+    }
+
+    /// What holds for a key, declared or let in.
+    pub(crate) fn entry(&self, key: &str) -> Result<&KeySchema, StateError> {
+        if let Some(entry) = self.key(key) {
+            return Ok(entry);
+        }
+        let Some(undeclared) = &self.0.undeclared else {
+            let known = self.keys().map(KeySchema::name).chain([MESSAGES]).collect();
+            return Err(StateError::UnknownKey { key: key.to_owned(), known });
+        };
+        match fault_of(key).or_else(|| fault_of_reserved(key)) {
+            None => Ok(undeclared),
+            Some(reason) => Err(StateError::InvalidKey { key: key.to_owned(), reason }),
+        }
+    }
+
+    pub(crate) fn handlers(&self) -> &Handlers {
+        &self.0.handlers
+    }
+
+    pub(crate) fn initial(&self) -> &Cells {
+        &self.0.initial
+    }
+}
+
+impl KeySchema {
+    /// The shared name of a declared key, or a new one for a key that an open schema let in.
+    pub(crate) fn name_for(&self, key: &str) -> Arc<str> {
+        if *self.name == *key { Arc::clone(&self.name) } else { Arc::from(key) }
+    }
+}
+
+impl PartialEq for Schema {
+    /// Schemas are equal when they are stored alike.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.keys().map(|key| (key.name(), format!("{}, {}", key.value_type, key.handler)));
+        f.debug_map().entries(keys).finish()
+    }
+}
+
+/// The form that [`Schema::from_json`] reads; keys stay in the order in which they were declared.
+impl Serialize for Schema {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Keys<'a>(&'a [KeySchema]);
+
+        impl Serialize for Keys<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.iter().map(|key| (&*key.name, StoredKey::of(key))))
+            }
+        }
+
+        let mut fields = serializer.serialize_map(Some(3))?;
+        fields.serialize_entry("version", &super::stored::SCHEMA_VERSION)?;
+        fields.serialize_entry("open", &self.is_open())?;
+        fields.serialize_entry("keys", &Keys(&self.0.keys))?;
+        fields.end()
+    }
+}
+
+/// Declares the keys of a [`Schema`], one after the other.
+///
+/// [`handler`](SchemaBuilder::handler), [`default`](SchemaBuilder::default) and
+/// [`description`](SchemaBuilder::description) say more about the key declared last.
+#[must_use = "a builder does nothing until it is built"]
+pub struct SchemaBuilder {
+    keys: Vec<Draft>,
+    open: bool,
+    handlers: Handlers,
+    faults: Faults,
+}
+
+/// A key as it was declared, before anything is checked.
+struct Draft {
+    name: String,
+    schema: Value,
+    decodes: Option<DecodeCheck>,
+    handler: Option<Handler>,
+    description: Option<String>,
+    default: Option<Value>,
+}
+
+impl Draft {
+    fn new(name: impl Into<String>, schema: Value) -> Self {
+        Draft { name: name.into(), schema, decodes: None, handler: None, description: None, default: None }
+    }
+
+    fn of_stored(name: String, key: StoredKey) -> Self {
+        Draft {
+            handler: key.handler,
+            description: key.description,
+            default: key.default,
+            ..Draft::new(name, key.value_type)
+        }
+    }
+}
+
+impl SchemaBuilder {
+    /// Declares a key that holds a `T`: give the type and a name, or a [`Key<T>`] constant.
+    pub fn key<T: JsonSchema + DeserializeOwned>(mut self, key: impl Into<Key<T>>) -> Self {
+        let key = key.into();
+        let mut draft = Draft::new(key.name(), key_type(json_schema_of::<T>()));
+        draft.decodes = Some(decodes::<T>);
+        self.keys.push(draft);
+        self
+    }
+
+    /// Declares a key by a JSON Schema (draft 2020-12); a bare type name stands for `{"type": ...}`.
+    pub fn key_schema(mut self, name: impl Into<String>, schema: Value) -> Self {
+        self.keys.push(Draft::new(name, super::stored::expand_type(schema)));
+        self
+    }
+
+    /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs may be joined.
+    pub fn fields<T: JsonSchema>(mut self) -> Self {
+        let mut schema = json_schema_of::<T>();
+        let shared = schema.get("$defs").cloned();
+        let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
+            self.faults.push(Fault::new(std::any::type_name::<T>(), "is no struct with named fields"));
+            return self;
+        };
+        for (name, field) in fields {
+            match draft_of_field(name, field, shared.as_ref()) {
+                Ok(draft) => self.keys.push(draft),
+                Err(fault) => self.faults.push(fault),
+            }
+        }
+        self
+    }
+
+    /// The handler of the key declared last. A custom one is registered by this, too.
+    pub fn handler(self, handler: Handler) -> Self {
+        self.amend("handler", |draft| {
+            draft.handler = Some(handler);
+            Ok(())
+        })
+    }
+
+    /// The default of the key declared last: the value that it has from the start.
+    pub fn default(self, value: impl Serialize) -> Self {
+        self.amend("default", |draft| {
+            draft.default = Some(encode(&draft.name, &value).map_err(|error| error.to_string())?);
+            Ok(())
+        })
+    }
+
+    /// What the key declared last is for.
+    pub fn description(self, text: impl Into<String>) -> Self {
+        self.amend("description", |draft| {
+            draft.description = Some(text.into());
+            Ok(())
+        })
+    }
+
+    /// Lets in keys that are not declared: of any type, merged by `replace_values`.
+    pub fn open(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    /// Registers a custom handler, for fields that name it and for writes that override with it.
+    pub fn register(mut self, handler: Handler) -> Self {
+        if let Err(message) = self.handlers.register(&handler) {
+            self.faults.push(Fault::new(format!("handler {handler}"), message));
+        }
+        self
+    }
+
+    /// Registers custom handlers.
+    pub fn handlers(mut self, handlers: &Handlers) -> Self {
+        for handler in handlers.iter() {
+            self = self.register(handler.clone());
+        }
+        self
+    }
+
+    /// Checks everything that can be checked and builds the schema.
+    ///
+    /// # Errors
+    /// [`StateError::InvalidSchema`] with all faults: an invalid, reserved or repeated key, a type that is
+    /// no JSON Schema or that no value fits, a handler that can never give a value of the type, a default that is not of it.
+    /// [`StateError::UnknownHandler`] for a handler that is neither built in nor registered.
+    pub fn build(mut self) -> Result<Schema, StateError> {
+        for draft in &self.keys {
+            if let Some(Err(message)) = draft.handler.as_ref().map(|handler| self.handlers.register(handler))
+            {
+                self.faults.push(Fault::new(&draft.name, message));
+            }
+        }
+        let mut keys: Vec<KeySchema> = Vec::with_capacity(self.keys.len());
+        let mut index = HashMap::new();
+        let mut initial = Cells::new_sync();
+        for draft in self.keys {
+            if draft.name == MESSAGES && is_message_list(&draft.schema) {
+                self.faults.extend(fault_of_messages(&draft));
+                continue;
+            }
+            let key = match finish_key(draft, &self.handlers)? {
+                Ok(key) => key,
+                Err(fault) => {
+                    self.faults.push(fault);
+                    continue;
+                }
+            };
+            if let Some(value) = &key.default {
+                initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
+            }
+            if index.insert(Arc::clone(&key.name), keys.len()).is_some() {
+                self.faults.push(Fault::new(key.name(), "the key is declared twice"));
+            }
+            keys.push(key);
+        }
+        if !self.faults.is_empty() {
+            return Err(StateError::InvalidSchema { faults: self.faults });
+        }
+        let undeclared = self.open.then(undeclared_key);
+        Ok(Schema(Arc::new(Inner { keys, index, undeclared, handlers: self.handlers, initial })))
+    }
+
+    fn amend(mut self, what: &str, change: impl FnOnce(&mut Draft) -> Result<(), String>) -> Self {
+        let result = match self.keys.last_mut() {
+            Some(draft) => change(draft).map_err(|message| Fault::new(&draft.name, message)),
+            None => Err(Fault::new(what, "stands before the first key")),
+        };
+        if let Err(fault) = result {
+            self.faults.push(fault);
+        }
+        self
+    }
+}
+
+impl fmt::Debug for SchemaBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys.iter().map(|draft| &draft.name)).finish()
+    }
+}
+
+/// The key with its type prepared, or the fault in its declaration.
+fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fault>, StateError> {
+    let fault = |message: String| Ok(Err(Fault::new(&draft.name, message)));
+    if let Some(reason) = fault_of(&draft.name).or_else(|| fault_of_reserved(&draft.name)) {
+        return fault(reason.to_owned());
+    }
+    let value_type = match ValueType::new(draft.schema, draft.decodes) {
+        Ok(value_type) => value_type,
+        Err(message) => return fault(format!("the type is no valid JSON Schema: {message}")),
+    };
+    let handler = match &draft.handler {
+        Some(handler) => handler.resolve(handlers)?.clone(),
+        None => Handler::default_for(&value_type),
+    };
+    if let Some(message) = handler.misfit(&value_type) {
+        return fault(message);
+    }
+    let name: Arc<str> = draft.name.as_str().into();
+    let key = KeySchema { name, value_type, handler, description: draft.description, default: draft.default };
+    if let Some(default) = &key.default {
+        let whole = key.merge(&key.name, &key.handler);
+        if let Err(error) = whole.check_depth(default).and_then(|()| whole.check_whole(default)) {
+            return Ok(Err(Fault::new(key.name(), format!("the default does not fit: {error}"))));
+        }
+    }
+    Ok(Ok(key))
+}
+
+fn fault_of_reserved(key: &str) -> Option<&'static str> {
+    if key == MESSAGES {
+        return Some(
+            "\"messages\" is always there as a list of messages and cannot be declared as anything else",
+        );
+    }
+    RESERVED_KEYS.contains(&key).then_some("the name is reserved for what the outcome of a run reports")
+}
+
+/// What a declaration of `messages` wants that it cannot have, though the type is right.
+fn fault_of_messages(draft: &Draft) -> Option<Fault> {
+    if draft.handler.as_ref().is_some_and(|handler| *handler != Handler::merge_lists()) {
+        return Some(Fault::new(MESSAGES, "messages are always appended and take no other handler"));
+    }
+    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    let has_default = draft.default.as_ref().is_some_and(|default| !is_empty(default));
+    has_default.then(|| Fault::new(MESSAGES, "a conversation begins empty and has no default"))
+}
+
+fn undeclared_key() -> KeySchema {
+    KeySchema {
+        name: "".into(),
+        value_type: ValueType::anything(),
+        handler: Handler::replace_values(),
+        description: None,
+        default: None,
+    }
+}
+
+/// A key from a field's schema: what is said to us is taken out of it, the type stays.
+fn draft_of_field(name: String, mut field: Value, shared: Option<&Value>) -> Result<Draft, Fault> {
+    let mut take = |extension: &str| field.as_object_mut().and_then(|fields| fields.remove(extension));
+    let (handler, description, default) = (take(HANDLER_EXTENSION), take("description"), take("default"));
+    let handler = match handler {
+        None => None,
+        Some(Value::String(text)) => match text.parse() {
+            Ok(handler) => Some(handler),
+            Err(error) => return Err(Fault::new(name, format!("{error}"))),
+        },
+        Some(_) => return Err(Fault::new(name, "the x-handler of a field is a handler's name, a string")),
+    };
+    if let (Some(fields), Some(shared)) = (field.as_object_mut(), shared) {
+        fields.insert("$defs".to_owned(), shared.clone());
+    }
+    let description = description.and_then(|text| text.as_str().map(str::to_owned));
+    Ok(Draft { handler, description, default, ..Draft::new(name, field) })
+}
+
+pub(crate) fn json_schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    settings.into_generator().into_root_schema_for::<T>().to_value()
+}
+
+/// The type of a key, without the title that schemars makes up for types that have no name.
+fn key_type(mut schema: Value) -> Value {
+    let is_named = schema.get("properties").is_some();
+    if let Some(fields) = schema.as_object_mut().filter(|_| !is_named) {
+        fields.remove("title");
+    }
+    schema
+}
+
+/// Whether a declaration of `messages` says what `messages` is anyway.
+fn is_message_list(schema: &Value) -> bool {
+    let plain = |schema: &Value| {
+        let mut schema = schema.clone();
+        if let Some(fields) = schema.as_object_mut() {
+            fields.retain(|name, _| !matches!(name.as_str(), "title" | "description"));
+        }
+        schema
+    };
+    let is_list =
+        schema.get("type").is_some_and(|kind| *kind == json!("array") || *kind == json!(["array", "null"]));
+    is_list && schema.get("items").map(plain) == Some(plain(&json_schema_of::<Message>()))
+}
+
+/// Asks the typed reader whether it can read the value.
+fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), String> {
+    T::deserialize(value).map(drop).map_err(|error| without_values(&error).to_string())
+}

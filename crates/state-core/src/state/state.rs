@@ -1,0 +1,457 @@
+//! The state itself: a fold of writes over the schema's defaults.
+//!
+//! Everything below is persistent, so that a clone is O(1) and shares all that did not change. That is
+//! also why several writes can be all or none: they are made on a clone, which then takes our place.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "keys and handlers are handed over as they are written: a constant, a `&str`, `Handler::sum()`"
+)]
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rpds::RedBlackTreeMapSync;
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::delta::{Change, Delta, Write};
+use super::diff::Diff;
+use super::error::{Fault, StateError, without_values};
+use super::handler::{Handler, Rule};
+use super::key::{Key, ReadKey, WriteKey, encode};
+use super::schema::{KeySchema, MESSAGES, Schema};
+use super::stored::{STATE_VERSION, StoredState, StoredValues};
+use super::value::{Cell, ValueRef};
+use crate::chat::{Message, Transcript};
+
+/// Cells by key, in the order of the keys.
+pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
+
+/// Typed values by key, merged by the handlers of a [`Schema`], and the conversation.
+///
+/// Reading borrows and copies nothing. Writing checks what comes in and costs what comes in costs:
+/// appending to a list of 100,000 items costs what appending to one of 10 does. A failed write changes
+/// nothing. Cloning, and so [`snapshot`](State::snapshot), is O(1).
+///
+/// # Examples
+/// spec/000, "Usage":
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Schema, State};
+///
+/// let schema = Schema::builder()
+///     .key::<String>("user_name")
+///     .key::<Vec<serde_json::Value>>("documents")
+///     .key::<i64>("count")
+///     .build()?;
+/// let mut state = State::with_values(&schema, json!({"user_name": "Alice", "documents": [], "count": 0}))?;
+///
+/// assert_eq!(state.get("user_name").unwrap(), json!("Alice"));
+/// state.set("user_name", "Bob")?;
+/// state.set("documents", json!([{"title": "Doc 1", "content": "Content 1"}]))?;
+/// state.set("documents", json!([{"title": "Doc 2", "content": "Content 2"}]))?;
+/// assert_eq!(state.get("user_name").unwrap(), json!("Bob"));
+/// assert_eq!(state.get("documents").unwrap().len(), Some(2));
+/// assert!(state.has("count") && state.get("unknown").is_none());
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone)]
+pub struct State {
+    schema: Schema,
+    cells: Cells,
+    messages: Transcript,
+}
+
+impl State {
+    /// A state with the defaults of the schema and an empty conversation.
+    pub fn new(schema: &Schema) -> Self {
+        State { schema: schema.clone(), cells: schema.initial().clone(), messages: Transcript::new() }
+    }
+
+    /// A state with initial values, an object by key. They are checked as writes are and stored as they
+    /// are: no handler runs.
+    ///
+    /// # Errors
+    /// As [`State::set`], for the first value that does not fit.
+    pub fn with_values(schema: &Schema, values: Value) -> Result<Self, StateError> {
+        let stored = serde_json::from_value(values)
+            .map_err(|error| StateError::Json { what: "initial values", source: without_values(&error) })?;
+        State::from_stored(schema, stored)
+    }
+
+    /// Reads a state back from the JSON that it serialises to, and checks it against the schema.
+    ///
+    /// Fields beside `version` and `values` that this version does not know are ignored. A key that was
+    /// not stored has its default.
+    ///
+    /// # Errors
+    /// When the JSON is no state or of a newer format, has a key that the schema does not declare, or a
+    /// value that does not fit.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Schema, State};
+    ///
+    /// let schema = Schema::builder().key::<f64>("ratio").build()?;
+    /// let mut state = State::new(&schema);
+    /// state.set("ratio", 1.0)?;
+    /// let json = serde_json::to_string(&state).unwrap();
+    /// assert_eq!(json, r#"{"version":1,"values":{"ratio":1.0,"messages":[]}}"#);
+    /// assert_eq!(State::from_json(&schema, &json)?, state);
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn from_json(schema: &Schema, json: &str) -> Result<Self, StateError> {
+        State::from_stored(schema, StoredState::from_json(json)?.values)
+    }
+
+    fn from_stored(schema: &Schema, stored: StoredValues) -> Result<Self, StateError> {
+        let mut state = State::new(schema);
+        state.messages = stored.messages;
+        for (key, value) in stored.others {
+            let entry = schema.entry(&key)?;
+            let whole = entry.merge(&key, entry.handler());
+            whole.check_depth(&value)?;
+            whole.check_whole(&value)?;
+            state.cells.insert_mut(entry.name_for(&key), Cell::from(value));
+        }
+        Ok(state)
+    }
+
+    /// The schema that the state keeps to.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// The value of a key, or none if it is unset or unknown.
+    ///
+    /// A string key gives `Option<ValueRef>`, borrowed. A [`Key<T>`] gives `Result<Option<T>>`, decoded.
+    ///
+    /// # Errors
+    /// With a typed key only: [`StateError::Decode`] when the value is not a `T`.
+    pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
+        key.read(self)
+    }
+
+    /// Whether the key has a value. A stored null is one; `messages` always has one.
+    pub fn has<K: ReadKey>(&self, key: K) -> bool {
+        self.value(key.name()).is_some()
+    }
+
+    pub(crate) fn value(&self, key: &str) -> Option<ValueRef<'_>> {
+        if key == MESSAGES {
+            return Some(ValueRef::Messages(&self.messages));
+        }
+        self.cells.get(key).map(Cell::view)
+    }
+
+    /// Merges a value into a key by the key's own handler.
+    ///
+    /// For `messages`, the value is a message or a list of messages, which are appended.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`]; [`StateError::WrongType`] with the JSON path of each fault;
+    /// [`StateError::Merge`] when the handler cannot; [`StateError::TooDeep`]. Nothing is changed then.
+    pub fn set<V, K: WriteKey<V>>(&mut self, key: K, value: V) -> Result<(), StateError> {
+        let name = key.name();
+        let value = key.encode(value)?;
+        if name == MESSAGES {
+            return self.set_messages(value, &Rule::MergeLists);
+        }
+        let schema = self.schema.clone();
+        let entry = schema.entry(name)?;
+        self.merge(entry, name, entry.handler(), value)
+    }
+
+    /// Merges a value into a key by another handler, for this once.
+    ///
+    /// # Errors
+    /// As [`State::set`].
+    ///
+    /// # Examples
+    /// spec/000, "override":
+    /// ```
+    /// use serde_json::{Value, json};
+    /// use stepfold_state_core::state::{Handler, Schema, State};
+    ///
+    /// let concatenate = Handler::custom("concatenate", |current, new| {
+    ///     Ok(match current.and_then(Value::as_str) {
+    ///         Some(current) => json!(format!("{current}-{}", new.as_str().unwrap_or_default())),
+    ///         None => new,
+    ///     })
+    /// });
+    /// let mut state = State::new(&Schema::builder().key::<String>("user_name").build()?);
+    /// state.set("user_name", "Alice")?;
+    /// state.set_with("user_name", "Bob", &concatenate)?;
+    /// assert_eq!(state.get("user_name").unwrap(), json!("Alice-Bob"));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn set_with<V, K: WriteKey<V>>(
+        &mut self,
+        key: K,
+        value: V,
+        handler: &Handler,
+    ) -> Result<(), StateError> {
+        let name = key.name();
+        let value = key.encode(value)?;
+        if name == MESSAGES {
+            return self.set_messages(value, &handler.0);
+        }
+        let schema = self.schema.clone();
+        let handler = handler.resolve(schema.handlers())?;
+        self.merge(schema.entry(name)?, name, handler, value)
+    }
+
+    /// Adds one item to a list by the key's own handler; by `merge_lists` where that would not add to a
+    /// list (`replace_values`, `first_wins`).
+    ///
+    /// # Errors
+    /// As [`State::set`].
+    pub fn append<T: Serialize>(&mut self, key: Key<Vec<T>>, item: T) -> Result<(), StateError> {
+        let items = Value::Array(vec![encode(key.name(), &item)?]);
+        if key.name() == MESSAGES {
+            return self.set_messages(items, &Rule::MergeLists);
+        }
+        let schema = self.schema.clone();
+        let entry = schema.entry(key.name())?;
+        match entry.handler().0 {
+            Rule::ReplaceValues | Rule::FirstWins => {
+                self.merge(entry, key.name(), &Handler::merge_lists(), items)
+            }
+            _ => self.merge(entry, key.name(), entry.handler(), items),
+        }
+    }
+
+    /// Removes a key: it is unset then, or at its default again. Null, by contrast, is a value.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`], or [`StateError::MessagesAreEvents`] for `messages`.
+    pub fn remove(&mut self, key: &str) -> Result<(), StateError> {
+        let removal = self.schema.removal(key)?;
+        self.apply_write(&removal)
+    }
+
+    /// Folds the writes of a delta, in order: all of them or none.
+    ///
+    /// # Errors
+    /// As [`State::set`], for the first write that cannot be made; [`StateError::UnknownHandler`] when it
+    /// names a custom handler that the schema does not know. Nothing is changed then.
+    pub fn apply(&mut self, delta: &Delta) -> Result<(), StateError> {
+        let mut next = self.clone();
+        for write in delta {
+            next.apply_write(write)?;
+        }
+        *self = next;
+        Ok(())
+    }
+
+    /// Makes one write.
+    ///
+    /// # Errors
+    /// As [`State::apply`].
+    pub fn apply_write(&mut self, write: &Write) -> Result<(), StateError> {
+        if write.key() == MESSAGES {
+            return Err(StateError::MessagesAreEvents);
+        }
+        let schema = self.schema.clone();
+        let entry = schema.entry(write.key())?;
+        match write.change() {
+            Change::Merge { handler, value } => {
+                let handler = handler.resolve(schema.handlers())?;
+                self.merge(entry, write.key(), handler, value.clone())
+            }
+            Change::Remove => {
+                match entry.default() {
+                    Some(default) => self.put(entry, write.key(), Cell::from(default.clone())),
+                    None => {
+                        self.cells.remove_mut(write.key());
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The conversation.
+    pub fn messages(&self) -> &Transcript {
+        &self.messages
+    }
+
+    /// Appends a message to the conversation. O(1), at any length.
+    pub fn push_message(&mut self, message: impl Into<Arc<Message>>) {
+        self.messages.push(message);
+    }
+
+    /// Puts another conversation in place of this one, as a repair or an explicit rewrite does.
+    pub fn replace_messages(&mut self, messages: Transcript) {
+        self.messages = messages;
+    }
+
+    /// An immutable copy, in O(1). It never changes, whatever happens to this state.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Schema, State};
+    ///
+    /// let mut state = State::new(&Schema::builder().key::<i64>("count").build()?);
+    /// state.set("count", 1)?;
+    /// let snapshot = state.snapshot();
+    /// state.set("count", 2)?;
+    /// assert_eq!(snapshot.get("count").unwrap(), json!(1));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.clone())
+    }
+
+    /// What changed from `earlier` to this state. What both share is not looked at.
+    pub fn diff(&self, earlier: &State) -> Diff {
+        Diff::between(earlier, self)
+    }
+
+    /// The keys that have a value, in their order, each with it; `messages` comes last.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
+        let messages = (MESSAGES, ValueRef::Messages(&self.messages));
+        self.cells.iter().map(|(key, cell)| (&**key, cell.view())).chain([messages])
+    }
+
+    /// Decodes the whole state as a struct, the counterpart of [`Schema::of`]. An unset key is a missing
+    /// field.
+    ///
+    /// # Errors
+    /// [`StateError::Decode`] when a field is missing or does not fit.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
+        let values = self.iter().map(|(key, value)| (key.to_owned(), value.to_json())).collect();
+        serde_json::from_value(Value::Object(values)).map_err(|error| StateError::Decode {
+            key: "(the whole state)".to_owned(),
+            wanted: std::any::type_name::<T>(),
+            source: without_values(&error),
+        })
+    }
+
+    pub(crate) fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    fn merge(
+        &mut self,
+        entry: &KeySchema,
+        key: &str,
+        handler: &Handler,
+        value: Value,
+    ) -> Result<(), StateError> {
+        let merged = entry.merge(key, handler).merge(self.cells.get(key), value)?;
+        self.put(entry, key, merged);
+        Ok(())
+    }
+
+    fn put(&mut self, entry: &KeySchema, key: &str, cell: Cell) {
+        match self.cells.get_mut(key) {
+            Some(place) => *place = cell,
+            None => self.cells.insert_mut(entry.name_for(key), cell),
+        }
+    }
+
+    fn set_messages(&mut self, value: Value, rule: &Rule) -> Result<(), StateError> {
+        let new = read_messages(value)?;
+        let mut next = match rule {
+            Rule::ReplaceValues => Transcript::new(),
+            Rule::MergeLists => self.messages.clone(),
+            other => {
+                return Err(StateError::Merge {
+                    key: MESSAGES.to_owned(),
+                    handler: Handler(other.clone()).to_string(),
+                    source: "messages are appended (merge_lists) or replaced (replace_values)".into(),
+                });
+            }
+        };
+        next.extend(new);
+        self.messages = next;
+        Ok(())
+    }
+}
+
+/// A message, or each message of a list.
+fn read_messages(value: Value) -> Result<Vec<Message>, StateError> {
+    let read = |value: Value, path: String| {
+        serde_json::from_value(value).map_err(|error| StateError::WrongType {
+            key: MESSAGES.to_owned(),
+            expected: "list of messages".to_owned(),
+            faults: Fault::new(path, without_values(&error).to_string()).into(),
+        })
+    };
+    match value {
+        Value::Array(items) => {
+            items.into_iter().enumerate().map(|(index, item)| read(item, format!("$[{index}]"))).collect()
+        }
+        bare => Ok(vec![read(bare, "$".to_owned())?]),
+    }
+}
+
+impl PartialEq for State {
+    /// States are equal when they hold the same values and messages, whatever their schemas.
+    fn eq(&self, other: &Self) -> bool {
+        self.messages == other.messages
+            && self.cells.size() == other.cells.size()
+            && self.iter().eq(other.iter())
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(key, value)| (key, value.to_string()))).finish()
+    }
+}
+
+/// `{"version": 1, "values": {...}}`, with the conversation under `messages`.
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Values<'a>(&'a State);
+
+        impl Serialize for Values<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.iter())
+            }
+        }
+
+        let mut fields = serializer.serialize_map(Some(2))?;
+        fields.serialize_entry("version", &STATE_VERSION)?;
+        fields.serialize_entry("values", &Values(self))?;
+        fields.end()
+    }
+}
+
+/// A [`State`] that never changes: read it as one, clone it in O(1), or go on from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot(State);
+
+impl Snapshot {
+    /// A state that goes on from here.
+    pub fn into_state(self) -> State {
+        self.0
+    }
+}
+
+impl PartialEq<State> for Snapshot {
+    fn eq(&self, other: &State) -> bool {
+        self.0 == *other
+    }
+}
+
+impl Deref for Snapshot {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl Serialize for Snapshot {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}

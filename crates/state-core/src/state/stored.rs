@@ -1,0 +1,218 @@
+//! The JSON that schemas and states are stored as, with their version numbers.
+//!
+//! A field that this version does not know is ignored; a newer version number is an error. The golden
+//! files under `tests/golden` hold one sample per version that was ever written.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::error::{StateError, without_values};
+use super::handler::Handler;
+use super::schema::{KeySchema, MESSAGES};
+use crate::chat::Transcript;
+
+/// The format of stored schemas that this version writes.
+pub(crate) const SCHEMA_VERSION: u64 = 1;
+/// The format of stored states that this version writes.
+pub(crate) const STATE_VERSION: u64 = 1;
+
+/// A schema as it is stored.
+pub(crate) struct StoredSchema {
+    pub(crate) open: bool,
+    pub(crate) keys: Vec<(String, StoredKey)>,
+}
+
+/// A key of a stored schema.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StoredKey {
+    #[serde(rename = "type", default = "any_type", deserialize_with = "read_type")]
+    pub(crate) value_type: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handler: Option<Handler>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_present")]
+    pub(crate) default: Option<Value>,
+}
+
+impl StoredKey {
+    pub(crate) fn of(key: &KeySchema) -> Self {
+        StoredKey {
+            value_type: key.json_schema().clone(),
+            handler: Some(key.handler().clone()),
+            description: key.description().map(str::to_owned),
+            default: key.default().cloned(),
+        }
+    }
+}
+
+fn any_type() -> Value {
+    Value::Bool(true)
+}
+
+fn read_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    Value::deserialize(deserializer).map(expand_type)
+}
+
+/// Reads a value of an optional field: null is a value, only an absent field is none.
+pub(crate) fn read_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// `"integer"` and `["integer", "null"]` stand for schemas with that `type`.
+pub(crate) fn expand_type(schema: Value) -> Value {
+    match schema {
+        names @ (Value::String(_) | Value::Array(_)) => json!({ "type": names }),
+        schema => schema,
+    }
+}
+
+impl StoredSchema {
+    pub(crate) fn from_json(json: &str) -> Result<Self, StateError> {
+        #[derive(Deserialize)]
+        struct Envelope {
+            version: u64,
+            #[serde(default)]
+            open: bool,
+            #[serde(default)]
+            keys: Entries<StoredKey>,
+        }
+
+        check_version("stored schema", json, SCHEMA_VERSION)?;
+        let envelope: Envelope = read("stored schema", json)?;
+        let _ = envelope.version;
+        Ok(StoredSchema { open: envelope.open, keys: envelope.keys.0 })
+    }
+}
+
+/// A state as it is stored, not yet checked against a schema.
+#[derive(Deserialize)]
+pub(crate) struct StoredState {
+    pub(crate) values: StoredValues,
+}
+
+impl StoredState {
+    pub(crate) fn from_json(json: &str) -> Result<Self, StateError> {
+        check_version("stored state", json, STATE_VERSION)?;
+        read("stored state", json)
+    }
+}
+
+/// The values by key, with the conversation read straight into its type.
+#[derive(Default)]
+pub(crate) struct StoredValues {
+    pub(crate) messages: Transcript,
+    pub(crate) others: Vec<(String, Value)>,
+}
+
+impl<'de> Deserialize<'de> for StoredValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Values;
+
+        impl<'de> Visitor<'de> for Values {
+            type Value = StoredValues;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of values by key")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StoredValues, A::Error> {
+                let mut values = StoredValues::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == MESSAGES {
+                        values.messages = map.next_value()?;
+                    } else {
+                        values.others.push((key, map.next_value()?));
+                    }
+                }
+                Ok(values)
+            }
+        }
+
+        deserializer.deserialize_map(Values)
+    }
+}
+
+/// The entries of an object in the order in which they stand, whatever map `serde_json` is built with.
+struct Entries<T>(Vec<(String, T)>);
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Entries(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+struct EntriesVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
+    type Value = Entries<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Entries(entries))
+    }
+}
+
+fn read<'de, T: Deserialize<'de>>(what: &'static str, json: &'de str) -> Result<T, StateError> {
+    serde_json::from_str(json).map_err(|error| StateError::Json { what, source: without_values(&error) })
+}
+
+/// Reads the version before anything else is looked at: what follows may have another form by then.
+fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), StateError> {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    let found = VersionSeed
+        .deserialize(&mut deserializer)
+        .map_err(|error| StateError::Json { what, source: without_values(&error) })?;
+    if found > supported {
+        return Err(StateError::NewerFormat { what, found, supported });
+    }
+    Ok(())
+}
+
+/// Finds the field `version` and skips the rest without building it.
+struct VersionSeed;
+
+impl<'de> DeserializeSeed<'de> for VersionSeed {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for VersionSeed {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a version")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u64, A::Error> {
+        let mut version = None;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "version" {
+                version = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        version.ok_or_else(|| A::Error::missing_field("version"))
+    }
+}

@@ -1,0 +1,249 @@
+//! Values as a state holds them, and the view of one that reading gives.
+//!
+//! A top-level array is kept as a persistent [`List`], so that appending to it and keeping an earlier
+//! version cost the same at any length. That is why reading gives a [`ValueRef`] and not a `&Value`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::value::SeqDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde::{Serialize, Serializer, forward_to_deserialize_any};
+use serde_json::Value;
+
+use crate::chat::Transcript;
+use crate::list::List;
+
+/// A value in a state, as it is kept. Cloning is O(1).
+#[derive(Clone, Debug)]
+pub(crate) enum Cell {
+    /// An array. Its items are shared, so that a chunk of the list is copied without copying them.
+    List(List<Arc<Value>>),
+    /// Anything but an array.
+    Json(Arc<Value>),
+}
+
+impl Cell {
+    pub(crate) fn view(&self) -> ValueRef<'_> {
+        match self {
+            Cell::List(items) => ValueRef::List(items),
+            Cell::Json(value) => ValueRef::Json(value),
+        }
+    }
+
+    /// Whether both are the same version of the same value, found without looking inside.
+    pub(crate) fn ptr_eq(&self, other: &Cell) -> bool {
+        match (self, other) {
+            (Cell::List(mine), Cell::List(theirs)) => mine.ptr_eq(theirs),
+            (Cell::Json(mine), Cell::Json(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        }
+    }
+}
+
+impl From<Value> for Cell {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Array(items) => Cell::List(items.into_iter().map(Arc::new).collect()),
+            other => Cell::Json(Arc::new(other)),
+        }
+    }
+}
+
+/// A borrowed view of a value in a [`State`](super::State). It copies nothing and is `Copy` itself.
+///
+/// Compare it with a `serde_json::Value`, print it (compact JSON), serialise it, decode it, walk its
+/// items, or copy it out with [`to_json`](ValueRef::to_json).
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Schema, State};
+///
+/// let mut state = State::new(&Schema::builder().key::<Vec<i64>>("numbers").build()?);
+/// state.set("numbers", vec![1, 2])?;
+///
+/// let numbers = state.get("numbers").expect("it was set");
+/// assert_eq!(numbers, json!([1, 2]));
+/// assert_eq!(numbers.to_string(), "[1,2]");
+/// assert_eq!(numbers.len(), Some(2));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum ValueRef<'a> {
+    /// Anything but an array (or an array that a caller lends).
+    Json(&'a Value),
+    /// An array of a state.
+    List(&'a List<Arc<Value>>),
+    /// The conversation: the value of the key `messages`.
+    Messages(&'a Transcript),
+}
+
+impl<'a> ValueRef<'a> {
+    /// A copy as plain JSON. Costs in proportion to the value's size.
+    pub fn to_json(self) -> Value {
+        match self {
+            ValueRef::Json(value) => value.clone(),
+            ValueRef::List(items) => Value::Array(items.iter().map(|item| (**item).clone()).collect()),
+            // A message always has a JSON form: its maps have string keys, its numbers are JSON numbers.
+            ValueRef::Messages(messages) => serde_json::to_value(messages).unwrap_or_default(),
+        }
+    }
+
+    /// Decodes the value as a `T`.
+    ///
+    /// # Errors
+    /// What `serde` says when the value is not a `T`.
+    pub fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
+        match self {
+            ValueRef::Json(value) => T::deserialize(value),
+            ValueRef::List(items) => T::deserialize(ListDeserializer(items)),
+            ValueRef::Messages(_) => serde_json::from_value(self.to_json()),
+        }
+    }
+
+    /// The value itself when it is not an array of a state and not the conversation.
+    pub fn as_json(self) -> Option<&'a Value> {
+        match self {
+            ValueRef::Json(value) => Some(value),
+            ValueRef::List(_) | ValueRef::Messages(_) => None,
+        }
+    }
+
+    /// The text of a string value.
+    pub fn as_str(self) -> Option<&'a str> {
+        self.as_json().and_then(Value::as_str)
+    }
+
+    /// Whether the value is null. A stored null is a value: `has` is true for it.
+    pub fn is_null(self) -> bool {
+        matches!(self, ValueRef::Json(Value::Null))
+    }
+
+    /// The number of items of an array, fields of an object or messages; none for anything else.
+    #[expect(clippy::len_without_is_empty, reason = "most values have no length")]
+    pub fn len(self) -> Option<usize> {
+        match self {
+            ValueRef::Json(Value::Array(items)) => Some(items.len()),
+            ValueRef::Json(Value::Object(fields)) => Some(fields.len()),
+            ValueRef::Json(_) => None,
+            ValueRef::List(items) => Some(items.len()),
+            ValueRef::Messages(messages) => Some(messages.len()),
+        }
+    }
+
+    /// The items of an array, borrowed; nothing for anything else (messages have a type of their own).
+    pub fn items(self) -> Box<dyn DoubleEndedIterator<Item = &'a Value> + 'a> {
+        match self {
+            ValueRef::Json(Value::Array(items)) => Box::new(items.iter()),
+            ValueRef::List(items) => Box::new(items.iter().map(|item| &**item)),
+            ValueRef::Json(_) | ValueRef::Messages(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The item of an array at `index`.
+    pub fn item(self, index: usize) -> Option<&'a Value> {
+        match self {
+            ValueRef::Json(value) => value.get(index),
+            ValueRef::List(items) => items.get(index).map(|item| &**item),
+            ValueRef::Messages(_) => None,
+        }
+    }
+
+    /// The field of an object.
+    pub fn field(self, name: &str) -> Option<&'a Value> {
+        self.as_json().and_then(|value| value.get(name))
+    }
+}
+
+impl<'a> From<&'a Value> for ValueRef<'a> {
+    fn from(value: &'a Value) -> Self {
+        ValueRef::Json(value)
+    }
+}
+
+impl PartialEq<Value> for ValueRef<'_> {
+    fn eq(&self, other: &Value) -> bool {
+        match (self, other) {
+            (ValueRef::Json(value), other) => *value == other,
+            (ValueRef::List(items), Value::Array(others)) => {
+                items.len() == others.len() && items.iter().map(|item| &**item).eq(others)
+            }
+            (ValueRef::List(_), _) => false,
+            (ValueRef::Messages(_), other) => self.to_json() == *other,
+        }
+    }
+}
+
+macro_rules! equals {
+    ($($other:ty),+) => {$(
+        /// Compares as `serde_json::Value` does.
+        impl PartialEq<$other> for ValueRef<'_> {
+            fn eq(&self, other: &$other) -> bool {
+                self.as_json().is_some_and(|value| value == other)
+            }
+        }
+    )+};
+}
+
+equals!(str, &str, String, bool, i32, i64, u32, u64, usize, f64);
+
+impl PartialEq for ValueRef<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (ValueRef::List(mine), ValueRef::List(theirs)) => mine == theirs,
+            (ValueRef::Messages(mine), ValueRef::Messages(theirs)) => mine == theirs,
+            (mine, ValueRef::Json(value)) => *mine == **value,
+            (ValueRef::Json(value), theirs) => *theirs == **value,
+            _ => false,
+        }
+    }
+}
+
+/// Compact JSON.
+impl fmt::Display for ValueRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl Serialize for ValueRef<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            ValueRef::Json(value) => value.serialize(serializer),
+            ValueRef::List(items) => items.serialize(serializer),
+            ValueRef::Messages(messages) => messages.serialize(serializer),
+        }
+    }
+}
+
+/// Reads a typed value out of a list without making a JSON array of it first.
+struct ListDeserializer<'a>(&'a List<Arc<Value>>);
+
+impl<'de> Deserializer<'de> for ListDeserializer<'de> {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        let mut items = SeqDeserializer::new(self.0.iter().map(|item| &**item));
+        let value = visitor.visit_seq(&mut items)?;
+        items.end()?;
+        Ok(value)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}

@@ -1,0 +1,381 @@
+//! `cargo xtask ci`: every check, cheapest first, stopping at the first failure.
+//!
+//! What each stage runs is decided by one pure function, `work`; the rest of this file runs it and keeps
+//! the time. The cargo calls select the whole workspace with every feature on wherever they can: another
+//! selection resolves features anew, and builds a second time. Examples are the exception, since `cargo run`
+//! always selects one package; so they come after whatever shares a build.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use crate::cli::CiOptions;
+use crate::console::say;
+use crate::process::{CargoCall, has_cargo_command};
+use crate::workspace::{self, Kind, Target};
+use crate::{Error, layers, tidy};
+
+/// One check of `ci`, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// The source is formatted.
+    Format,
+    /// What no compiler looks at, as `cargo xtask tidy`.
+    Tidy,
+    /// Who depends on whom, as `cargo xtask layers`.
+    Layers,
+    /// Licences, bans and sources of what we depend on, when cargo-deny is installed.
+    Deny,
+    /// No warning of Clippy or the compiler.
+    Clippy,
+    /// All tests but those in documentation.
+    Test,
+    /// The tests in documentation.
+    DocTest,
+    /// The documentation builds without a warning.
+    Docs,
+    /// Every example program runs.
+    Examples,
+    /// The library tests of `state-core` with no feature, where types are checked in another way.
+    Bare,
+}
+
+/// The name that `--only` takes.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+/// Runs the stages.
+///
+/// # Errors
+/// The first stage that failed, and how to run it again alone.
+pub fn run(options: &CiOptions) -> Result<(), Error> {
+    let metadata = workspace::metadata()?;
+    let root = metadata.workspace_root.as_std_path();
+    let plan = Plan { long: options.long, tools: Tools::installed(), targets: workspace::targets(&metadata) };
+    let start = now();
+    let mut report = Vec::new();
+    for &stage in Stage::value_variants() {
+        if options.only.is_none_or(|only| only == stage) {
+            report.push(run_stage(stage, &plan, root)?);
+        }
+    }
+    say(summary(&report, start.elapsed()));
+    Ok(())
+}
+
+/// Runs one stage and says how it went.
+fn run_stage(stage: Stage, plan: &Plan, root: &Path) -> Result<Ran, Error> {
+    let start = now();
+    say(format_args!("== {stage}"));
+    let work = work(stage, plan);
+    if let Some(note) = &work.note {
+        say(format_args!("   {note}"));
+    }
+    perform(&work.acts, root).map_err(|source| Error::Stage {
+        stage,
+        again: again(stage, plan.long),
+        source: Box::new(source),
+    })?;
+    let ran = Ran { stage, took: (!work.acts.is_empty()).then(|| start.elapsed()) };
+    say(format_args!("== {ran}"));
+    Ok(ran)
+}
+
+/// A stage that is done.
+struct Ran {
+    stage: Stage,
+    /// None when there was nothing to do.
+    took: Option<Duration>,
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.took {
+            Some(took) => write!(f, "{} {}", self.stage, seconds(took)),
+            None => write!(f, "{} skipped", self.stage),
+        }
+    }
+}
+
+fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
+    for act in acts {
+        match act {
+            Act::Tidy => tidy::run()?,
+            Act::Layers => layers::run()?,
+            Act::Cargo(call) => {
+                say(format_args!("   {call}"));
+                call.run(root)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a stage does, and what a reader should know about it.
+#[derive(Debug, Default)]
+struct Work {
+    acts: Vec<Act>,
+    note: Option<String>,
+}
+
+/// One thing to do.
+#[derive(Debug)]
+enum Act {
+    Tidy,
+    Layers,
+    Cargo(CargoCall),
+}
+
+/// All that decides what a stage does.
+#[derive(Debug)]
+struct Plan {
+    long: bool,
+    tools: Tools,
+    targets: Vec<Target>,
+}
+
+/// Which optional tools are there.
+#[derive(Clone, Copy, Debug)]
+struct Tools {
+    nextest: bool,
+    deny: bool,
+}
+
+impl Tools {
+    fn installed() -> Self {
+        Tools { nextest: has_cargo_command("nextest"), deny: has_cargo_command("deny") }
+    }
+}
+
+/// What this stage does.
+fn work(stage: Stage, plan: &Plan) -> Work {
+    match stage {
+        Stage::Format => cargo(&["fmt", "--all", "--check"]),
+        Stage::Tidy => only(Act::Tidy),
+        Stage::Layers => only(Act::Layers),
+        Stage::Deny => deny(plan.tools),
+        Stage::Clippy => {
+            cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+        }
+        Stage::Test => tests(plan, &["--workspace", "--all-features"]),
+        Stage::DocTest => cargo(&["test", "--doc", "--workspace", "--all-features"]),
+        Stage::Docs => only(Act::Cargo(
+            CargoCall::new(["doc", "--workspace", "--no-deps", "--all-features"])
+                .env("RUSTDOCFLAGS", "-D warnings"),
+        )),
+        Stage::Examples => examples(&plan.targets),
+        Stage::Bare => tests(plan, &["--package", "stepfold-state-core", "--lib", "--tests"]),
+    }
+}
+
+fn only(act: Act) -> Work {
+    Work { acts: vec![act], note: None }
+}
+
+fn cargo(arguments: &[&str]) -> Work {
+    only(Act::Cargo(CargoCall::new(arguments.iter().copied())))
+}
+
+fn deny(tools: Tools) -> Work {
+    if tools.deny {
+        // Advisories change without us and need the network: the workflow looks at them.
+        cargo(&["deny", "check", "licenses", "bans", "sources"])
+    } else {
+        Work {
+            acts: Vec::new(),
+            note: Some(
+                "skipped: cargo-deny is not installed (`cargo install cargo-deny --locked`)".to_owned(),
+            ),
+        }
+    }
+}
+
+fn tests(plan: &Plan, selection: &[&str]) -> Work {
+    let (runner, note) = if plan.tools.nextest {
+        (&["nextest", "run"][..], None)
+    } else {
+        let note =
+            "cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`";
+        (&["test"][..], Some(note.to_owned()))
+    };
+    let mut call = CargoCall::new(runner.iter().chain(selection).copied());
+    // Doc tests have a stage of their own.
+    if !plan.tools.nextest && !selection.contains(&"--lib") {
+        let targets = ["--lib", "--bins", "--tests", "--examples"];
+        call.arguments.extend(targets.map(str::to_owned));
+    }
+    if plan.long {
+        call = call.env("PROPTEST_CASES", "10000");
+    }
+    Work { acts: vec![Act::Cargo(call)], note }
+}
+
+fn examples(targets: &[Target]) -> Work {
+    let examples = targets.iter().filter(|target| target.kind == Kind::Example);
+    let acts: Vec<Act> = examples.map(run_example).collect();
+    Work { note: Some(format!("{} example(s) to run", acts.len())), acts }
+}
+
+fn run_example(example: &Target) -> Act {
+    Act::Cargo(CargoCall::new([
+        "run",
+        "--quiet",
+        "--package",
+        &example.package,
+        "--all-features",
+        "--example",
+        &example.name,
+    ]))
+}
+
+/// The command that runs only this stage.
+fn again(stage: Stage, long: bool) -> String {
+    let long = if long { " --long" } else { "" };
+    format!("cargo xtask ci{long} --only {stage}")
+}
+
+/// The closing line.
+fn summary(report: &[Ran], total: Duration) -> String {
+    let stages: Vec<String> = report.iter().map(Ran::to_string).collect();
+    format!("ci passed in {}: {}", seconds(total), stages.join(", "))
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time that a stage takes is of the machine, not of a run")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn plan(long: bool, installed: bool, examples: &[(&str, &str)]) -> Plan {
+        let target = |&(package, name): &(&str, &str)| Target {
+            package: package.to_owned(),
+            kind: Kind::Example,
+            name: name.to_owned(),
+        };
+        Plan {
+            long,
+            tools: Tools { nextest: installed, deny: installed },
+            targets: examples.iter().map(target).collect(),
+        }
+    }
+
+    /// What every stage would do, as text.
+    fn check(plan: &Plan, expected: &Expect) {
+        let mut lines = Vec::new();
+        for &stage in Stage::value_variants() {
+            let work = work(stage, plan);
+            lines.push(stage.to_string());
+            lines.extend(work.note.map(|note| format!("    # {note}")));
+            lines.extend(work.acts.iter().map(|act| match act {
+                Act::Cargo(call) => format!("    {call}"),
+                Act::Tidy => "    tidy".to_owned(),
+                Act::Layers => "    layers".to_owned(),
+            }));
+        }
+        let text = lines.join("\n") + "\n";
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn with_all_tools_and_long() {
+        check(
+            &plan(true, true, &[("stepfold", "tour"), ("stepfold-examples", "chat")]),
+            &expect![[r#"
+                format
+                    cargo fmt --all --check
+                tidy
+                    tidy
+                layers
+                    layers
+                deny
+                    cargo deny check licenses bans sources
+                clippy
+                    cargo clippy --workspace --all-targets --all-features -- -D warnings
+                test
+                    PROPTEST_CASES='10000' cargo nextest run --workspace --all-features
+                doc-test
+                    cargo test --doc --workspace --all-features
+                docs
+                    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                examples
+                    # 2 example(s) to run
+                    cargo run --quiet --package stepfold --all-features --example tour
+                    cargo run --quiet --package stepfold-examples --all-features --example chat
+                bare
+                    PROPTEST_CASES='10000' cargo nextest run --package stepfold-state-core --lib --tests
+            "#]],
+        );
+    }
+
+    #[test]
+    fn without_tools_it_says_so_and_goes_on() {
+        check(
+            &plan(false, false, &[("stepfold", "tour"), ("stepfold-examples", "tour")]),
+            &expect![[r#"
+                format
+                    cargo fmt --all --check
+                tidy
+                    tidy
+                layers
+                    layers
+                deny
+                    # skipped: cargo-deny is not installed (`cargo install cargo-deny --locked`)
+                clippy
+                    cargo clippy --workspace --all-targets --all-features -- -D warnings
+                test
+                    # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
+                    cargo test --workspace --all-features --lib --bins --tests --examples
+                doc-test
+                    cargo test --doc --workspace --all-features
+                docs
+                    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                examples
+                    # 2 example(s) to run
+                    cargo run --quiet --package stepfold --all-features --example tour
+                    cargo run --quiet --package stepfold-examples --all-features --example tour
+                bare
+                    # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
+                    cargo test --package stepfold-state-core --lib --tests
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_failure_says_how_to_run_the_stage_again() {
+        let error = Error::Stage {
+            stage: Stage::DocTest,
+            again: again(Stage::DocTest, true),
+            source: Box::new(Error::NoResolve),
+        };
+        assert_eq!(
+            error.to_string(),
+            "stage `doc-test` failed (alone again: `cargo xtask ci --long --only doc-test`)"
+        );
+    }
+
+    #[test]
+    fn the_closing_line_lists_the_stages_and_the_total() {
+        let ran =
+            |stage, milliseconds: Option<u64>| Ran { stage, took: milliseconds.map(Duration::from_millis) };
+        let report = [ran(Stage::Format, Some(240)), ran(Stage::Tidy, Some(1100)), ran(Stage::Deny, None)];
+        assert_eq!(
+            summary(&report, Duration::from_secs(2)),
+            "ci passed in 2.0 s: format 0.2 s, tidy 1.1 s, deny skipped"
+        );
+    }
+}

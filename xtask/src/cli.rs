@@ -1,0 +1,43 @@
+//! The command line: which commands xtask has, and what each takes.
+//!
+//! `tidy` parses the README's `cargo xtask ...` lines with these very types, so that they cannot rot.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::ci::Stage;
+
+/// The checks and chores of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What xtask can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run every check, cheapest first; stop at the first failure.
+    Ci(CiOptions),
+    /// Check who depends on whom, and on which libraries.
+    Layers,
+    /// Check what no compiler looks at: first lines, white space, links, sleeping tests, ...
+    Tidy,
+    /// Run the benchmarks: all of them, or the one of this name.
+    Bench {
+        /// The name of a bench target.
+        name: Option<String>,
+    },
+}
+
+/// How `cargo xtask ci` runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct CiOptions {
+    /// Run 10,000 cases of each property test, not the 256 that proptest runs by itself.
+    #[arg(long)]
+    pub long: bool,
+    /// Run this stage only.
+    #[arg(long, value_name = "STAGE")]
+    pub only: Option<Stage>,
+}

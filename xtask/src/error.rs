@@ -1,0 +1,59 @@
+//! Why xtask stopped.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::ci::Stage;
+use crate::process::ProcessError;
+
+/// Why a command of xtask did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// `cargo metadata` failed.
+    #[error("could not read the workspace with `cargo metadata`")]
+    Metadata(#[from] cargo_metadata::Error),
+    /// `cargo metadata` answered without the part that says who depends on whom.
+    #[error("`cargo metadata` gave no resolved dependency graph")]
+    NoResolve,
+    /// A file of the repository could not be read.
+    #[error("could not read {path}")]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The repository could not be walked.
+    #[error("could not list the files of the repository")]
+    ListFiles(#[from] walkdir::Error),
+    /// A check found something; it has been printed.
+    #[error("`{check}` found {count} problem(s), listed above")]
+    Problems {
+        /// `layers` or `tidy`.
+        check: &'static str,
+        /// How many were printed.
+        count: usize,
+    },
+    /// A stage of `ci` failed.
+    #[error("stage `{stage}` failed (alone again: `{again}`)")]
+    Stage {
+        /// The stage.
+        stage: Stage,
+        /// The command that runs only this stage.
+        again: String,
+        /// What went wrong in it.
+        source: Box<Error>,
+    },
+    /// There is no bench target of this name.
+    #[error("no bench target is named `{name}`; there are: {known}")]
+    UnknownBench {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A program could not be started, or failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}

@@ -1,0 +1,234 @@
+//! The rules of the house, as data: the layers, who may use whom, and which libraries stay where.
+//!
+//! The same table is in `ARCHITECTURE.md`, in words; a test compares the two.
+
+use std::fmt::Write as _;
+
+const STATE_CORE: &str = "stepfold-state-core";
+const TOOLS_MACROS: &str = "stepfold-tools-macros";
+const TOOLS: &str = "stepfold-tools";
+const SESSION_SCOPES: &str = "stepfold-session-scopes";
+const PROVIDERS: &str = "stepfold-providers";
+const AGENT_LOOP: &str = "stepfold-agent-loop";
+const RUNNER: &str = "stepfold-runner";
+const FACADE: &str = "stepfold";
+const CLI: &str = "stepfold-cli";
+const EXAMPLES: &str = "stepfold-examples";
+const XTASK: &str = "xtask";
+
+/// Every crate that may be in the workspace, foot first.
+pub const LAYERS: &[Layer] = &[
+    Layer {
+        package: STATE_CORE,
+        folder: "crates/state-core",
+        floor: Floor::Foot,
+        may_use: &[],
+        by_feature: &[],
+    },
+    Layer {
+        package: TOOLS_MACROS,
+        folder: "crates/tools-macros",
+        floor: Floor::Foot,
+        may_use: &[],
+        by_feature: &[],
+    },
+    Layer {
+        package: TOOLS,
+        folder: "crates/tools",
+        floor: Floor::Wings,
+        may_use: &[STATE_CORE, TOOLS_MACROS],
+        by_feature: &[],
+    },
+    Layer {
+        package: SESSION_SCOPES,
+        folder: "crates/session-scopes",
+        floor: Floor::Wings,
+        may_use: &[STATE_CORE],
+        by_feature: &[],
+    },
+    Layer {
+        package: PROVIDERS,
+        folder: "crates/providers",
+        floor: Floor::Wings,
+        may_use: &[STATE_CORE],
+        by_feature: &[],
+    },
+    Layer {
+        package: AGENT_LOOP,
+        folder: "crates/agent-loop",
+        floor: Floor::Loop,
+        may_use: &[STATE_CORE, TOOLS],
+        by_feature: &[],
+    },
+    Layer {
+        package: RUNNER,
+        folder: "crates/runner",
+        floor: Floor::Keystone,
+        may_use: &[STATE_CORE, TOOLS, SESSION_SCOPES, AGENT_LOOP],
+        by_feature: &[],
+    },
+    Layer {
+        package: FACADE,
+        folder: "crates/stepfold",
+        floor: Floor::Facade,
+        may_use: &[STATE_CORE, TOOLS, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[PROVIDERS],
+    },
+    Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
+    Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
+    Layer { package: XTASK, folder: "xtask", floor: Floor::Apps, may_use: &[], by_feature: &[] },
+];
+
+/// Libraries that only some crates may have among their normal dependencies.
+pub const FENCES: &[Fence] = &[
+    Fence {
+        libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
+        reach: Reach::Tree,
+        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
+        reason: "the foot never waits and starts no threads",
+    },
+    Fence {
+        libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
+        reach: Reach::Tree,
+        allowed: &[PROVIDERS, FACADE, CLI, EXAMPLES],
+        reason: "only providers talk to the network",
+    },
+    Fence {
+        libraries: &[
+            "rusqlite",
+            "libsqlite3-sys",
+            "tokio-postgres",
+            "deadpool-postgres",
+            "sqlx",
+            "sqlx-core",
+            "diesel",
+        ],
+        reach: Reach::Tree,
+        allowed: &[SESSION_SCOPES, RUNNER, FACADE, CLI, EXAMPLES],
+        reason: "only session stores talk to databases",
+    },
+    Fence {
+        libraries: &["anyhow", "eyre", "color-eyre"],
+        reach: Reach::Direct,
+        allowed: &[CLI, EXAMPLES, XTASK],
+        reason: "a library's errors are types that its callers can match on",
+    },
+    Fence {
+        libraries: &["tracing-subscriber", "env_logger"],
+        reach: Reach::Direct,
+        allowed: &[CLI, EXAMPLES, XTASK],
+        reason: "where traces go is for the program to say, not for a library",
+    },
+];
+
+/// A crate of the workspace, and whom it may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    /// The package's name.
+    pub package: &'static str,
+    /// Its folder, from the root of the workspace.
+    pub folder: &'static str,
+    /// How high it stands. Dev-dependencies may reach anything on a lower floor.
+    pub floor: Floor,
+    /// What it may depend on, also when it is built.
+    pub may_use: &'static [&'static str],
+    /// What it may depend on too, but only as an optional dependency.
+    pub by_feature: &'static [&'static str],
+}
+
+/// How high a crate stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Floor {
+    /// Nouns that everybody shares.
+    Foot,
+    /// Three independent crafts.
+    Wings,
+    /// Uses tools, knows no sessions.
+    Loop,
+    /// Where the loop and sessions meet.
+    Keystone,
+    /// Re-exports.
+    Facade,
+    /// Programs. They use the facade and nothing else of ours, in tests as well.
+    Apps,
+}
+
+/// Libraries and the crates that may have them.
+#[derive(Clone, Copy, Debug)]
+pub struct Fence {
+    /// The libraries, by package name.
+    pub libraries: &'static [&'static str],
+    /// How far we look.
+    pub reach: Reach,
+    /// The crates of ours that may have them.
+    pub allowed: &'static [&'static str],
+    /// Why no others may.
+    pub reason: &'static str,
+}
+
+/// How far a fence looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Only at what a crate itself names as a dependency: what a library does inside is its own affair.
+    Direct,
+    /// At everything that is built with the crate.
+    Tree,
+}
+
+/// The layer of this package.
+pub fn layer(package: &str) -> Option<&'static Layer> {
+    LAYERS.iter().find(|layer| layer.package == package)
+}
+
+/// The table "who may use whom" as Markdown, as it stands in `ARCHITECTURE.md`.
+pub fn table() -> String {
+    let mut table = String::from("| crate | may use |\n|---|---|\n");
+    for layer in LAYERS {
+        let plain = layer.may_use.iter().map(|used| format!("`{used}`"));
+        let optional = layer.by_feature.iter();
+        let optional = optional.map(|used| format!("`{used}` (optional)"));
+        let used: Vec<String> = plain.chain(optional).collect();
+        let used = match used.len() {
+            0 => "nothing of ours".to_owned(),
+            _ => used.join(", "),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(table, "| `{}` | {used} |", layer.package);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FENCES, LAYERS, layer};
+
+    #[test]
+    fn every_arrow_of_the_table_points_down() {
+        for upper in LAYERS {
+            for used in upper.may_use.iter().chain(upper.by_feature) {
+                let lower = layer(used).expect("a layer uses only layers of the table");
+                assert!(lower.floor < upper.floor, "{} uses {used}, which is not below it", upper.package);
+            }
+        }
+    }
+
+    #[test]
+    fn folder_x_holds_package_stepfold_x() {
+        for layer in LAYERS {
+            let folder = layer.folder.rsplit('/').next().unwrap_or_default();
+            let is_named_alike = layer.package == format!("stepfold-{folder}");
+            let is_named_by_itself =
+                ["stepfold", "xtask"].contains(&layer.package) && folder == layer.package;
+            assert!(is_named_alike || is_named_by_itself, "{layer:?}");
+        }
+    }
+
+    #[test]
+    fn fences_name_crates_of_the_table() {
+        for fence in FENCES {
+            for allowed in fence.allowed {
+                assert!(layer(allowed).is_some(), "{allowed} is not in the table");
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The checks and chores of this repository, as a library so that `cargo test` runs them as well.
+//!
+//! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
+//! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at.
+//! Every check is a pure function of data; reading files and starting programs happens in
+//! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
+
+pub mod bench;
+pub mod ci;
+pub mod cli;
+mod console;
+mod error;
+pub mod layers;
+pub mod process;
+pub mod tidy;
+pub mod workspace;
+
+pub use crate::cli::Cli;
+pub use crate::error::Error;
+
+use crate::cli::Command;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// When a check found something, a program could not be started, or the workspace cannot be read.
+pub fn run(cli: &Cli) -> Result<(), Error> {
+    match &cli.command {
+        Command::Ci(options) => ci::run(options),
+        Command::Layers => layers::run(),
+        Command::Tidy => tidy::run(),
+        Command::Bench { name } => bench::run(name.as_deref()),
+    }
+}

@@ -1,0 +1,123 @@
+//! Starting programs. The only place that does.
+//!
+//! Plain `std::process`: a stage is one cargo call with inherited output, and the newest xshell
+//! is a pre-release.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// One call of cargo: its arguments, and what is added to its environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CargoCall {
+    /// Everything after `cargo`.
+    pub arguments: Vec<String>,
+    /// Variables set for this call only.
+    pub environment: Vec<(&'static str, &'static str)>,
+}
+
+impl CargoCall {
+    /// A call with these arguments and an untouched environment.
+    pub fn new<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
+        CargoCall { arguments: arguments.into_iter().map(Into::into).collect(), environment: Vec::new() }
+    }
+
+    /// Sets a variable for this call only.
+    #[must_use]
+    pub fn env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
+    /// Runs the call in `folder`, its output shown as it comes, with nothing to read from standard input.
+    ///
+    /// # Errors
+    /// When cargo cannot be started or fails.
+    pub fn run(&self, folder: &Path) -> Result<(), ProcessError> {
+        let mut command = Command::new(cargo());
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().copied())
+            .current_dir(folder)
+            .stdin(Stdio::null());
+        if is_ci() {
+            command.env("CARGO_TERM_PROGRESS_WHEN", "never");
+        }
+        let status =
+            command.status().map_err(|source| ProcessError::Start { call: self.to_string(), source })?;
+        if status.success() { Ok(()) } else { Err(ProcessError::Failed { call: self.to_string(), status }) }
+    }
+}
+
+/// What one would type.
+impl fmt::Display for CargoCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}='{value}' ")?;
+        }
+        write!(f, "cargo {}", self.arguments.join(" "))
+    }
+}
+
+/// Why a program did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// It could not be started.
+    #[error("could not start `{call}`")]
+    Start {
+        /// What was to be run.
+        call: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// It ran and failed.
+    #[error("`{call}` ended with {status}")]
+    Failed {
+        /// What was run.
+        call: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// Whether `cargo NAME` is there: built in or installed.
+pub fn has_cargo_command(name: &str) -> bool {
+    Command::new(cargo())
+        .args([name, "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Standard output of a program that succeeded; none if it is absent or failed.
+pub(crate) fn output_of(program: &str, arguments: &[&str], folder: &Path) -> Option<Vec<u8>> {
+    let output =
+        Command::new(program).args(arguments).current_dir(folder).stdin(Stdio::null()).output().ok()?;
+    output.status.success().then_some(output.stdout)
+}
+
+/// The cargo that started us, or the one on the path.
+#[expect(clippy::disallowed_methods, reason = "cargo says in the environment which cargo it is")]
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Whether we run on a CI machine, where nobody watches a progress bar.
+#[expect(clippy::disallowed_methods, reason = "the environment variable `CI` is how CI machines say so")]
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CargoCall;
+
+    #[test]
+    fn a_call_prints_as_one_would_type_it() {
+        let call = CargoCall::new(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(call.to_string(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+}

@@ -1,0 +1,27 @@
+//! The checks of xtask, run over the real workspace: `cargo test` is the whole truth on a laptop.
+
+mod architecture;
+mod disallowed_methods;
+
+#[test]
+fn every_arrow_between_the_crates_points_down() {
+    xtask::layers::run().unwrap();
+}
+
+#[test]
+fn the_repository_is_tidy() {
+    xtask::tidy::run().unwrap();
+}
+
+/// The check above would pass on an empty house as well.
+#[test]
+fn the_house_is_read_with_its_arrows_and_trees() {
+    let metadata = xtask::workspace::metadata().unwrap();
+    let house = xtask::layers::House::from_metadata(&metadata).unwrap();
+    let find = |name| house.crates.iter().find(|krate| krate.package == name).unwrap();
+    let loop_arrows = &find("stepfold-agent-loop").edges;
+    assert!(loop_arrows.iter().any(|edge| edge.to == "stepfold-tools"));
+    let tree = &find("stepfold-runner").tree;
+    assert_eq!(tree["serde_json"], ["stepfold-state-core", "serde_json"]);
+    assert!(!tree.contains_key("proptest"), "dev-dependencies are no part of the tree");
+}
