@@ -1,0 +1,302 @@
+//! The built-in handlers beyond what `semantics.md` says of them.
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use stepfold_state_core::state::{Handler, Handlers, Key, Schema, State};
+
+use super::{report, run};
+
+fn check(keys: Value, script: &str, expected: Expect) {
+    expected.assert_eq(&run(&keys, script));
+}
+
+#[test]
+fn union() {
+    check(
+        json!({"set": {"type": "array", "handler": "union"}}),
+        r#"
+        set = [1, 1, 1.0, true, "1", {"a": [1], "b": 2}]
+        set = {"b": 2, "a": [1]}
+        set = [1.0, 2, {"a": [1.0], "b": 2}]
+        set = null
+        set = null
+        "#,
+        expect![[r#"
+            set: [1,1.0,true,"1",{"a":[1],"b":2},2,{"a":[1.0],"b":2},null]
+        "#]],
+    );
+}
+
+#[test]
+fn upsert_by() {
+    check(
+        json!({"tasks": {"type": "array", "handler": "upsert_by(id)"}}),
+        r#"
+        tasks = [{"id": 1, "a": 1}, {"id": "1", "a": 1}, {"id": 1, "b": 1}]
+        tasks = {"id": 1.0, "c": 1}
+        tasks = [{"id": "1", "a": 2}, {"id": 3}, {"id": 3, "d": 1}]
+        tasks = [{"id": 1, "a": 3}, {"no": "secret"}]
+        tasks = "secret"
+        "#,
+        expect![[r#"
+            tasks = [{"id": 1, "a": 3}, {"no": "secret"}] ! handler upsert_by(id) cannot merge into key "tasks": the new item 1 is no object with a field "id"
+            tasks = "secret" ! handler upsert_by(id) cannot merge into key "tasks": the new item 0 is no object with a field "id"
+            tasks: [{"a":1,"b":1,"id":1},{"a":2,"id":"1"},{"c":1,"id":1.0},{"d":1,"id":3}]
+        "#]],
+    );
+}
+
+/// A partial item is no fault: what it is merged into is checked.
+#[test]
+#[cfg(feature = "validation")]
+fn upsert_by_of_partial_items() {
+    let task = json!({
+        "type": "object", "required": ["id", "title"],
+        "properties": {"id": {"type": "integer"}, "title": {"type": "string"}, "done": {"type": "boolean"}},
+    });
+    check(
+        json!({"tasks": {"type": {"type": "array", "items": task}, "handler": "upsert_by(id)"}}),
+        r#"
+        tasks = [{"id": 1, "title": "a"}]
+        tasks = [{"id": 1, "done": true}]
+        tasks = [{"id": 1, "title": "b"}, {"id": 2, "done": true}]
+        tasks = [{"id": 1, "done": "secret"}]
+        "#,
+        expect![[r#"
+            tasks = [{"id": 1, "title": "b"}, {"id": 2, "done": true}] ! key "tasks" holds list of object, which this value is not: at $[1]: "title" is a required property
+            tasks = [{"id": 1, "done": "secret"}] ! key "tasks" holds list of object, which this value is not: at $[0].done: expected boolean, found string
+            tasks: [{"done":true,"id":1,"title":"a"}]
+        "#]],
+    );
+}
+
+#[test]
+fn keep_last() {
+    check(
+        json!({"recent": {"type": "array", "handler": "keep_last(3)"}}),
+        "recent = [1, 2]
+        recent = [3, 4, 5, 6]
+        recent = 7
+        recent = []",
+        expect![[r#"
+            recent: [5,6,7]
+        "#]],
+    );
+}
+
+#[test]
+fn merge_maps() {
+    check(
+        json!({
+            "map": {"type": "object", "handler": "merge_maps"},
+            "maybe": {"type": ["object", "null"], "handler": "merge_maps", "default": null},
+            "any": {"handler": "merge_maps"},
+        }),
+        r#"
+        map = {"a": {"x": 1}, "b": 1}
+        map = {"a": {"y": 1}}
+        map = ["secret"]
+        maybe = {"a": 1}
+        any = "secret" by replace_values
+        any = {}
+        "#,
+        expect![[r#"
+            map = ["secret"] ! handler merge_maps cannot merge into key "map": expected an object, found list
+            any = {} ! handler merge_maps cannot merge into key "any": the current value is string, not an object
+            any: "secret"
+            map: {"a":{"y":1},"b":1}
+            maybe: {"a":1}
+        "#]],
+    );
+}
+
+#[test]
+#[cfg(feature = "validation")]
+fn merge_maps_checks_what_comes_in_or_the_whole() {
+    let fixed = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}});
+    let small = json!({"anyOf": [{"type": "object", "maxProperties": 1}, {"type": "array"}]});
+    check(
+        json!({
+            "counts": {"type": {"type": "object", "additionalProperties": {"type": "integer"}}, "handler": "merge_maps"},
+            "fixed": {"type": fixed, "handler": "merge_maps"},
+            "small": {"type": small, "handler": "merge_maps"},
+        }),
+        r#"
+        counts = {"a": 1}
+        counts = {"b": 1.5}
+        fixed = {"b": "x"}
+        fixed = {"a": 1}
+        fixed = {"b": "x"}
+        small = {"a": 1}
+        small = {"b": 1}
+        "#,
+        expect![[r#"
+            counts = {"b": 1.5} ! key "counts" holds object, which this value is not: at $.b: expected integer, found fractional number
+            fixed = {"b": "x"} ! key "fixed" holds object, which this value is not: at $: "a" is a required property
+            small = {"b": 1} ! key "small" holds list or object, which this value is not: at $: value is not valid under any of the schemas listed in the 'anyOf' keyword
+            counts: {"a":1}
+            fixed: {"a":1,"b":"x"}
+            small: {"a":1}
+        "#]],
+    );
+}
+
+#[test]
+fn sum() {
+    check(
+        json!({
+            "count": {"type": "integer", "handler": "sum"}, "ratio": {"type": "number", "handler": "sum"},
+            "maybe": {"type": ["integer", "null"], "handler": "sum", "default": null}, "any": {"handler": "sum"},
+        }),
+        r#"
+        count = 9223372036854775807
+        count = 1
+        count = -9223372036854775808
+        count = 1.5
+        ratio = 1
+        ratio?
+        ratio = 0.5
+        ratio = 1e308
+        ratio = 1.7e308
+        maybe = 3
+        maybe = null
+        any = true
+        "#,
+        expect![[r#"
+            count = 1.5 ! key "count" holds integer, which this value is not: at $: expected integer, found fractional number
+            ratio? -> 1
+            ratio = 1.7e308 ! handler sum cannot merge into key "ratio": the sum is too large for a number of 64 bits
+            maybe = null ! handler sum cannot merge into key "maybe": expected a number, found null
+            any = true ! handler sum cannot merge into key "any": expected a number, found boolean
+            count: 0
+            maybe: 3
+            ratio: 1e+308
+        "#]],
+    );
+}
+
+#[test]
+fn max_and_min() {
+    check(
+        json!({
+            "high": {"type": "number", "handler": "max"}, "low": {"type": "number", "handler": "min"},
+            "last": {"type": "string", "handler": "max"}, "any": {"handler": "max"},
+        }),
+        r#"
+        high = 9007199254740993
+        high = 9007199254740992.0
+        low = 9007199254740993
+        low = 9007199254740992.0
+        high?
+        low?
+        low = -1.5
+        low = -1
+        high = 18446744073709551615
+        high = 18446744073709551616
+        high = 1.8446744073709550e19
+        last = "b"
+        last = "a"
+        any = true
+        any = "a"
+        any = 1
+        "#,
+        expect![[r#"
+            high? -> 9007199254740993
+            low? -> 9007199254740992.0
+            any = true ! handler max cannot merge into key "any": expected two numbers or two strings, found boolean for the current null
+            any = 1 ! handler max cannot merge into key "any": expected two numbers or two strings, found integer for the current string
+            any: "a"
+            high: 1.8446744073709552e+19
+            last: "b"
+            low: -1.5
+        "#]],
+    );
+}
+
+#[test]
+fn first_wins() {
+    check(
+        json!({"a": {"type": ["string", "null"], "handler": "first_wins"}}),
+        r#"
+        a = null
+        a = "first"
+        a = "second"
+        a = 3
+        "#,
+        expect![[r#"
+            a = 3 ! key "a" holds string or null, which this value is not: at $: expected string or null, found integer
+            a: "first"
+        "#]],
+    );
+}
+
+#[test]
+fn append() {
+    const LIST: Key<Vec<i64>> = Key::new("list");
+    let appended = |handler: Handler| {
+        let mut state = State::new(&Schema::builder().key(LIST).handler(handler).build().unwrap());
+        for item in [1, 1, 2] {
+            state.append(LIST, item).unwrap();
+        }
+        state.get("list").unwrap().to_string()
+    };
+    assert_eq!(appended(Handler::merge_lists()), "[1,1,2]");
+    assert_eq!(appended(Handler::union()), "[1,2]");
+    assert_eq!(appended(Handler::keep_last(2)), "[1,2]");
+    // An item is added, whatever a whole value would do.
+    assert_eq!(appended(Handler::replace_values()), "[1,1,2]");
+    assert_eq!(appended(Handler::first_wins()), "[1,1,2]");
+}
+
+#[test]
+fn handlers_that_a_schema_refuses() {
+    let refuse = |key: Value| run(&json!({"a": key}), "");
+    let texts = [
+        json!({"type": "string", "handler": "merge_lists"}),
+        json!({"type": "string", "handler": "sum"}),
+        json!({"type": "array", "handler": "max"}),
+        json!({"type": "array", "handler": "merge_maps"}),
+        json!({"type": "array", "handler": "keep_last(0)"}),
+    ];
+    expect![[r#"
+        no schema! the schema has faults: at a: handler merge_lists needs a type that allows list, and this one is string
+        no schema! the schema has faults: at a: handler sum needs a type that allows number, and this one is string
+        no schema! the schema has faults: at a: handler max needs a type that allows number or string, and this one is list
+        no schema! the schema has faults: at a: handler merge_maps needs a type that allows object, and this one is list
+        no schema! the schema has faults: at a: handler keep_last(0) cannot be used: it would never keep anything
+    "#]]
+    .assert_eq(&texts.map(refuse).concat());
+    // It could be written down, but not read again.
+    let nameless = Schema::builder().key::<Vec<Value>>("a").handler(Handler::upsert_by("")).build();
+    expect!["the schema has faults: at a: handler upsert_by() cannot be used: it names no field"]
+        .assert_eq(&report(&nameless.unwrap_err()));
+}
+
+#[test]
+fn names() {
+    for name in
+        ["replace_values", "upsert_by(the id)", "upsert_by(a)b)", "keep_last(12)", "mine-2.0", "слить"]
+    {
+        let handler: Handler = name.parse().unwrap();
+        assert_eq!(handler.name(), name);
+        assert_eq!(
+            serde_json::from_str::<Handler>(&serde_json::to_string(&handler).unwrap()).unwrap(),
+            handler
+        );
+    }
+    for name in
+        ["", "2a", "a b", "upsert_by()", "keep_last(-1)", "keep_last(x)", "keep_last", "upsert_by", "a(b)"]
+    {
+        assert!(name.parse::<Handler>().is_err() || Handlers::new().with(custom(name)).is_err(), "{name}");
+    }
+    assert!(Handlers::new().with(custom("sum")).is_err());
+    let twice = Handlers::new().with(custom("mine")).unwrap().with(custom("mine"));
+    assert_eq!(
+        report(&twice.unwrap_err()),
+        "the schema has faults: at handler mine: two functions are registered as handler \"mine\"",
+    );
+}
+
+fn custom(name: &str) -> Handler {
+    Handler::custom(name, |_, new| Ok(new))
+}

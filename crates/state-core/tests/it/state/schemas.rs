@@ -1,0 +1,173 @@
+//! Schemas: how they are declared, what they refuse, and that all faults are told at once.
+
+use expect_test::{Expect, expect};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stepfold_state_core::state::{Handler, KeySchema, Schema, SchemaBuilder};
+
+use super::report;
+
+/// Each key with its handler, default and description; or why there is no schema.
+fn check(builder: SchemaBuilder, expected: Expect) {
+    let text = match builder.build() {
+        Ok(schema) => table(&schema),
+        Err(error) => report(&error),
+    };
+    expected.assert_eq(&text);
+}
+
+pub(super) fn table(schema: &Schema) -> String {
+    let mut lines = String::new();
+    for key in schema.keys() {
+        lines += &format!("{}: {}", key.name(), key.handler());
+        if let Some(default) = key.default() {
+            lines += &format!(", default {default}");
+        }
+        if let Some(description) = key.description() {
+            lines += &format!(" - {description}");
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
+#[test]
+fn all_faults_at_once() {
+    check(
+        Schema::builder()
+            .description("of nothing")
+            .key::<String>("usr:a")
+            .key::<String>("steps")
+            .key::<String>("twice")
+            .key::<i64>("twice")
+            .key::<String>("text")
+            .handler(Handler::sum())
+            .key_schema("typo", json!("strnig"))
+            .key_schema("never", json!(false))
+            .key_schema("shape", json!({"type": {"a": 1}}))
+            .key::<u8>("small")
+            .default(-1)
+            .key::<String>("")
+            .fields::<i64>(),
+        // Which faults print is bounded; all are there.
+        expect![[r#"
+            the schema has faults: at description: stands before the first key; at i64: is no struct with named fields; at usr:a: the prefix before ':' is none of app:, user:, temp:; at steps: the name is reserved for what the outcome of a run reports; at twice: the key is declared twice; at text: handler sum needs a type that allows number, and this one is string; at typo: the type is no valid JSON Schema: "strnig" is no type; the types are null, boolean, integer, number, string, array, object; at never: the type is no valid JSON Schema: no value fits it; and 3 more"#]],
+    );
+}
+
+#[test]
+fn of_a_struct() {
+    #[derive(JsonSchema, Deserialize)]
+    #[expect(dead_code, reason = "only its shape is read")]
+    struct Research {
+        /// The question.
+        query: String,
+        #[serde(rename = "user:name", default)]
+        name: Option<String>,
+        #[schemars(extend("x-handler" = "sum"))]
+        #[serde(default)]
+        visits: u64,
+        #[serde(default)]
+        notes: Vec<Note>,
+        parent: Option<Box<Note>>,
+        position: (f64, f64),
+    }
+    // schemars takes over a default only from a type that can be written.
+    #[derive(JsonSchema, Serialize, Deserialize)]
+    struct Note {
+        text: String,
+        replies: Vec<Note>,
+    }
+    // Fields are in their order only with the feature `preserve_order`.
+    let schema = Schema::builder().fields::<Research>().key::<bool>("auto").build().unwrap();
+    let table = table(&schema);
+    let mut lines: Vec<&str> = table.lines().collect();
+    lines.sort_unstable();
+    expect![[r#"
+        auto: replace_values
+        notes: merge_lists, default []
+        parent: replace_values
+        position: replace_values
+        query: replace_values - The question.
+        user:name: replace_values, default null
+        visits: sum, default 0"#]]
+    .assert_eq(&lines.join("\n"));
+    let mut state = stepfold_state_core::state::State::new(&schema);
+    state.set("notes", json!({"text": "a", "replies": [{"text": "b", "replies": []}]})).unwrap();
+    let wrong = state.set("notes", json!([{"text": "a", "replies": [{"text": 1, "replies": []}]}]));
+    if cfg!(feature = "validation") {
+        expect![[r#"key "notes" holds list of object, which this value is not: at $[0].replies[0].text: expected string, found integer"#]]
+            .assert_eq(&report(&wrong.unwrap_err()));
+    }
+}
+
+#[test]
+fn of_a_struct_with_faults() {
+    #[derive(JsonSchema)]
+    #[expect(dead_code, reason = "only its shape is read")]
+    struct Odd {
+        #[schemars(extend("x-handler" = 5))]
+        number: u64,
+        #[schemars(extend("x-handler" = "keep last"))]
+        spaces: Vec<u64>,
+        #[schemars(extend("x-handler" = "merge_maps"))]
+        list: Vec<u64>,
+    }
+    check(
+        Schema::builder().fields::<Odd>(),
+        expect![[
+            r#"the schema has faults: at number: the x-handler of a field is a handler's name, a string; at spaces: no handler is named "keep last"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins; at list: handler merge_maps needs a type that allows object, and this one is list of integer"#
+        ]],
+    );
+}
+
+#[test]
+fn order_of_declaration_is_kept() {
+    let names = ["b", "a", "ü", "user:c", "0"];
+    let mut builder = Schema::builder();
+    for name in names {
+        builder = builder.key_schema(name, json!(["string", "null"]));
+    }
+    let schema = builder.build().unwrap();
+    let json = serde_json::to_string(&schema).unwrap();
+    let read = Schema::from_json(&json, &super::handlers()).unwrap();
+    assert_eq!(read.keys().map(KeySchema::name).collect::<Vec<_>>(), names);
+    assert_eq!(read, schema);
+}
+
+#[test]
+#[cfg(feature = "validation")]
+fn a_type_that_no_library_understands() {
+    check(
+        Schema::builder().key_schema("a", json!({"type": "string", "pattern": "("})),
+        expect![[r#"the schema has faults: at a: the type is no valid JSON Schema: "(" is not a "regex""#]],
+    );
+    check(
+        Schema::builder().key_schema("a", json!({"type": "array", "items": {"$ref": "#/$defs/none"}})),
+        expect![
+            "the schema has faults: at a: the type is no valid JSON Schema: Pointer '/$defs/none' does not exist"
+        ],
+    );
+    check(
+        Schema::builder().key_schema("a", json!({"type": "array", "items": {"type": "strnig"}})),
+        expect![[
+            r#"the schema has faults: at a: the type is no valid JSON Schema: "strnig" is not valid under any of the schemas listed in the 'anyOf' keyword"#
+        ]],
+    );
+}
+
+#[test]
+fn alternatives_that_are_lists() {
+    let either = json!({"anyOf": [
+        {"type": "array", "items": {"type": "string"}}, {"type": "array", "items": {"type": "integer"}},
+    ]});
+    let result: Value = json!({"a": {"type": either}});
+    let last = if cfg!(feature = "validation") {
+        "a = [\"x\"] ! key \"a\" holds list, which this value is not: at $: value is not valid under any of the \
+         schemas listed in the 'anyOf' keyword\na: [1,2]\n"
+    } else {
+        "a: [1,2,\"x\"]\n"
+    };
+    assert_eq!(super::run(&result, "a = [1]\na = [2]\na = [\"x\"]"), last);
+}
