@@ -1,7 +1,6 @@
 //! The nouns of stateful LLM agents: messages, transcripts, schema'd state, deltas.
 //!
-//! This is the foot of [stepfold](https://crates.io/crates/stepfold), a runtime in which *an agent run is a
-//! fold over committed steps*. Here is what is folded: pure data that can be kept, compared, stored and
+//! This is the foot of stepfold, a runtime in which *an agent run is a fold over committed steps*. Here is what is folded: pure data that can be kept, compared, stored and
 //! read again. Take this crate alone to write a chat model (implement [`chat::ChatModel`]), a store, or a
 //! tool; take the facade `stepfold` for agents.
 //!
@@ -81,8 +80,8 @@
 //! # Features
 //!
 //! - `validation`: check values against their whole JSON Schema, with a path for each fault. Without it a
-//!   declared type is still checked: by `serde` where the key was declared with a Rust type, by kind
-//!   (string, integer, list, ...) for the rest.
+//!   declared type is still checked: by `serde` where the key was declared with a Rust type
+//!   ([`key`](state::SchemaBuilder::key)), by kind (string, integer, list, ...) for the rest.
 //! - `preserve_order`: keep the order in which the fields of JSON objects were written.
 
 pub mod chat;

@@ -175,11 +175,8 @@ impl<T: Clone> List<T> {
             },
             None => item,
         };
-        self.make_room(position);
-        if let Some(slot) = self.free_slot(position) {
-            let _ = slot.set(item);
-            self.end += 1;
-        }
+        self.push_in_own_chunk(position, item);
+        self.end += 1;
     }
 
     /// Replaces the item at `index`. Copies one chunk and the path to it: O(64), at any length.
@@ -221,15 +218,17 @@ impl<T: Clone> List<T> {
         node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
     }
 
-    /// Gives `position` a chunk with a free slot: a new chunk, a larger copy, or our own copy of a
-    /// chunk whose slot a clone has taken.
-    fn make_room(&mut self, position: usize) {
+    /// Puts the item into a chunk of our own: a new one, a larger copy, or a copy of one whose slot a clone
+    /// has taken. The item is in it before the chunk is: a clone on another thread may find the chunk at
+    /// once, and a free slot in it would be its to take.
+    fn push_in_own_chunk(&mut self, position: usize, item: T) {
         let offset = position % WIDTH;
         let capacity = capacity_for(offset, position < WIDTH);
         let chunk = match offset {
             0 => Slots::with_capacity(capacity),
             _ => self.chunk(position).copied(offset, capacity),
         };
+        let _ = chunk.0[offset].set(item);
         self.put_chunk(position, Arc::new(chunk));
     }
 
@@ -529,6 +528,30 @@ mod tests {
         for (thread, list) in (0_u32..).zip(&grown) {
             let expected = (0..100).chain((0..500).map(|item| thread * 1_000 + item));
             assert!(list.iter().copied().eq(expected));
+        }
+    }
+
+    #[test]
+    fn two_threads_pushing_where_a_chunk_begins_do_not_meet() {
+        for length in [0, 64, 128, 4_096] {
+            let base: List<u32> = (0..length).collect();
+            for _ in 0..if cfg!(miri) { 2 } else { 2_000 } {
+                let start = std::sync::Barrier::new(2);
+                let push = |item| {
+                    let (mut list, start) = (base.clone(), &start);
+                    move || {
+                        start.wait();
+                        list.push(item);
+                        list
+                    }
+                };
+                let (left, right) = std::thread::scope(|scope| {
+                    let other = scope.spawn(push(1));
+                    let left = push(2)();
+                    (left, other.join().unwrap())
+                });
+                assert_eq!((left.last(), right.last()), (Some(&2), Some(&1)), "at {length} items");
+            }
         }
     }
 

@@ -261,6 +261,8 @@ pub struct ReplyBuilder {
     parts: Vec<Draft>,
     /// The part that the last chunk was about.
     current: Option<usize>,
+    /// The kind of a part that was begun with empty text, and so is not there yet.
+    announced: Option<Prose>,
     extras: Extras,
     usage: Usage,
     id: Option<String>,
@@ -345,8 +347,14 @@ impl ReplyBuilder {
 
     /// Adds to the last part if it is of this kind and was not closed by extras, else begins a part.
     fn prose(&mut self, kind: Prose, more: String) {
+        self.announced = None;
         match self.parts.last_mut() {
-            _ if more.is_empty() => {}
+            // Nothing yet; but extras that come next are about a part of this kind.
+            last if more.is_empty() => {
+                let goes_on = last
+                    .is_some_and(|last| matches!(last.content, DraftContent::Prose(last, _) if last == kind));
+                self.announced = (!goes_on).then_some(kind);
+            }
             Some(Draft { content: DraftContent::Prose(last_kind, text), extras })
                 if *last_kind == kind && extras.is_empty() =>
             {
@@ -359,10 +367,11 @@ impl ReplyBuilder {
 
     fn call(&mut self, chunk: ToolCallChunk) {
         let belongs = |draft: &Draft| match &draft.content {
-            DraftContent::Call(call) => call.index == chunk.index,
+            DraftContent::Call(call) => call.index == chunk.index && !has_another_id(call, &chunk),
             _ => false,
         };
         let position = self.parts.iter().rposition(belongs);
+        self.announced = None;
         let call = position.and_then(|position| match &mut self.parts[position].content {
             DraftContent::Call(call) if !is_another(call, &chunk) => Some(call),
             _ => None,
@@ -382,9 +391,10 @@ impl ReplyBuilder {
     }
 
     fn part_extras(&mut self, more: &Extras) {
-        if self.current.is_none() {
+        let announced = self.announced.or(self.current.is_none().then_some(Prose::Text));
+        if let Some(kind) = announced {
             // A provider may sign a part that has no text.
-            self.draft(DraftContent::Prose(Prose::Text, String::new()), Extras::new());
+            self.draft(DraftContent::Prose(kind, String::new()), Extras::new());
         }
         if let Some(draft) = self.current.and_then(|current| self.parts.get_mut(current)) {
             extend(&mut draft.extras, more);
@@ -392,6 +402,7 @@ impl ReplyBuilder {
     }
 
     fn draft(&mut self, content: DraftContent, extras: Extras) {
+        self.announced = None;
         self.current = Some(self.parts.len());
         self.parts.push(Draft { content, extras });
     }
@@ -423,9 +434,20 @@ impl Draft {
     }
 }
 
-/// Whether the chunk begins another call at an index that is taken: some servers number every call 0.
-fn is_another(call: &ToolCallChunk, chunk: &ToolCallChunk) -> bool {
+/// Whether the chunk is of another call at the same index: some servers number every call 0.
+fn has_another_id(call: &ToolCallChunk, chunk: &ToolCallChunk) -> bool {
     is_known(call.id.as_ref()) && is_known(chunk.id.as_ref()) && call.id != chunk.id
+}
+
+/// Whether the chunk begins another call at an index that is taken, told without ids: a name appears that
+/// is another one, or that comes again after complete arguments.
+fn is_another(call: &ToolCallChunk, chunk: &ToolCallChunk) -> bool {
+    let has_same_id = is_known(chunk.id.as_ref()) && call.id == chunk.id;
+    if has_same_id || !is_known(call.name.as_ref()) || !is_known(chunk.name.as_ref()) {
+        return false;
+    }
+    let is_complete = || serde_json::from_str::<serde_json::Map<_, _>>(&call.arguments).is_ok();
+    call.name != chunk.name || is_complete()
 }
 
 fn is_known(text: Option<&String>) -> bool {

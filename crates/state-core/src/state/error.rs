@@ -273,7 +273,11 @@ pub(crate) fn without_values(error: &serde_json::Error) -> serde_json::Error {
             Some(kind) => format!("expected {expected}, found {kind}{position}"),
             None => format!("expected {expected}{position}"),
         },
-        None => format!("{text}{position}"),
+        // ``unknown field `secret`, there are no fields`` names what was found before the comma.
+        None => match text.split_once(", there are no ") {
+            Some((_, none)) => format!("found something where there are no {none}{position}"),
+            None => format!("{text}{position}"),
+        },
     };
     serde_json::Error::custom(masked)
 }

@@ -211,6 +211,17 @@ impl Handler {
         }
     }
 
+    /// Why there is no function to register, if so.
+    fn fault_of_function(&self) -> Option<String> {
+        match &self.0 {
+            Rule::Custom(Custom { merge: Some(_), .. }) => None,
+            Rule::Custom(_) => {
+                Some("it is only a name; make it with `Handler::custom` and its function".to_owned())
+            }
+            _ => Some("it is built in, and known without being registered".to_owned()),
+        }
+    }
+
     /// The default for a declared type: `merge_lists` for arrays that can grow (or null), else
     /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {
@@ -370,7 +381,7 @@ impl Handlers {
     /// [`StateError::InvalidSchema`] when its name is not valid, or taken by another function.
     #[expect(clippy::needless_pass_by_value, reason = "a handler is made where it is registered")]
     pub fn with(mut self, handler: Handler) -> Result<Self, StateError> {
-        match self.register(&handler) {
+        match handler.fault_of_function().map_or_else(|| self.register(&handler), Err) {
             Ok(()) => Ok(self),
             Err(message) => Err(StateError::InvalidSchema {
                 faults: Fault::new(format!("handler {handler}"), message).into(),

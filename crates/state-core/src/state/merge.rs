@@ -65,6 +65,12 @@ impl Merge<'_> {
             {
                 self.check_whole(&incoming)?;
             }
+            // Where null is a value of the type it still is no number, and the fold would fail for it.
+            Rule::Sum | Rule::Max | Rule::Min if incoming.is_null() => {
+                return Err(self.failed(
+                    "null can be neither added nor compared; write it with replace_values".to_owned(),
+                ));
+            }
             Rule::MergeMaps if !incoming.is_object() => {
                 return Err(self.failed(format!("expected an object, found {}", Kinds::of_value(&incoming))));
             }

@@ -26,7 +26,7 @@ use super::key::{Key, WriteKey, encode, fault_of};
 use super::merge::Merge;
 use super::state::Cells;
 use super::stored::{StoredKey, StoredSchema};
-use super::types::{DecodeCheck, ValueType};
+use super::types::{DecodeCheck, ValueType, standalone};
 use super::value::Cell;
 use crate::chat::Message;
 
@@ -399,13 +399,13 @@ impl SchemaBuilder {
     /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs may be joined.
     pub fn fields<T: JsonSchema>(mut self) -> Self {
         let mut schema = json_schema_of::<T>();
-        let shared = schema.get("$defs").cloned();
+        let whole = schema.clone();
         let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
             self.faults.push(Fault::new(std::any::type_name::<T>(), "is no struct with named fields"));
             return self;
         };
         for (name, field) in fields {
-            match draft_of_field(name, field, shared.as_ref()) {
+            match draft_of_field(name, field, &whole) {
                 Ok(draft) => self.keys.push(draft),
                 Err(fault) => self.faults.push(fault),
             }
@@ -578,7 +578,7 @@ fn undeclared_key() -> KeySchema {
 }
 
 /// A key from a field's schema: what is said to us is taken out of it, the type stays.
-fn draft_of_field(name: String, mut field: Value, shared: Option<&Value>) -> Result<Draft, Fault> {
+fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft, Fault> {
     let mut take = |extension: &str| field.as_object_mut().and_then(|fields| fields.remove(extension));
     let (handler, description, default) = (take(HANDLER_EXTENSION), take("description"), take("default"));
     let handler = match handler {
@@ -589,11 +589,8 @@ fn draft_of_field(name: String, mut field: Value, shared: Option<&Value>) -> Res
         },
         Some(_) => return Err(Fault::new(name, "the x-handler of a field is a handler's name, a string")),
     };
-    if let (Some(fields), Some(shared)) = (field.as_object_mut(), shared) {
-        fields.insert("$defs".to_owned(), shared.clone());
-    }
     let description = description.and_then(|text| text.as_str().map(str::to_owned));
-    Ok(Draft { handler, description, default, ..Draft::new(name, field) })
+    Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
 }
 
 pub(crate) fn json_schema_of<T: JsonSchema>() -> Value {

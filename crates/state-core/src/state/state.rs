@@ -150,7 +150,9 @@ impl State {
 
     /// Merges a value into a key by the key's own handler.
     ///
-    /// For `messages`, the value is a message or a list of messages, which are appended.
+    /// List handlers take a value that is no list as one item, and an absent or null current value as an
+    /// empty list; a new null is an item only where items may be null. `replace_values` stores a null where
+    /// the type allows it. For `messages`, the value is a message or a list of messages, which are appended.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`]; [`StateError::WrongType`] with the JSON path of each fault;

@@ -46,7 +46,7 @@ pub struct ValueType {
 pub(crate) type DecodeCheck = fn(&Value) -> Result<(), String>;
 
 impl ValueType {
-    /// Prepares `schema`. `decodes` is asked where the crate is built without `validation`.
+    /// Prepares `schema`. What fits it is then shown to `decodes`, too.
     pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
@@ -214,12 +214,45 @@ impl Shape {
         if let Some(item) = array.get("items") {
             items.insert("items".to_owned(), item.clone());
         }
-        for shared in ["$schema", "$defs", "definitions"] {
-            if let Some(definitions) = schema.get(shared) {
-                items.insert(shared.to_owned(), definitions.clone());
-            }
+        Some(standalone(Value::Object(items), schema))
+    }
+}
+
+/// A part of a schema as a schema of its own: its references into the whole lead to a copy of that.
+pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
+    if redirect(&mut part) {
+        let mut copy = whole.clone();
+        redirect(&mut copy);
+        if let Some(fields) = part.as_object_mut() {
+            fields.insert("$defs".to_owned(), json!({ "whole": copy }));
         }
-        Some(Value::Object(items))
+    }
+    part
+}
+
+/// Leads all references to the root to `$defs/whole`. Whether there are any.
+fn redirect(schema: &mut Value) -> bool {
+    match schema {
+        Value::Object(fields) => {
+            let mut found = false;
+            for (name, value) in fields.iter_mut() {
+                match value {
+                    Value::String(target)
+                        if name == "$ref" && (target == "#" || target.starts_with("#/")) =>
+                    {
+                        target.insert_str(1, "/$defs/whole");
+                        found = true;
+                    }
+                    // These hold values, not schemas.
+                    _ if matches!(name.as_str(), "default" | "const" | "enum" | "examples") => {}
+                    value => found |= redirect(value),
+                }
+            }
+            found
+        }
+        // All of them, not only up to the first that has one.
+        Value::Array(items) => items.iter_mut().filter_map(|item| redirect(item).then_some(())).count() > 0,
+        _ => false,
     }
 }
 
@@ -420,77 +453,68 @@ fn wrong_kind(expected: Kinds, found: &Value) -> Fault {
     Fault::new("$", format!("expected {expected}, found {}", Kinds::of_value(found)))
 }
 
-/// Checks values against one schema: first their kind, then whatever else the schema says.
+/// Checks values against one schema: first their kind, then whatever else the schema says, then whether the
+/// typed reader can read them, where there is one: JSON Schema does not know the range of an `i64`.
 struct Checker {
     kinds: Kinds,
-    #[cfg(feature = "validation")]
-    rules: Option<jsonschema::Validator>,
-    #[cfg(not(feature = "validation"))]
     rules: Option<Rules>,
-}
-
-/// What can be checked without a JSON Schema library: the kind of each item of a list, and all by the
-/// typed reader where there is one.
-#[cfg(not(feature = "validation"))]
-struct Rules {
-    items: Kinds,
     decodes: Option<DecodeCheck>,
 }
 
+#[cfg(feature = "validation")]
+type Rules = jsonschema::Validator;
+/// Without a JSON Schema library: the kinds of the items of a list.
+#[cfg(not(feature = "validation"))]
+type Rules = Kinds;
+
 impl Checker {
+    fn new(schema: &Value, kinds: Kinds, decodes: Option<DecodeCheck>) -> Result<Self, String> {
+        if !says_more_than_kinds(schema) {
+            return Ok(Checker::of_kinds(kinds));
+        }
+        Ok(Checker { kinds, rules: Some(compile(schema)?), decodes })
+    }
+
     fn of_kinds(kinds: Kinds) -> Self {
-        Checker { kinds, rules: None }
+        Checker { kinds, rules: None, decodes: None }
     }
 
     fn check(&self, value: &Value) -> Result<(), Faults> {
         if !self.kinds.contains(Kinds::of_value(value)) {
             return Err(wrong_kind(self.kinds, value).into());
         }
-        match &self.rules {
+        if let Some(rules) = &self.rules {
+            check_rules(rules, value)?;
+        }
+        match self.decodes {
+            Some(decodes) => decodes(value).map_err(|message| Fault::new("$", message).into()),
             None => Ok(()),
-            Some(rules) => check_rules(rules, value),
         }
     }
 }
 
 #[cfg(not(feature = "validation"))]
-impl Checker {
-    #[expect(clippy::unnecessary_wraps, reason = "the twin of a function that can fail")]
-    fn new(schema: &Value, kinds: Kinds, decodes: Option<DecodeCheck>) -> Result<Self, String> {
-        let item = array_branch(schema).and_then(|array| array.get("items"));
-        let items = item.map_or(Kinds::ALL, |item| Kinds::of(schema, item, &mut { MAX_VISITS }));
-        Ok(Checker { kinds, rules: Some(Rules { items, decodes }) })
-    }
+#[expect(clippy::unnecessary_wraps, reason = "the twin of a function that can fail")]
+fn compile(schema: &Value) -> Result<Rules, String> {
+    let item = array_branch(schema).and_then(|array| array.get("items"));
+    Ok(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item, &mut { MAX_VISITS })))
 }
 
 #[cfg(not(feature = "validation"))]
-fn check_rules(rules: &Rules, value: &Value) -> Result<(), Faults> {
-    let items = value.as_array().into_iter().flatten().enumerate();
-    let faults: Faults = items
-        .filter(|(_, item)| !rules.items.contains(Kinds::of_value(item)))
-        .map(|(index, item)| Fault { path: format!("$[{index}]"), ..wrong_kind(rules.items, item) })
+fn check_rules(items: &Kinds, value: &Value) -> Result<(), Faults> {
+    let faults: Faults = value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, item)| !items.contains(Kinds::of_value(item)))
+        .map(|(index, item)| Fault { path: format!("$[{index}]"), ..wrong_kind(*items, item) })
         .take(MAX_FAULTS)
         .collect();
-    match rules.decodes {
-        _ if !faults.is_empty() => Err(faults),
-        Some(decodes) => decodes(value).map_err(|message| Fault::new("$", message).into()),
-        None => Ok(()),
-    }
-}
-
-#[cfg(feature = "validation")]
-impl Checker {
-    fn new(schema: &Value, kinds: Kinds, _: Option<DecodeCheck>) -> Result<Self, String> {
-        let mut rules = None;
-        if says_more_than_kinds(schema) {
-            rules = Some(compile(schema).map_err(|error| error.to_string())?);
-        }
-        Ok(Checker { kinds, rules })
-    }
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
 /// Whether a schema has any rule that the kind check leaves open.
-#[cfg(feature = "validation")]
 fn says_more_than_kinds(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(name, rule)| match name.as_str() {
@@ -505,10 +529,11 @@ fn says_more_than_kinds(schema: &Value) -> bool {
 }
 
 #[cfg(feature = "validation")]
-fn compile(schema: &Value) -> Result<jsonschema::Validator, jsonschema::ValidationError<'static>> {
+fn compile(schema: &Value) -> Result<Rules, String> {
     jsonschema::options()
         .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(Kinds::of_type_keyword(names)))))
         .build(schema)
+        .map_err(|error| error.to_string())
 }
 
 #[cfg(feature = "validation")]

@@ -123,6 +123,45 @@ fn tool_calls_are_assembled_by_index() {
     );
 }
 
+/// Some servers give neither ids nor indexes of their own to the calls of a reply.
+#[test]
+fn calls_at_one_index_are_told_apart() {
+    check(
+        [
+            call(0, "", "f", "{}"),
+            call(0, "", "g", ""),
+            call(0, "", "", "{\"x\": 1}"),
+            call(0, "", "g", "{\"x\": 2}"),
+            Chunk::Finished(FinishReason::ToolCalls),
+        ],
+        expect![[r#"
+            assistant: > "" f()   > "" g(x=1)   > "" g(x=2)
+            tool_calls"#]],
+    );
+    check(
+        [
+            call(0, "a", "f", "{\"x\":"),
+            call(0, "b", "g", "{\"y\":"),
+            call(0, "a", "", "1}"),
+            call(0, "b", "", "2}"),
+            Chunk::Finished(FinishReason::ToolCalls),
+        ],
+        expect![[r#"
+            assistant: > a f(x=1)   > b g(y=2)
+            tool_calls"#]],
+    );
+}
+
+#[test]
+fn a_signature_after_empty_reasoning_is_not_of_the_text_before() {
+    check(
+        [text("hi"), Chunk::Reasoning(String::new()), signed(), Chunk::Finished(FinishReason::Stop)],
+        expect![[r#"
+            assistant: "hi"   @{"reasoning": "", "extras": {"signature": "EqQB"}}
+            stop"#]],
+    );
+}
+
 #[test]
 fn extras_close_the_part_that_they_are_for() {
     check(

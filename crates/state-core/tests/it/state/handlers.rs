@@ -166,7 +166,7 @@ fn sum() {
             count = 1.5 ! key "count" holds integer, which this value is not: at $: expected integer, found fractional number
             ratio? -> 1
             ratio = 1.7e308 ! handler sum cannot merge into key "ratio": the sum is too large for a number of 64 bits
-            maybe = null ! handler sum cannot merge into key "maybe": expected a number, found null
+            maybe = null ! handler sum cannot merge into key "maybe": null can be neither added nor compared; write it with replace_values
             any = true ! handler sum cannot merge into key "any": expected a number, found boolean
             count: 0
             maybe: 3

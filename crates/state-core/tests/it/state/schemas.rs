@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_state_core::state::{Handler, KeySchema, Schema, SchemaBuilder};
+use stepfold_state_core::state::{Handler, Handlers, Key, KeySchema, Schema, SchemaBuilder, State};
 
 use super::report;
 
@@ -170,4 +170,61 @@ fn alternatives_that_are_lists() {
         "a: [1,2,\"x\"]\n"
     };
     assert_eq!(super::run(&result, "a = [1]\na = [2]\na = [\"x\"]"), last);
+}
+
+/// What refers to itself is checked at every depth, also where only new items are.
+#[test]
+fn types_that_refer_to_themselves() {
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    struct Node {
+        name: String,
+        children: Vec<Node>,
+    }
+
+    let mut state = State::new(&Schema::of::<Node>().unwrap());
+    state.set("children", json!([{"name": "a", "children": [{"name": "b", "children": []}]}])).unwrap();
+    assert_eq!(state.get("children").unwrap().len(), Some(1));
+    if cfg!(feature = "validation") {
+        let broken = json!([{"name": "a", "children": [{"name": 1, "children": []}]}]);
+        let error = state.set("children", broken).unwrap_err();
+        expect![[r#"key "children" holds list of whole, which this value is not: at $[0].children[0].name: expected string, found integer"#]]
+            .assert_eq(&error.to_string());
+    }
+}
+
+#[test]
+fn references_to_the_root_lead_there_for_new_items_too() {
+    let tree = json!({"anyOf": [{"type": "array", "items": {"$ref": "#"}}, {"type": "null"}]});
+    let mut state = State::new(&Schema::builder().key_schema("tree", tree).build().unwrap());
+    state.set("tree", json!([null, [null, []]])).unwrap();
+    assert_eq!(state.get("tree").unwrap(), json!([null, [null, []]]));
+    if cfg!(feature = "validation") {
+        assert!(state.set("tree", json!([[1]])).is_err());
+    }
+}
+
+/// JSON Schema does not know the range of an `i64` or the form of an address; the typed reader does.
+#[test]
+fn what_is_accepted_can_be_read_as_its_type() {
+    const BIG: Key<i64> = Key::new("big");
+    const ADDRESS: Key<std::net::Ipv4Addr> = Key::new("address");
+    const NUMBERS: Key<Vec<i64>> = Key::new("numbers");
+    const TOTAL: Key<i32> = Key::new("total");
+
+    let schema = Schema::builder().key(BIG).key(ADDRESS).key(NUMBERS).key(TOTAL).handler(Handler::sum());
+    let mut state = State::new(&schema.build().unwrap());
+    assert!(state.set("big", u64::MAX).is_err());
+    assert!(state.set("address", "nope").is_err());
+    assert!(state.set("numbers", json!([1, u64::MAX])).is_err());
+    state.set(TOTAL, i32::MAX).unwrap();
+    assert!(state.set(TOTAL, 1).is_err());
+    assert_eq!(state.get(TOTAL).unwrap(), Some(i32::MAX));
+    assert!(!state.has("big") && !state.has("address") && !state.has("numbers"));
+}
+
+#[test]
+fn only_functions_can_be_registered() {
+    for handler in ["join".parse().unwrap(), Handler::sum()] {
+        assert!(Handlers::new().with(handler).is_err());
+    }
 }
