@@ -170,7 +170,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )),
         Stage::Examples => examples(&plan.targets),
-        Stage::Bare => tests(plan, &["--package", "stepfold-state-core", "--lib", "--tests"]),
+        Stage::Bare => bare(plan),
     }
 }
 
@@ -214,6 +214,18 @@ fn tests(plan: &Plan, selection: &[&str]) -> Work {
         call = call.env("PROPTEST_CASES", "10000");
     }
     Work { acts: vec![Act::Cargo(call)], note }
+}
+
+/// The foot by itself, with no feature on: its type checks are others then.
+fn bare(plan: &Plan) -> Work {
+    let package = ["--package", "stepfold-state-core"];
+    let call = |before: &[&str], after: &[&str]| {
+        Act::Cargo(CargoCall::new(before.iter().chain(&package).chain(after).copied()))
+    };
+    let mut work = tests(plan, &["--package", "stepfold-state-core", "--lib", "--tests"]);
+    work.acts.insert(0, call(&["clippy"], &["--all-targets", "--", "-D", "warnings"]));
+    work.acts.insert(1, call(&["test", "--doc"], &[]));
+    work
 }
 
 fn examples(targets: &[Target]) -> Work {
@@ -317,6 +329,8 @@ mod tests {
                     cargo run --quiet --package stepfold --all-features --example tour
                     cargo run --quiet --package stepfold-examples --all-features --example chat
                 bare
+                    cargo clippy --package stepfold-state-core --all-targets -- -D warnings
+                    cargo test --doc --package stepfold-state-core
                     PROPTEST_CASES='10000' cargo nextest run --package stepfold-state-core --lib --tests
             "#]],
         );
@@ -350,6 +364,8 @@ mod tests {
                     cargo run --quiet --package stepfold-examples --all-features --example tour
                 bare
                     # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
+                    cargo clippy --package stepfold-state-core --all-targets -- -D warnings
+                    cargo test --doc --package stepfold-state-core
                     cargo test --package stepfold-state-core --lib --tests
             "#]],
         );

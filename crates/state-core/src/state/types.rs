@@ -501,6 +501,7 @@ fn compile(schema: &Value) -> Result<Rules, String> {
 }
 
 #[cfg(not(feature = "validation"))]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the twin of a function that takes a validator")]
 fn check_rules(items: &Kinds, value: &Value) -> Result<(), Faults> {
     let faults: Faults = value
         .as_array()
