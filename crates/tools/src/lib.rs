@@ -1,3 +1,118 @@
 //! What a model may do: typed tools, bound to shared state, run safely in parallel.
 //!
-//! This layer is filled by a later part of the plan; see `docs/status.md`. It never sees a session.
+//! # The tour
+//!
+//! A [`Tool`] is a typed function with a name and a description. Its parameters are
+//! [extractors](Extract): [`Args`] for the arguments (the JSON Schema is made from their type),
+//! [`FromState`] for a typed read of the state, [`StateWriter`] for writes, [`Resource`] for things of the
+//! application, [`ToolContext`] for the rest. Bindings connect it with the state instead: a parameter fed
+//! from a key, a field of the result written to a key.
+//!
+//! [`Tools`] are what a model may use at one step; a [`Toolset`] is where they come from. An
+//! [`Invocation`] runs the calls of a reply; each has one [`Outcome`]; [`settle`] folds their writes into
+//! the state, in call order.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//! use serde_json::{Value, json};
+//! use stepfold_state_core::chat::ToolCall;
+//! use stepfold_state_core::state::{Schema, State};
+//! use stepfold_tools::{Args, Effect, Invocation, InvokeOptions, Resources, Tool, ToolError, Tools, settle};
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Search {
+//!     /// What to look for.
+//!     query: String,
+//!     user_context: Option<String>,
+//! }
+//!
+//! async fn search(Args(search): Args<Search>) -> Result<Value, ToolError> {
+//!     let user = search.user_context.unwrap_or_else(|| "nobody".to_owned());
+//!     Ok(json!({"results": [format!("{} for {user}", search.query)]}))
+//! }
+//!
+//! // The model sees `query`; `user_context` comes from the state, and only from there.
+//! let tool = Tool::new("search", "Searches the documents.", search)
+//!     .effect(Effect::Pure)
+//!     .input_from_state("user_name", "user_context")
+//!     .output_to_state("search_results", "results")
+//!     .build()?;
+//!
+//! // A binding to a key that the schema lacks is refused here, not in production.
+//! let schema = Schema::builder().key::<String>("user_name").key::<Vec<String>>("search_results").build()?;
+//! tool.check(&schema, &Resources::new())?;
+//!
+//! let mut state = State::with_values(&schema, json!({"user_name": "Alice"}))?;
+//! let calls = vec![ToolCall::new("c1", "search", json!({"query": "stalls"}))];
+//! let tools = Tools::of([tool])?;
+//! let options = InvokeOptions::scoped("session/invocation/step");
+//! let mut done = Invocation::new(&tools, state.snapshot(), calls, options).finish().await;
+//! settle(&mut state, &mut done.outcomes);
+//!
+//! assert_eq!(done.outcomes[0].result.text(), r#"{"results":["stalls for Alice"]}"#);
+//! assert_eq!(state.get("search_results").unwrap(), json!(["stalls for Alice"]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # What holds
+//!
+//! - Every call has exactly one outcome, in call order, whatever the tool does: return, fail, panic, hang.
+//! - The same outcomes give the same state, in whatever order the tools finished. Writes are merged by the
+//!   schema's handlers at the end of the step, so parallel tools lose no update.
+//! - Arguments are checked before the function runs, and all their faults told at once. No error text shows
+//!   what came from the state.
+//! - A call that reads what an earlier call of the reply writes runs after it; calls that replace one value
+//!   keep their order; all others run together, within [`Limits`].
+//! - Nothing starts before it was [announced](CallEvent::Starting), so that a record can be kept of it.
+//!
+//! # What is absent
+//!
+//! There is no loop and no model here, and a tool never sees a session. Who approves a call is asked by the
+//! loop; this crate carries the [rule](Approval).
+//!
+//! # Features
+//!
+//! - `macros` (default): the attribute `#[tool]`.
+//! - `validation`: check arguments against their whole JSON Schema. Without it their kind is checked, and typed
+//!   arguments are read by `serde`.
+//! - `search`: a toolset that offers a search over hundreds of tools.
+
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private;
+mod binding;
+mod context;
+mod error;
+mod extract;
+mod function;
+mod invoke;
+mod policy;
+mod schema;
+mod tool;
+mod toolset;
+
+pub use stepfold_state_core as state_core;
+pub use tokio_util::sync::CancellationToken;
+
+pub use crate::binding::{ResultText, Source};
+pub use crate::context::{Resources, ToolContext, WriteError};
+pub use crate::error::{BuildError, ToolError, ToolsetError};
+pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey, StateWriter};
+pub use crate::function::{Parameters, ToolFunction, ToolReturn};
+pub use crate::invoke::{
+    CallEvent, Failure, FatalError, Invocation, InvokeOptions, Limits, Offload, Outcome, Outcomes, Overflow,
+    Status, settle, with_unique_call_ids,
+};
+pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
+pub use crate::tool::{Tool, ToolBuilder};
+#[cfg(feature = "search")]
+pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};
+pub use crate::toolset::{ToolSource, Tools, Toolset};
+
+#[cfg(feature = "macros")]
+#[doc = include_str!("../docs/tool_macro.md")]
+#[doc(inline)]
+pub use stepfold_tools_macros::tool;

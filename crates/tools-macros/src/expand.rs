@@ -1,0 +1,281 @@
+//! The expansion: the function as it was, and beside it one that starts the tool.
+//!
+//! All that is generated stands inside that second function, so no name but its own is added to the user's
+//! module, and the types of the parameters mean there what they mean in the signature.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Attribute, Ident, Item, ItemFn, LitStr, Path, ReturnType, Safety, Signature};
+
+use crate::docs;
+use crate::faults::Faults;
+use crate::host;
+use crate::options::Options;
+use crate::parameter::{self, Argument, DefaultValue, Extractor, Parameter};
+
+/// Expands `#[tool(options)] item`.
+pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
+    let mut function = match parse_function(item) {
+        Ok(function) => function,
+        Err(error) => {
+            let error = error.into_compile_error();
+            return quote!(#error #item);
+        }
+    };
+    let mut faults = Faults::default();
+    let options = faults.keep(syn::parse2::<Options>(options));
+    check_signature(&function.sig, &mut faults);
+    let parameters = parameter::take(&mut function.sig.inputs, &mut faults);
+    let description = description(&function, options.as_ref(), &mut faults);
+    // The function stays in any case, so that its callers do not fail too.
+    match (faults.into_error(), options) {
+        (None, Some(options)) => {
+            let companion = Companion::new(&function, &options, &parameters, description).tokens();
+            quote! {
+                // Arguments are owned and the choice of `async` says where the tool runs, whatever the body does.
+                #[allow(clippy::needless_pass_by_value, clippy::unused_async)]
+                #function
+                #companion
+            }
+        }
+        (error, _) => {
+            let error = error.map(syn::Error::into_compile_error);
+            quote!(#error #function)
+        }
+    }
+}
+
+fn parse_function(item: &TokenStream) -> syn::Result<ItemFn> {
+    let error = match syn::parse2(item.clone()) {
+        Ok(function) => return Ok(function),
+        Err(error) => error,
+    };
+    match syn::parse2::<Item>(item.clone()) {
+        Ok(item) => {
+            Err(syn::Error::new_spanned(item, "`#[tool]` makes a tool of a function, and this is none"))
+        }
+        Err(_) => Err(error),
+    }
+}
+
+fn check_signature(signature: &Signature, faults: &mut Faults) {
+    if !signature.generics.params.is_empty() {
+        faults
+            .at(&signature.generics, "a tool has one JSON Schema, so its function has no generic parameters");
+    }
+    if let Safety::Unsafe(word) = &signature.safety {
+        faults.at(word, "a model decides when a tool is called, so it cannot be unsafe to call");
+    }
+    if let Some(dots) = &signature.variadic {
+        faults.at(dots, "a tool has a fixed list of parameters");
+    }
+}
+
+/// What the model reads of the tool.
+fn description(function: &ItemFn, options: Option<&Options>, faults: &mut Faults) -> LitStr {
+    let name = &function.sig.ident;
+    if let Some(description) = options.and_then(|options| options.description.clone()) {
+        return description;
+    }
+    let text = docs::description(&function.attrs);
+    // Options that could not be read may have had one.
+    if text.is_empty() && options.is_some() {
+        let message = "a tool needs a description: write a doc comment that tells the model what the tool does and \
+            when to use it, or give `description = \"..\"`";
+        faults.at(name, message);
+    }
+    LitStr::new(&text, name.span())
+}
+
+/// The function that starts the tool.
+struct Companion<'a> {
+    function: &'a ItemFn,
+    options: &'a Options,
+    parameters: &'a [Parameter],
+    description: LitStr,
+    host: Path,
+}
+
+impl<'a> Companion<'a> {
+    fn new(
+        function: &'a ItemFn,
+        options: &'a Options,
+        parameters: &'a [Parameter],
+        description: LitStr,
+    ) -> Self {
+        let host = options.host.clone().unwrap_or_else(host::path);
+        Companion { function, options, parameters, description, host }
+    }
+
+    fn tokens(&self) -> TokenStream {
+        let Companion { function, options, description, host, .. } = self;
+        let (name, visibility) = (&function.sig.ident, &function.vis);
+        let companion = format_ident!("{}_tool", name.unraw(), span = name.span());
+        let tool_name =
+            options.name.clone().unwrap_or_else(|| LitStr::new(&name.unraw().to_string(), name.span()));
+        let doc = format!("Starts the tool that calls [`{name}`]; `.build()` checks it.");
+        let conditions = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+        let constructor = if function.sig.asyncness.is_some() { quote!(new) } else { quote!(blocking) };
+        let (assertions, arguments, closure) = (self.assertions(), self.arguments(), self.closure());
+        let calls = options.calls.iter().map(|call| call.tokens(host));
+        let feeds = self.feeds();
+        quote! {
+            #(#conditions)*
+            #[doc = #doc]
+            #visibility fn #companion() -> #host::ToolBuilder {
+                #arguments
+                #assertions
+                #host::Tool::#constructor(#tool_name, #description, #closure) #(#feeds)* #(#calls)*
+            }
+        }
+    }
+
+    fn plain_arguments(&self) -> impl Iterator<Item = &'a Argument> {
+        self.parameters.iter().filter_map(|parameter| match parameter {
+            Parameter::Argument(argument) => Some(&**argument),
+            Parameter::Extractor(_) => None,
+        })
+    }
+
+    /// One line for each parameter, so that the compiler's error about a type points at that parameter.
+    fn assertions(&self) -> TokenStream {
+        let private = self.private();
+        let lines = self.parameters.iter().map(|parameter| match parameter {
+            Parameter::Argument(argument) => {
+                let ty = &argument.ty;
+                quote_spanned!(ty.span()=> #private::argument::<#ty>();)
+            }
+            Parameter::Extractor(Extractor { ty, .. }) => {
+                quote_spanned!(ty.span()=> #private::extractor::<#ty>();)
+            }
+        });
+        quote!(#(#lines)*)
+    }
+
+    /// The struct of the arguments, if there are any.
+    fn arguments(&self) -> Option<TokenStream> {
+        self.plain_arguments().next()?;
+        let private = self.private();
+        let (serde, schemars) = (text(&quote!(#private::serde)), text(&quote!(#private::schemars)));
+        let name = arguments_name();
+        let fields = self.plain_arguments().map(|argument| {
+            let Argument { name, ty, attributes, default, .. } = argument;
+            let default = default.as_ref().map(|default| default_attribute(name, default));
+            quote!(#(#attributes)* #default #name: #ty)
+        });
+        let defaults = self.plain_arguments().filter_map(default_function);
+        Some(quote! {
+            #[derive(#private::serde::Deserialize, #private::schemars::JsonSchema)]
+            #[serde(crate = #serde)]
+            #[schemars(crate = #schemars)]
+            struct #name { #(#fields),* }
+            #(#defaults)*
+        })
+    }
+
+    /// What the tool calls: a closure of extractors, which hands their parts to the function.
+    fn closure(&self) -> TokenStream {
+        let Companion { function, host, .. } = self;
+        let private = self.private();
+        // These names cannot meet those of the user.
+        let arguments = Ident::new("arguments", Span::mixed_site());
+        let extracted = |index: usize| format_ident!("extracted{index}", span = Span::mixed_site());
+        let ty = arguments_name();
+        let all = self.plain_arguments().next().map(|_| quote!(#host::Args(#arguments): #host::Args<#ty>));
+        let others = self.parameters.iter().enumerate().filter_map(|(index, parameter)| {
+            let Parameter::Extractor(Extractor { ty, .. }) = parameter else { return None };
+            let name = extracted(index);
+            Some(quote!(#name: #ty))
+        });
+        let parameters = all.into_iter().chain(others);
+        let passed = self.parameters.iter().enumerate().map(|(index, parameter)| match parameter {
+            Parameter::Argument(argument) => {
+                let name = &argument.name;
+                quote!(#arguments.#name)
+            }
+            Parameter::Extractor(Extractor { is_lent, .. }) => {
+                let (lend, name) = (is_lent.then(|| quote!(&)), extracted(index));
+                quote!(#lend #name)
+            }
+        });
+        let name = &function.sig.ident;
+        let call = quote!(#name(#(#passed),*));
+        if function.sig.asyncness.is_none() {
+            let outcome = self.outcome(&call);
+            return quote!(move |#(#parameters),*| { #outcome });
+        }
+        let outcome = self.outcome(&quote!(#call.await));
+        let future = Ident::new("__future", name.span());
+        let future = quote_spanned! {name.span()=>
+            let #future = async move { #outcome };
+            #private::future(#future)
+        };
+        quote!(move |#(#parameters),*| { #future })
+    }
+
+    /// What the function returned, as a `Result`; errors about its type point at the return type.
+    fn outcome(&self, call: &TokenStream) -> TokenStream {
+        let private = self.private();
+        let span = match &self.function.sig.output {
+            ReturnType::Type(_, ty) => ty.span(),
+            ReturnType::Default => self.function.sig.ident.span(),
+        };
+        let returned = Ident::new("__returned", span);
+        quote_spanned! {span=>
+            #[allow(unused_imports)]
+            use #private::Plain as _;
+            let #returned = #private::Returned(#call);
+            #returned.outcome()
+        }
+    }
+
+    fn feeds(&self) -> impl Iterator<Item = TokenStream> {
+        self.plain_arguments().filter_map(|argument| {
+            let feed = argument.feed.as_ref()?;
+            let (key, name) = (&feed.key, argument.name.unraw().to_string());
+            Some(if feed.is_visible {
+                quote!(.default_from_state(#key, #name))
+            } else {
+                quote!(.input_from_state(#key, #name))
+            })
+        })
+    }
+
+    /// Where `stepfold-tools` keeps what only this macro uses.
+    fn private(&self) -> Path {
+        let mut path = self.host.clone();
+        path.segments.push(Ident::new("__private", Span::call_site()).into());
+        path
+    }
+}
+
+fn arguments_name() -> Ident {
+    format_ident!("__ToolArguments")
+}
+
+fn default_name(argument: &Ident) -> Ident {
+    format_ident!("__default_{}", argument.unraw())
+}
+
+fn default_attribute(name: &Ident, default: &DefaultValue) -> Attribute {
+    match default {
+        DefaultValue::OfType => syn::parse_quote!(#[serde(default)]),
+        DefaultValue::Expression(_) => {
+            let function = default_name(name).to_string();
+            syn::parse_quote!(#[serde(default = #function)])
+        }
+    }
+}
+
+fn default_function(argument: &Argument) -> Option<TokenStream> {
+    let Some(DefaultValue::Expression(expression)) = &argument.default else { return None };
+    let (name, ty) = (default_name(&argument.name), &argument.ty);
+    Some(quote_spanned!(expression.span()=> fn #name() -> #ty { #expression }))
+}
+
+/// As a string without the spaces that tokens have between them.
+fn text(tokens: &TokenStream) -> String {
+    tokens.to_token_stream().to_string().replace(' ', "")
+}

@@ -1,0 +1,31 @@
+//! Several compile errors at once: an author should not have to find them one build at a time.
+
+use quote::ToTokens;
+
+/// The compile errors of one expansion.
+#[derive(Default)]
+pub(crate) struct Faults(Option<syn::Error>);
+
+impl Faults {
+    /// Adds an error that points at `culprit`.
+    pub(crate) fn at(&mut self, culprit: impl ToTokens, message: impl std::fmt::Display) {
+        self.push(syn::Error::new_spanned(culprit, message));
+    }
+
+    /// The value of a result, or its error is added.
+    pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
+        result.map_err(|error| self.push(error)).ok()
+    }
+
+    /// All errors as one, if there are any.
+    pub(crate) fn into_error(self) -> Option<syn::Error> {
+        self.0
+    }
+
+    fn push(&mut self, error: syn::Error) {
+        match &mut self.0 {
+            Some(earlier) => earlier.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+}

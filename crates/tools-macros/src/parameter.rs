@@ -1,0 +1,224 @@
+//! What each parameter of a tool function is: an argument that the model sends, or an extractor.
+
+use syn::ext::IdentExt;
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Error, Expr, FnArg, Ident, LitStr, Meta, Pat, PatType, Result, Token, Type};
+
+use crate::faults::Faults;
+
+/// The extractors of `stepfold-tools`, known by the last word of their path.
+const EXTRACTORS: [&str; 6] = ["Args", "RawArgs", "FromState", "StateWriter", "Resource", "ToolContext"];
+/// Those that take all the arguments.
+const WHOLE_ARGUMENTS: [&str; 2] = ["Args", "RawArgs"];
+/// What the function API takes at most.
+const MAX_EXTRACTORS: usize = 8;
+
+/// A parameter of the function, in the function's order.
+pub(crate) enum Parameter {
+    Argument(Box<Argument>),
+    Extractor(Extractor),
+}
+
+/// A parameter that is a field of the arguments.
+pub(crate) struct Argument {
+    pub(crate) name: Ident,
+    pub(crate) ty: Type,
+    /// Documentation, and what is meant for serde or schemars.
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) default: Option<DefaultValue>,
+    pub(crate) feed: Option<Feed>,
+}
+
+/// What an argument is when the model leaves it out.
+pub(crate) enum DefaultValue {
+    OfType,
+    Expression(Expr),
+}
+
+/// A key of the state that an argument comes from.
+pub(crate) struct Feed {
+    pub(crate) key: LitStr,
+    /// Whether the model sees the argument too, and wins.
+    pub(crate) is_visible: bool,
+}
+
+/// A parameter that is made from the context of the call.
+pub(crate) struct Extractor {
+    /// Without the `&`.
+    pub(crate) ty: Box<Type>,
+    /// Whether the function borrows it.
+    pub(crate) is_lent: bool,
+}
+
+/// The helper attributes of one parameter.
+#[derive(Default)]
+struct Helpers {
+    forwarded: Vec<Attribute>,
+    default: Option<DefaultValue>,
+    feed: Option<Feed>,
+    is_extractor: bool,
+    /// One that only an argument can have.
+    of_argument: Option<Attribute>,
+}
+
+/// Reads the parameters, and takes from them what only the macro understands.
+pub(crate) fn take(inputs: &mut Punctuated<FnArg, Token![,]>, faults: &mut Faults) -> Vec<Parameter> {
+    let mut parameters = Vec::new();
+    for input in inputs.iter_mut() {
+        match input {
+            FnArg::Receiver(receiver) => {
+                faults.at(receiver, "a tool is a function, not a method; hand the value in as a `Resource`");
+            }
+            FnArg::Typed(input) => {
+                let helpers = Helpers::take(&mut input.attrs, faults);
+                parameters.extend(
+                    faults.keep(Parameter::new(input, helpers)).map(|parameter| (parameter, input.clone())),
+                );
+            }
+        }
+    }
+    check_together(&parameters, faults);
+    parameters.into_iter().map(|(parameter, _)| parameter).collect()
+}
+
+fn check_together(parameters: &[(Parameter, PatType)], faults: &mut Faults) {
+    let has_arguments = parameters.iter().any(|(parameter, _)| matches!(parameter, Parameter::Argument(_)));
+    let mut extractors = usize::from(has_arguments);
+    for (parameter, input) in parameters {
+        let Parameter::Extractor(extractor) = parameter else { continue };
+        if has_arguments && is_one_of(&extractor.ty, &WHOLE_ARGUMENTS) {
+            let message = "this takes all the arguments, so that there is none left for the other parameters";
+            faults.at(input, message);
+        }
+        extractors += 1;
+        if extractors > MAX_EXTRACTORS {
+            let message =
+                format!("a tool has up to {MAX_EXTRACTORS} extractors (all plain arguments count as one)");
+            faults.at(input, format!("{message}; combine some in an `Extract` of your own"));
+        }
+    }
+}
+
+impl Parameter {
+    fn new(input: &PatType, helpers: Helpers) -> Result<Self> {
+        let (ty, is_lent) = match &*input.ty {
+            Type::Reference(reference) if reference.mutability.is_none() => (&*reference.elem, true),
+            other => (other, false),
+        };
+        if helpers.is_extractor || is_one_of(ty, &EXTRACTORS) {
+            if let Some(attribute) = helpers.of_argument {
+                return Err(Error::new_spanned(
+                    attribute,
+                    "this is only for arguments, and the parameter is an extractor",
+                ));
+            }
+            return Ok(Parameter::Extractor(Extractor { ty: Box::new(ty.clone()), is_lent }));
+        }
+        let name = argument_name(&input.pat)?;
+        check_argument_type(&input.ty)?;
+        let Helpers { forwarded: attributes, default, feed, .. } = helpers;
+        let argument = Argument { name, ty: ty.clone(), attributes, default, feed };
+        Ok(Parameter::Argument(Box::new(argument)))
+    }
+}
+
+fn is_one_of(ty: &Type, names: &[&str]) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.path.segments.last().is_some_and(|last| names.iter().any(|name| last.ident == name))
+}
+
+fn argument_name(pattern: &Pat) -> Result<Ident> {
+    match pattern {
+        Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => Ok(name.ident.clone()),
+        other => {
+            let message =
+                "the model calls an argument by its name: use a name here, and take the value apart inside";
+            Err(Error::new_spanned(other, message))
+        }
+    }
+}
+
+fn check_argument_type(ty: &Type) -> Result<()> {
+    let message = match ty {
+        Type::ImplTrait(_) => {
+            "an argument has one type, from which its JSON Schema is made; `impl Trait` is any"
+        }
+        Type::Reference(_) => {
+            "an argument is owned, such as `String` for `&str`; an extractor of your own is marked `#[extract]`"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new_spanned(ty, message))
+}
+
+impl Helpers {
+    fn take(attributes: &mut Vec<Attribute>, faults: &mut Faults) -> Self {
+        let mut helpers = Helpers::default();
+        for attribute in std::mem::take(attributes) {
+            match helpers.read(&attribute) {
+                Ok(true) => {}
+                Ok(false) => attributes.push(attribute),
+                Err(error) => {
+                    faults.keep::<()>(Err(error));
+                }
+            }
+        }
+        helpers
+    }
+
+    /// Whether the attribute is one of ours.
+    fn read(&mut self, attribute: &Attribute) -> Result<bool> {
+        let Some(name) = attribute.path().get_ident().map(IdentExt::unraw) else { return Ok(false) };
+        match name.to_string().as_str() {
+            "doc" => {
+                self.forwarded.push(attribute.clone());
+                return Ok(true);
+            }
+            "extract" => {
+                attribute.meta.require_path_only()?;
+                refuse_second(self.is_extractor, attribute)?;
+                self.is_extractor = true;
+                return Ok(true);
+            }
+            "serde" | "schemars" => self.forwarded.push(attribute.clone()),
+            "default" => {
+                refuse_second(self.default.is_some(), attribute)?;
+                self.default = Some(default_value(attribute)?);
+            }
+            "from_state" | "default_from_state" => {
+                refuse_second(self.feed.is_some(), attribute)?;
+                self.feed = Some(Feed {
+                    key: state_key(attribute, &name)?,
+                    is_visible: name == "default_from_state",
+                });
+            }
+            _ => return Ok(false),
+        }
+        self.of_argument.get_or_insert_with(|| attribute.clone());
+        Ok(true)
+    }
+}
+
+fn refuse_second(is_second: bool, attribute: &Attribute) -> Result<()> {
+    if is_second {
+        Err(Error::new_spanned(attribute, "the parameter already has such an attribute"))
+    } else {
+        Ok(())
+    }
+}
+
+fn default_value(attribute: &Attribute) -> Result<DefaultValue> {
+    match &attribute.meta {
+        Meta::Path(_) => Ok(DefaultValue::OfType),
+        Meta::List(list) => list.parse_args().map(DefaultValue::Expression),
+        Meta::NameValue(_) => {
+            Err(Error::new_spanned(attribute, "write `#[default]` or `#[default(expression)]`"))
+        }
+    }
+}
+
+fn state_key(attribute: &Attribute, name: &Ident) -> Result<LitStr> {
+    let wanted =
+        |_| Error::new_spanned(attribute, format!("write `#[{name}(\"key\")]`, with a key of the state"));
+    attribute.meta.require_list().map_err(wanted)?.parse_args().map_err(wanted)
+}

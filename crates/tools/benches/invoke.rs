@@ -1,0 +1,143 @@
+//! What running tools costs beside the tools themselves. `cargo bench -p stepfold-tools --all-features`.
+//!
+//! Times of single calls are those of whole invocations of one call: announced, checked, run, delivered.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unnecessary_wraps,
+    clippy::redundant_closure_for_method_calls,
+    reason = "a benchmark that cannot go on should stop, and a tool returns a `Result`"
+)]
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use divan::{Bencher, black_box};
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Schema, Snapshot, State};
+use stepfold_tools::{Args, Invocation, InvokeOptions, RawArgs, Tool, ToolError, Tools};
+use tokio::runtime::{Builder, Runtime};
+
+fn main() {
+    divan::main();
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().build().expect("a runtime can be built")
+}
+
+fn snapshot() -> Snapshot {
+    State::new(&Schema::builder().build().expect("an empty schema is valid")).snapshot()
+}
+
+fn calls(count: usize, tool: &str, arguments: &Value) -> Vec<ToolCall> {
+    (0..count).map(|index| ToolCall::new(format!("c{index}"), tool, arguments.clone())).collect()
+}
+
+fn invoke(bencher: Bencher<'_, '_>, tool: Tool, count: usize, arguments: &Value) {
+    let runtime = runtime();
+    let name = tool.name().to_owned();
+    let tools = Tools::of([tool]).expect("one tool does not clash");
+    let state = snapshot();
+    bencher.with_inputs(|| calls(count, &name, arguments)).bench_local_values(|calls| {
+        let invocation = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
+        let done = runtime.block_on(invocation.finish());
+        assert!(done.outcomes.iter().all(|outcome| outcome.succeeded()));
+        done
+    });
+}
+
+async fn no_op() -> Result<(), ToolError> {
+    Ok(())
+}
+
+fn blocking_no_op() -> Result<(), ToolError> {
+    Ok(())
+}
+
+/// Goals: 2 us for one call, 0.2 ms for 64.
+#[divan::bench(args = [1, 64])]
+fn async_no_op(bencher: Bencher<'_, '_>, count: usize) {
+    invoke(bencher, Tool::new("no_op", "Does nothing.", no_op).build().expect("valid"), count, &json!({}));
+}
+
+/// Goal: 10 us for one call.
+#[divan::bench(args = [1, 64])]
+fn blocking(bencher: Bencher<'_, '_>, count: usize) {
+    let tool = Tool::blocking("no_op", "Does nothing.", blocking_no_op).build().expect("valid");
+    invoke(bencher, tool, count, &json!({}));
+}
+
+/// Goal: 12 ms for 64 calls that wait 10 ms each.
+#[divan::bench(sample_count = 20)]
+fn async_10_ms_64(bencher: Bencher<'_, '_>) {
+    async fn wait() -> Result<(), ToolError> {
+        // tidy: allow sleep, because the time that 64 of them take is what is measured.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(())
+    }
+    invoke(bencher, Tool::new("wait", "Waits.", wait).build().expect("valid"), 64, &json!({}));
+}
+
+/// Goal: at most 1.2 x 64 / cores ms for 64 calls that compute for 1 ms each.
+#[divan::bench(sample_count = 20)]
+fn blocking_1_ms_64(bencher: Bencher<'_, '_>) {
+    fn compute() -> Result<(), ToolError> {
+        #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+    invoke(bencher, Tool::blocking("compute", "Computes.", compute).build().expect("valid"), 64, &json!({}));
+}
+
+/// A call with 20 arguments of several types against the one without any: the difference is their
+/// validation and reading. Goal: 5 us.
+#[divan::bench(args = [0, 20])]
+fn arguments(bencher: Bencher<'_, '_>, fields: usize) {
+    let mut properties = Map::new();
+    let mut values = Map::new();
+    for index in 0..fields {
+        let mut name = String::new();
+        let _ = write!(name, "field_{index}");
+        let (schema, value) = match index % 4 {
+            0 => (json!({"type": "string", "minLength": 1}), json!("some text")),
+            1 => (json!({"type": "integer", "minimum": 0}), json!(index)),
+            2 => (json!({"type": "array", "items": {"type": "number"}}), json!([1.5, 2.5])),
+            _ => (json!({"enum": ["red", "green", "blue"]}), json!("blue")),
+        };
+        properties.insert(name.clone(), schema);
+        values.insert(name, value);
+    }
+    let required: Vec<String> = properties.keys().cloned().collect();
+    let take = |RawArgs(arguments): RawArgs| async move {
+        black_box(arguments);
+        Ok::<_, ToolError>(())
+    };
+    let tool = Tool::new("take", "Takes arguments.", take)
+        .parameters(json!({"type": "object", "properties": properties, "required": required}))
+        .build()
+        .expect("valid");
+    invoke(bencher, tool, 1, &Value::Object(values));
+}
+
+/// The same typed: read with serde.
+#[divan::bench]
+fn typed_arguments(bencher: Bencher<'_, '_>) {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    #[expect(dead_code, reason = "read by serde only")]
+    struct Query {
+        text: String,
+        limit: u32,
+        areas: Vec<i64>,
+    }
+    async fn take(Args(query): Args<Query>) -> Result<(), ToolError> {
+        black_box(query);
+        Ok(())
+    }
+    let tool = Tool::new("take", "Takes a query.", take).build().expect("valid");
+    invoke(bencher, tool, 1, &json!({"text": "stalls", "limit": 3, "areas": [1, 2]}));
+}

@@ -1,0 +1,219 @@
+//! From a tool's result to an outcome: what is written to the state, and what the model reads.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
+use stepfold_state_core::state::{Delta, Schema, StateError};
+
+use super::attempt::words_of_panic;
+use crate::binding::default_text;
+use crate::tool::Tool;
+
+/// What happens to a result that is longer than the limit of output bytes.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// The model reads the beginning, and a note of how much there was.
+    #[default]
+    Cut,
+    /// The whole is kept elsewhere; the model reads the beginning and where the rest is.
+    Offload(Arc<dyn Offload>),
+}
+
+impl std::fmt::Debug for Overflow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Overflow::Cut => "Cut",
+            Overflow::Offload(_) => "Offload",
+        })
+    }
+}
+
+/// Keeps results that are too long for a model: in a file, a bucket, a table. Implemented by the
+/// application; called by the engine once for each such result, while the step runs.
+pub trait Offload: Send + Sync {
+    /// Keeps `text` and says where, in words that a tool of yours can follow.
+    ///
+    /// # Errors
+    /// Why it cannot be kept. The model then reads the beginning only.
+    fn keep(&self, call_id: &str, text: &str) -> Result<String, String>;
+}
+
+/// The writes of a result by the tool's bindings, behind those that the function made itself.
+pub(super) fn writes(
+    tool: &Tool,
+    schema: &Schema,
+    mut delta: Delta,
+    result: &Value,
+) -> Result<Delta, StateError> {
+    for output in tool.inner().outputs.iter() {
+        let Some(value) = output.source.of(result) else { continue };
+        let key = &*output.key;
+        delta.push(match &output.handler {
+            Some(handler) => schema.write_with(key, value.clone(), handler)?,
+            None => schema.write(key, value.clone())?,
+        });
+    }
+    Ok(delta)
+}
+
+/// What the model reads of a result.
+pub(super) fn content(tool: &Tool, result: Value) -> ToolContent {
+    let Some(text) = &tool.inner().result_text else { return ToolContent::Value(result) };
+    match catch_unwind(AssertUnwindSafe(|| text.apply(&result))) {
+        Ok(Ok(content)) => content,
+        Ok(Err(reason)) => {
+            tracing::warn!(
+                tool = tool.name(),
+                reason,
+                "the result's formatter failed; the model reads the default text"
+            );
+            ToolContent::Value(result)
+        }
+        Err(_) => {
+            tracing::warn!(
+                tool = tool.name(),
+                "the result's formatter panicked; the model reads the default text"
+            );
+            ToolContent::Value(result)
+        }
+    }
+}
+
+/// The content within the limit of bytes.
+pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, call_id: &str) -> ToolContent {
+    match content {
+        ToolContent::Value(Value::String(text)) if text.len() <= limit => {
+            ToolContent::Value(Value::String(text))
+        }
+        ToolContent::Value(value) => {
+            if !value.is_string() && json_bytes(&value) <= limit {
+                return ToolContent::Value(value);
+            }
+            ToolContent::Value(Value::String(shortened(&default_text(&value), limit, overflow, call_id)))
+        }
+        ToolContent::Error(text) if text.len() > limit => {
+            ToolContent::Error(shortened(&text, limit, &Overflow::Cut, call_id))
+        }
+        ToolContent::Error(text) => ToolContent::Error(text),
+        ToolContent::Parts(parts) => ToolContent::Parts(bounded_parts(parts, limit, overflow, call_id)),
+    }
+}
+
+/// Media are cut nowhere: half an image is none. Beyond what providers take they are left out with a note.
+const MAX_MEDIA_BYTES: usize = 20 * 1024 * 1024;
+
+fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &str) -> Vec<Part> {
+    let parts: Vec<Part> = parts.into_iter().map(readable).collect();
+    let text: String = parts.iter().filter_map(|part| text_of(part)).collect();
+    let mut text_left = if text.len() > limit { limit } else { usize::MAX };
+    let mut media_left = MAX_MEDIA_BYTES;
+    let mut bounded = Vec::with_capacity(parts.len());
+    for mut part in parts {
+        if let Some(text) = text_of(&part) {
+            let shown = boundary(text, text_left);
+            if shown < text.len() {
+                part.content = Content::Text(text[..shown].to_owned());
+                text_left = 0;
+            } else {
+                text_left -= shown;
+            }
+            if shown == 0 {
+                continue;
+            }
+        }
+        bounded.push(within(part, &mut media_left));
+    }
+    if text.len() > limit {
+        bounded.push(Part::text(note(&text, limit, overflow, call_id)));
+    }
+    bounded
+}
+
+/// Calls and results, which a result cannot hold, as the text that becomes of them.
+fn readable(part: Part) -> Part {
+    match part.content {
+        Content::ToolCall(_) | Content::ToolResult(_) => {
+            Part::text(serde_json::to_string(&part).unwrap_or_default())
+        }
+        Content::Reasoning(text) => Part { content: Content::Text(text), extras: part.extras },
+        _ => part,
+    }
+}
+
+fn text_of(part: &Part) -> Option<&str> {
+    match &part.content {
+        Content::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The part, or a note in place of media that are too many.
+fn within(part: Part, media_left: &mut usize) -> Part {
+    let bytes = match &part.content {
+        Content::Image(media) | Content::File(media) => match &media.source {
+            MediaSource::Base64(data) => data.len(),
+            MediaSource::Url(url) => url.len(),
+        },
+        Content::Unknown(part) => part.fields().values().map(json_bytes).sum(),
+        _ => 0,
+    };
+    if bytes > *media_left {
+        return Part::text(format!("[left out: {bytes} bytes of media are too many]"));
+    }
+    *media_left -= bytes;
+    part
+}
+
+/// The last place up to `limit` where a text can be cut.
+fn boundary(text: &str, limit: usize) -> usize {
+    let limit = limit.min(text.len());
+    (0..=limit).rfind(|place| text.is_char_boundary(*place)).unwrap_or_default()
+}
+
+/// The beginning of a text that is too long, and a note.
+fn shortened(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
+    format!("{}\n{}", &text[..boundary(text, limit)], note(text, limit, overflow, call_id))
+}
+
+/// How much there was of a text that is too long, and where the whole of it is.
+fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
+    let sizes = format!("{} bytes in all, the first {} are shown", text.len(), boundary(text, limit));
+    let kept = match overflow {
+        Overflow::Cut => return format!("[cut: {sizes}]"),
+        Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
+            .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)))),
+    };
+    match kept {
+        Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),
+        Err(reason) => {
+            tracing::warn!(call_id, reason, "a long result could not be offloaded and is cut");
+            format!("[cut: {sizes}]")
+        }
+    }
+}
+
+/// The length of compact JSON, without making it.
+fn json_bytes(value: &Value) -> usize {
+    struct Counter(usize);
+
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        Err(_) => usize::MAX,
+    }
+}

@@ -1,0 +1,419 @@
+//! The one place that waits: it starts what may start, and tells what happens.
+//!
+//! Nothing starts behind the caller's back. A call is announced by [`CallEvent::Starting`] and runs only when
+//! [`Invocation::next`] is called again, so that a marker can be committed before an effect can happen. All
+//! async tools run in the caller's own task: whoever drops the invocation stops them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::FuturesUnordered;
+use serde_json::Value;
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Handler, KeySchema, Schema, Snapshot};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::deliver::Overflow;
+use super::outcome::{FatalError, Outcome, Outcomes, Status};
+use super::prepare::{self, Prepared};
+use super::running::{Finished, Running};
+use super::schedule::{CallAccess, Schedule};
+use super::settle::fold;
+use crate::context::{CallContext, Report, Resources};
+use crate::tool::Tool;
+use crate::toolset::Tools;
+
+/// Reports that wait to be read. More are dropped: progress is no record.
+const PROGRESS_QUEUE: usize = 256;
+
+/// Bounds on what the calls of one reply may take.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Calls that run at the same time; 64 unless said. Zero counts as one.
+    pub concurrency: usize,
+    /// The time of one try of a call, for tools that do not say; 5 minutes unless said.
+    pub time_out: Duration,
+    /// The bytes of a result that the model reads; 64 KiB unless said.
+    pub output_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { concurrency: 64, time_out: Duration::from_secs(300), output_bytes: 64 * 1024 }
+    }
+}
+
+/// How the calls of a reply are run.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct InvokeOptions {
+    /// Bounds.
+    pub limits: Limits,
+    /// What happens to results that are too long.
+    pub overflow: Overflow,
+    /// Stops what can be stopped.
+    pub cancellation: CancellationToken,
+    /// What the application gives to its tools.
+    pub resources: Resources,
+    /// What the idempotency keys of the calls begin with: the session, invocation and step, so that the key
+    /// of a call is the same when the step runs again, and no other call has it.
+    pub key_scope: String,
+    /// Whether a failed call ends the run. By default the model reads the failure and goes on.
+    pub raise_on_failure: bool,
+}
+
+impl Limits {
+    /// The same with another number of calls that run at the same time.
+    #[must_use]
+    pub fn with_concurrency(mut self, calls: usize) -> Self {
+        self.concurrency = calls;
+        self
+    }
+
+    /// The same with another time for one try of a call.
+    #[must_use]
+    pub fn with_time_out(mut self, time_out: Duration) -> Self {
+        self.time_out = time_out;
+        self
+    }
+
+    /// The same with another bound on the bytes of a result.
+    #[must_use]
+    pub fn with_output_bytes(mut self, bytes: usize) -> Self {
+        self.output_bytes = bytes;
+        self
+    }
+}
+
+impl InvokeOptions {
+    /// Options for calls whose idempotency keys begin with `key_scope`; see
+    /// [`key_scope`](InvokeOptions::key_scope). The default has an empty one, for calls without effects.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use stepfold_tools::{InvokeOptions, Limits};
+    ///
+    /// let options = InvokeOptions::scoped("session-7/invocation-3/step-1")
+    ///     .with_limits(Limits::default().with_time_out(Duration::from_secs(10)));
+    /// assert_eq!(options.limits.concurrency, 64);
+    /// ```
+    pub fn scoped(key_scope: impl Into<String>) -> Self {
+        InvokeOptions { key_scope: key_scope.into(), ..InvokeOptions::default() }
+    }
+
+    /// The same with other bounds.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The same with another fate of results that are too long.
+    #[must_use]
+    pub fn with_overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// The same, stopped by this token.
+    #[must_use]
+    pub fn with_cancellation(mut self, cancellation: CancellationToken) -> Self {
+        self.cancellation = cancellation;
+        self
+    }
+
+    /// The same with what the application gives to its tools.
+    #[must_use]
+    pub fn with_resources(mut self, resources: Resources) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// The same, where a failed call ends the run.
+    #[must_use]
+    pub fn raising_on_failure(mut self) -> Self {
+        self.raise_on_failure = true;
+        self
+    }
+}
+
+/// What happened to the calls.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum CallEvent {
+    /// These calls start when [`Invocation::next`] is called again.
+    Starting {
+        /// Their places in the reply.
+        calls: Vec<usize>,
+    },
+    /// A tool reported progress.
+    Progress {
+        /// The place of its call in the reply.
+        call: usize,
+        /// What it reported.
+        report: Value,
+    },
+    /// A call has its [outcome](Invocation::outcome).
+    Finished {
+        /// Its place in the reply.
+        call: usize,
+    },
+}
+
+/// The calls of one reply, being run.
+///
+/// Each has exactly one outcome in the end: a value, an error, or that it was cancelled or never started.
+/// Dropping the invocation stops all async tools; blocking ones are asked to stop.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use serde_json::json;
+/// use stepfold_state_core::chat::ToolCall;
+/// use stepfold_state_core::state::{Schema, State};
+/// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Tool, ToolError, Tools};
+///
+/// async fn clock() -> Result<&'static str, ToolError> {
+///     Ok("noon")
+/// }
+/// let tools = Tools::of([Tool::new("clock", "Tells the time.", clock).build().unwrap()]).unwrap();
+/// let state = State::new(&Schema::builder().build().unwrap());
+/// let calls = vec![ToolCall::new("c1", "clock", json!({})), ToolCall::new("c2", "cloak", json!({}))];
+///
+/// let mut invocation = Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default());
+/// while let Some(event) = invocation.next().await {
+///     if let CallEvent::Finished { call } = event {
+///         println!("{:?}", invocation.outcome(call));
+///     }
+/// }
+/// let done = invocation.finish().await;
+/// assert_eq!(done.outcomes[0].result.text(), "noon");
+/// assert_eq!(done.outcomes[1].result.text(), "tool 'cloak' not found; available: clock");
+/// # });
+/// ```
+pub struct Invocation {
+    tools: Tools,
+    calls: Arc<[ToolCall]>,
+    base: Snapshot,
+    options: Arc<InvokeOptions>,
+    schedule: Schedule,
+    announced: Vec<(usize, Tool, Prepared, Snapshot)>,
+    running: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
+    events: VecDeque<CallEvent>,
+    outcomes: Vec<Option<Outcome>>,
+    errors: BTreeMap<usize, Box<dyn Error + Send + Sync>>,
+    progress: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
+    cancellation: CancellationToken,
+}
+
+impl Invocation {
+    /// The calls of a reply, in order, on the state as it was before the step. Nothing runs yet.
+    ///
+    /// Their ids differ: see [`with_unique_call_ids`](super::with_unique_call_ids).
+    pub fn new(tools: &Tools, state: Snapshot, calls: Vec<ToolCall>, options: InvokeOptions) -> Self {
+        let access: Vec<CallAccess<'_>> =
+            calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
+        let schedule = Schedule::new(&access);
+        Invocation {
+            tools: tools.clone(),
+            base: state,
+            schedule,
+            announced: Vec::new(),
+            running: FuturesUnordered::new(),
+            events: VecDeque::new(),
+            outcomes: vec![None; calls.len()],
+            errors: BTreeMap::new(),
+            progress: mpsc::channel(PROGRESS_QUEUE),
+            cancellation: options.cancellation.child_token(),
+            calls: calls.into(),
+            options: Arc::new(options),
+        }
+    }
+
+    /// What happens next, or none when every call has its outcome.
+    ///
+    /// Cancel-safe: a dropped future loses no event and no outcome. The calls that were started get on only
+    /// while somebody waits here.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, or in one without its timer (`enable_time`).
+    pub async fn next(&mut self) -> Option<CallEvent> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if self.cancellation.is_cancelled() {
+                self.give_up_the_rest();
+            }
+            self.launch();
+            if self.announce() {
+                continue;
+            }
+            if self.running.is_empty() {
+                return None;
+            }
+            // The calls first: a tool that reports without a pause must not keep the others, the time-outs
+            // and the cancellation waiting. Reports made before an end are told before it all the same.
+            tokio::select! {
+                biased;
+                Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
+                Some((call, report)) = self.progress.1.recv() => self.tell_progress(call, report),
+            }
+        }
+    }
+
+    /// The outcome of a call, if it has one yet.
+    pub fn outcome(&self, call: usize) -> Option<&Outcome> {
+        self.outcomes.get(call)?.as_ref()
+    }
+
+    /// Runs what is left and gives all outcomes, in call order.
+    pub async fn finish(mut self) -> Outcomes {
+        while self.next().await.is_some() {}
+        let outcomes: Vec<Outcome> = self.outcomes.drain(..).flatten().collect();
+        let error = first_error(&outcomes, &mut self.errors, self.options.raise_on_failure);
+        Outcomes { outcomes, error }
+    }
+
+    /// Prepares the calls that may start and announces those that can. Whether there is anything to tell.
+    fn announce(&mut self) -> bool {
+        let free = self.options.limits.concurrency.max(1).saturating_sub(self.running.len());
+        let ready = self.schedule.take_ready(free);
+        let mut starting = Vec::new();
+        for call in ready {
+            let state = self.state_for(call);
+            let prepared = prepare::find(&self.tools, &self.calls[call])
+                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, &self.calls[call], &state)?)));
+            match prepared {
+                Ok((tool, prepared)) => {
+                    starting.push(call);
+                    self.announced.push((call, tool, prepared, state));
+                }
+                Err(outcome) => self.finish_call(call, (*outcome).into()),
+            }
+        }
+        if !starting.is_empty() {
+            self.events.push_front(CallEvent::Starting { calls: starting });
+        }
+        !self.events.is_empty()
+    }
+
+    /// Starts the calls that were announced.
+    fn launch(&mut self) {
+        for (index, tool, prepared, state) in self.announced.drain(..) {
+            let call = self.calls[index].clone();
+            let context = CallContext {
+                index,
+                call_id: call.id.as_str().into(),
+                idempotency_key: key_of(&self.options.key_scope, &call.id).into(),
+                cancellation: self.cancellation.clone(),
+                resources: self.options.resources.clone(),
+                progress: self.progress.0.clone(),
+            };
+            let running = Running::new(tool, call, prepared, context, state, Arc::clone(&self.options));
+            self.running.push(running.run().map(move |finished| (index, finished)).boxed());
+        }
+    }
+
+    fn finish_call(&mut self, call: usize, finished: Finished) {
+        // What the tool reported before it ended comes before its end. More than the queue holds it cannot
+        // be; others may report as fast as it is read.
+        for _ in 0..PROGRESS_QUEUE {
+            let Ok((call, report)) = self.progress.1.try_recv() else { break };
+            self.tell_progress(call, report);
+        }
+        self.schedule.finish(call);
+        self.errors.extend(finished.error.map(|error| (call, error)));
+        self.outcomes[call] = Some(finished.outcome);
+        self.events.push_back(CallEvent::Finished { call });
+    }
+
+    /// A blocking tool may go on after its time is out; nobody expects to hear of it then.
+    fn tell_progress(&mut self, call: usize, report: Value) {
+        if self.outcomes[call].is_none() {
+            self.events.push_back(CallEvent::Progress { call, report });
+        }
+    }
+
+    /// After a cancellation, no further call starts.
+    fn give_up_the_rest(&mut self) {
+        let announced = self.announced.drain(..).map(|(call, ..)| call).collect::<Vec<_>>();
+        for call in announced.into_iter().chain(self.schedule.take_rest()) {
+            let text = format!("tool '{}' was not started: the run was cancelled", self.calls[call].name);
+            let outcome = Outcome::without_result(&self.calls[call], Status::NotStarted, text);
+            self.finish_call(call, outcome.into());
+        }
+    }
+
+    /// The state that a call sees: with the writes of the calls that it was ordered behind.
+    fn state_for(&self, call: usize) -> Snapshot {
+        let behind = self.schedule.behind(call);
+        if behind.is_empty() {
+            return self.base.clone();
+        }
+        let mut state = self.base.clone().into_state();
+        for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
+            // Writes that cannot be merged are left out here as they will be at the end of the step.
+            let _ = fold(&mut state, &outcome.delta);
+        }
+        state.snapshot()
+    }
+}
+
+impl Drop for Invocation {
+    fn drop(&mut self) {
+        self.cancellation.cancel();
+    }
+}
+
+impl std::fmt::Debug for Invocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let calls: Vec<&str> = self.calls.iter().map(|call| call.name.as_str()).collect();
+        f.debug_struct("Invocation")
+            .field("calls", &calls)
+            .field("running", &self.running.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A slash in an id must not make it look like one of several effects of another call.
+fn key_of(scope: &str, call_id: &str) -> String {
+    format!("{scope}/{}", call_id.replace('%', "%25").replace('/', "%2F"))
+}
+
+fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAccess<'a> {
+    let Some(tool) = tools.get(&call.name) else { return CallAccess::default() };
+    let access = &tool.inner().access;
+    let replaces = |key: &str, handler: Option<&Handler>| {
+        let own = schema.key(key).map(KeySchema::handler);
+        handler.or(own).is_none_or(|handler| *handler == Handler::replace_values())
+    };
+    CallAccess {
+        reads: access.reads.iter().map(|key| &**key).collect(),
+        writes: access
+            .writes
+            .iter()
+            .map(|(key, handler)| (&**key, replaces(key, handler.as_ref())))
+            .collect(),
+    }
+}
+
+fn first_error(
+    outcomes: &[Outcome],
+    errors: &mut BTreeMap<usize, Box<dyn Error + Send + Sync>>,
+    raise_on_failure: bool,
+) -> Option<FatalError> {
+    let index = outcomes.iter().enumerate().position(|(index, outcome)| {
+        errors.contains_key(&index) || raise_on_failure && matches!(outcome.status, Status::Failed(_))
+    })?;
+    let outcome = &outcomes[index];
+    let source = errors.remove(&index).unwrap_or_else(|| outcome.result.text().into_owned().into());
+    Some(FatalError { call_id: outcome.call_id().to_owned(), tool: outcome.tool().to_owned(), index, source })
+}

@@ -1,0 +1,133 @@
+//! What came of a call. Every call has exactly one outcome, and the model reads its result, whatever
+//! happened: an error is a message, never a hole in the conversation.
+
+use std::error::Error;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
+use stepfold_state_core::state::Delta;
+
+/// What came of one call: what the model reads of it, and what it writes to the state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How the call ended.
+    pub status: Status,
+    /// What the model reads. It names the call and the tool.
+    pub result: ToolResult,
+    /// What the call writes to the state: empty unless it succeeded.
+    #[serde(default, skip_serializing_if = "Delta::is_empty")]
+    pub delta: Delta,
+    /// How often the tool was tried; 0 if it was never started.
+    #[serde(default)]
+    pub tries: u32,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// The tool gave a result.
+    Succeeded,
+    /// There is no result.
+    Failed(Failure),
+    /// The run was cancelled while the tool ran; it may have had its effect.
+    Cancelled,
+    /// The run was cancelled before the tool was started.
+    NotStarted,
+}
+
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Failure {
+    /// There is no tool of this name.
+    UnknownTool,
+    /// The arguments are not JSON; the tool was not started.
+    MalformedArguments,
+    /// The arguments do not fit the tool's schema; the tool did nothing.
+    InvalidArguments,
+    /// The tool returned an error.
+    Error,
+    /// The tool panicked.
+    Panicked,
+    /// The tool took too long.
+    TimedOut,
+    /// The tool ran, but what it gave could not be written to the state. None of it was.
+    Merge,
+    /// The tool returned an error that ends the run.
+    Fatal,
+}
+
+impl Outcome {
+    /// A failed outcome, with what the model reads.
+    pub(crate) fn failed(call: &ToolCall, failure: Failure, text: impl Into<String>) -> Self {
+        Outcome::without_result(call, Status::Failed(failure), text)
+    }
+
+    pub(crate) fn without_result(call: &ToolCall, status: Status, text: impl Into<String>) -> Self {
+        Outcome {
+            status,
+            result: ToolResult::error(&call.id, &call.name, text),
+            delta: Delta::new(),
+            tries: 0,
+        }
+    }
+
+    /// The id of the call.
+    pub fn call_id(&self) -> &str {
+        self.result.call_id()
+    }
+
+    /// The tool that was called.
+    pub fn tool(&self) -> &str {
+        self.result.name()
+    }
+
+    /// Whether the tool gave a result.
+    pub fn succeeded(&self) -> bool {
+        self.status == Status::Succeeded
+    }
+
+    /// The tool message that the model reads.
+    pub fn message(&self) -> Message {
+        Message::tool(self.result.clone())
+    }
+}
+
+/// The outcomes of all calls of a reply, in call order, and beside them the error that ends the run, if
+/// one does. A finished sibling's work is never thrown away.
+#[derive(Debug)]
+pub struct Outcomes {
+    /// One for each call, in call order.
+    pub outcomes: Vec<Outcome>,
+    /// The first call, in call order, whose failure ends the run: because the tool said that it is fatal,
+    /// or because [`raise_on_failure`](super::InvokeOptions::raise_on_failure) is set.
+    pub error: Option<FatalError>,
+}
+
+/// A failed call that ends the run.
+#[derive(Debug)]
+pub struct FatalError {
+    /// The id of the call.
+    pub call_id: String,
+    /// The tool.
+    pub tool: String,
+    /// The place of the call in the reply, from 0.
+    pub index: usize,
+    pub(crate) source: Box<dyn Error + Send + Sync>,
+}
+
+impl fmt::Display for FatalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tool '{}' failed in call '{}'", self.tool, self.call_id)
+    }
+}
+
+impl Error for FatalError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,61 @@
+//! From what the model sent to what the function gets: checked, with the parameters that the state sets.
+
+use serde_json::Value;
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Names, State};
+
+use super::outcome::{Failure, Outcome};
+use crate::schema::drop_stand_in_nulls;
+use crate::tool::Tool;
+use crate::toolset::Tools;
+
+/// A call that can be started.
+pub(super) struct Prepared {
+    /// The model's arguments and those fed from state.
+    pub(super) arguments: Value,
+    /// Which of the tool's inputs were fed from state.
+    pub(super) fed: Vec<usize>,
+}
+
+/// The tool of a call, or the outcome that says what there is.
+pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<Outcome>> {
+    tools.get(&call.name).ok_or_else(|| {
+        let available: Names = tools.names().collect();
+        let text = format!("tool '{}' not found; available: {available}", call.name);
+        Box::new(Outcome::failed(call, Failure::UnknownTool, text))
+    })
+}
+
+/// Checks the arguments that the model sent (all faults at once, before anything from the state is near
+/// them) and adds those that are fed from state.
+pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<Outcome>> {
+    let Some(sent) = call.arguments.as_object() else {
+        let error = call.arguments.malformed().map_or("", |(_, error)| error);
+        let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
+        return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
+    };
+    let inner = tool.inner();
+    let mut arguments = sent.clone();
+    for input in inner.inputs.iter().filter(|input| !input.is_visible) {
+        arguments.remove(&input.parameter);
+    }
+    let mut arguments = Value::Object(arguments);
+    if inner.spec.strict {
+        drop_stand_in_nulls(inner.arguments.schema(), &mut arguments);
+    }
+    if let Err(faults) = inner.arguments.check(&arguments) {
+        let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
+        return Err(Box::new(Outcome::failed(call, Failure::InvalidArguments, text)));
+    }
+    let mut fed = Vec::new();
+    if let Value::Object(arguments) = &mut arguments {
+        for (index, input) in inner.inputs.iter().enumerate() {
+            let is_sent = arguments.contains_key(&input.parameter);
+            if let Some(value) = state.get(&*input.key).filter(|_| !is_sent) {
+                arguments.insert(input.parameter.clone(), value.to_json());
+                fed.push(index);
+            }
+        }
+    }
+    Ok(Prepared { arguments, fed })
+}

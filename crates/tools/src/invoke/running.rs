@@ -1,0 +1,229 @@
+//! One call that was started: its tries, and what is made of their end.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
+use stepfold_state_core::state::{Delta, Faults, Snapshot};
+
+use super::attempt::{Fault, attempt};
+use super::deliver;
+use super::invocation::InvokeOptions;
+use super::outcome::{Failure, Outcome, Status};
+use super::prepare::Prepared;
+use super::redact::Secrets;
+use super::settle::unmerged;
+use crate::binding::InputBinding;
+use crate::context::{CallContext, ToolContext};
+use crate::error::{Kind, ToolError, chain};
+use crate::policy::Effect;
+use crate::tool::Tool;
+
+/// A call that ended, with its error where that is for the caller.
+pub(super) struct Finished {
+    pub(super) outcome: Outcome,
+    pub(super) error: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl From<Outcome> for Finished {
+    fn from(outcome: Outcome) -> Self {
+        Finished { outcome, error: None }
+    }
+}
+
+/// One call with all that it needs, detached from the invocation.
+pub(super) struct Running {
+    tool: Tool,
+    call: ToolCall,
+    arguments: Arc<Value>,
+    /// Which of the tool's inputs were fed from the state.
+    fed: Vec<usize>,
+    context: CallContext,
+    state: Snapshot,
+    options: Arc<InvokeOptions>,
+    tries: AtomicU32,
+}
+
+impl Running {
+    pub(super) fn new(
+        tool: Tool,
+        call: ToolCall,
+        prepared: Prepared,
+        context: CallContext,
+        state: Snapshot,
+        options: Arc<InvokeOptions>,
+    ) -> Self {
+        let Prepared { arguments, fed } = prepared;
+        let arguments = Arc::new(arguments);
+        Running { tool, call, arguments, fed, context, state, options, tries: AtomicU32::new(0) }
+    }
+
+    /// Runs the call to its end, or until it is cancelled.
+    pub(super) async fn run(self) -> Finished {
+        let mut finished = tokio::select! {
+            biased;
+            finished = self.tries() => finished,
+            () = self.context.cancellation.cancelled() => self.cancelled(),
+        };
+        finished.outcome.tries = self.tries.load(Ordering::Relaxed);
+        finished
+    }
+
+    /// Tries the call as often as the tool allows.
+    async fn tries(&self) -> Finished {
+        let inner = self.tool.inner();
+        let time_out = inner.time_out.unwrap_or(self.options.limits.time_out);
+        let mut pauses = inner.retry.map(|retry| retry.pauses());
+        loop {
+            self.tries.fetch_add(1, Ordering::Relaxed);
+            let context = self.context_of_try();
+            let result = attempt(&inner.function, context.clone(), time_out).await;
+            // Whatever became of the try, it writes nothing more.
+            let writes = context.end();
+            let fault = match result {
+                Ok(value) => return self.deliver(value, writes).into(),
+                Err(fault) => fault,
+            };
+            let pause = pauses.as_mut().filter(|_| fault.is_retryable()).and_then(Iterator::next);
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return self.fail(fault, time_out),
+            }
+        }
+    }
+
+    /// Each try has its own writes, and can be told to stop alone.
+    fn context_of_try(&self) -> ToolContext {
+        let inner = self.tool.inner();
+        let mut context = self.context.clone();
+        context.cancellation = self.context.cancellation.child_token();
+        let (arguments, state) = (Arc::clone(&self.arguments), self.state.clone());
+        ToolContext::new(Arc::clone(&inner.name), Arc::clone(&inner.access), context, arguments, state)
+    }
+
+    fn deliver(&self, value: Value, writes: Delta) -> Outcome {
+        match deliver::writes(&self.tool, self.state.schema(), writes, &value) {
+            Ok(delta) => {
+                let content = self.bounded(deliver::content(&self.tool, value));
+                self.outcome(Status::Succeeded, content, delta)
+            }
+            Err(error) => {
+                let text = unmerged(&self.call.name, &chain(&error));
+                self.outcome(
+                    Status::Failed(Failure::Merge),
+                    self.bounded(ToolContent::Error(text)),
+                    Delta::new(),
+                )
+            }
+        }
+    }
+
+    fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
+        let name = &self.call.name;
+        let (failure, text, error) = match fault {
+            Fault::TimedOut => {
+                let text = format!("tool '{name}' timed out after {time_out:?}{}", self.warning());
+                (Failure::TimedOut, text, None)
+            }
+            Fault::NoThread(waited) => {
+                let text = format!("tool '{name}' was not started: for {waited:?} no thread was free for it");
+                (Failure::TimedOut, text, None)
+            }
+            Fault::Panicked(words) => {
+                (Failure::Panicked, format!("tool '{name}' panicked: {}", self.redacted(&words)), None)
+            }
+            Fault::Error(error) => self.words_of(error),
+        };
+        let content = self.bounded(ToolContent::Error(text));
+        Finished { outcome: self.outcome(Status::Failed(failure), content, Delta::new()), error }
+    }
+
+    fn cancelled(&self) -> Finished {
+        let text = format!("tool '{}' was cancelled while it ran{}", self.call.name, self.warning());
+        self.outcome(Status::Cancelled, ToolContent::Error(text), Delta::new()).into()
+    }
+
+    /// What the model has to know of a call that was cut off, before it calls again.
+    fn warning(&self) -> &'static str {
+        if self.tool.effect() == Effect::Pure { "" } else { "; it may have had its effect" }
+    }
+
+    fn outcome(&self, status: Status, content: ToolContent, delta: Delta) -> Outcome {
+        // `run` says how many tries there were.
+        Outcome { status, result: ToolResult::new(&self.call.id, &self.call.name, content), delta, tries: 0 }
+    }
+
+    fn bounded(&self, content: ToolContent) -> ToolContent {
+        deliver::bounded(content, self.options.limits.output_bytes, &self.options.overflow, &self.call.id)
+    }
+
+    /// What the model reads of an error, and the error itself where it is for the caller.
+    fn words_of(&self, error: ToolError) -> (Failure, String, Option<Box<dyn Error + Send + Sync>>) {
+        let name = &self.call.name;
+        match error.into_kind() {
+            Kind::Failed { message, .. } => (Failure::Error, self.redacted(&message), None),
+            Kind::InvalidArguments(faults) => {
+                let text =
+                    format!("the arguments of tool '{name}' do not fit: {}", self.words_of_faults(&faults));
+                (Failure::InvalidArguments, text, None)
+            }
+            Kind::Fatal(source) => {
+                let text = format!("tool '{name}' cannot work: {}", self.redacted(&chain(&*source)));
+                (Failure::Fatal, text, Some(source))
+            }
+        }
+    }
+
+    /// The model can do nothing about what the state fed, and must not see it.
+    fn words_of_faults(&self, faults: &Faults) -> String {
+        let fed: Vec<&InputBinding> =
+            self.fed.iter().map(|input| &self.tool.inner().inputs[*input]).collect();
+        let words = faults.iter().map(|fault| {
+            if fed.iter().any(|input| lies_in(&fault.path, &input.parameter)) {
+                return format!("at {}: what the state holds does not fit", fault.path);
+            }
+            let is_missing =
+                |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
+            match self.tool.inner().inputs.iter().find(is_missing) {
+                Some(input) if !input.is_visible => {
+                    format!(
+                        "at {}: the state has no \"{}\" to feed `{}` from",
+                        fault.path, input.key, input.parameter
+                    )
+                }
+                _ => format!("at {}: {}", fault.path, self.redacted(&fault.message)),
+            }
+        });
+        words.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The text without what the tool read of the state: what was fed to it, and the keys that it says it
+    /// reads.
+    fn redacted(&self, text: &str) -> String {
+        let inner = self.tool.inner();
+        let mut secrets = Secrets::default();
+        for (index, input) in inner.inputs.iter().enumerate() {
+            if self.fed.contains(&index)
+                && let Some(value) = self.state.get(&*input.key)
+            {
+                secrets.add_state(&input.parameter, value);
+            }
+        }
+        for key in inner.access.reads.iter().filter(|key| inner.inputs.iter().all(|input| input.key != **key))
+        {
+            if let Some(value) = self.state.get(&**key) {
+                secrets.add_state(key, value);
+            }
+        }
+        secrets.redact(text)
+    }
+}
+
+/// Whether a JSON path leads into a parameter.
+fn lies_in(path: &str, parameter: &str) -> bool {
+    let rest = path.strip_prefix("$.").and_then(|path| path.strip_prefix(parameter));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}

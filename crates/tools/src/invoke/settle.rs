@@ -1,0 +1,83 @@
+//! The end of a step: the writes of its outcomes are folded into the state, in call order.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use stepfold_state_core::chat::{ToolContent, ToolResult};
+use stepfold_state_core::state::{Delta, State, Write};
+
+use super::attempt::words_of_panic;
+use super::outcome::{Failure, Outcome, Status};
+use super::redact::Secrets;
+use crate::error::chain;
+
+/// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
+///
+/// The writes of one call are all or none. Where they cannot be merged (a sum overflows, a custom handler
+/// refuses), none of that call's are, its outcome says so to the model, and the others are not concerned.
+/// The same outcomes always give the same state: replaying a record is calling this again.
+///
+/// Gives the places of the calls whose writes could not be merged. That comes after
+/// [`Outcomes::error`](super::Outcomes::error) was made: whoever raises failures raises these, too.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use serde_json::json;
+/// use stepfold_state_core::chat::ToolCall;
+/// use stepfold_state_core::state::{Handler, Schema, State};
+/// use stepfold_tools::{Invocation, InvokeOptions, Tool, ToolError, Tools, settle};
+///
+/// async fn visit() -> Result<serde_json::Value, ToolError> {
+///     Ok(json!({"visits": 1}))
+/// }
+/// let tool = Tool::new("visit", "Counts a visit.", visit).output_to_state("visits", "visits").build().unwrap();
+/// let schema = Schema::builder().key::<u64>("visits").handler(Handler::sum()).build().unwrap();
+/// let mut state = State::new(&schema);
+///
+/// // Forty calls at once: no update is lost, because none of them reads, adds and writes by itself.
+/// let calls = (0..40).map(|n| ToolCall::new(format!("c{n}"), "visit", json!({}))).collect();
+/// let tools = Tools::of([tool]).unwrap();
+/// let mut done = Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default()).finish().await;
+/// let unmerged = settle(&mut state, &mut done.outcomes);
+/// assert!(unmerged.is_empty());
+/// assert_eq!(state.get("visits").unwrap(), json!(40));
+/// # });
+/// ```
+pub fn settle(state: &mut State, outcomes: &mut [Outcome]) -> Vec<usize> {
+    let mut unmerged_calls = Vec::new();
+    for (call, outcome) in outcomes.iter_mut().enumerate() {
+        if let Err(reason) = fold(state, &outcome.delta) {
+            let text = unmerged(outcome.tool(), &reason);
+            outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), ToolContent::Error(text));
+            outcome.status = Status::Failed(Failure::Merge);
+            outcome.delta = Delta::new();
+            unmerged_calls.push(call);
+        }
+    }
+    unmerged_calls
+}
+
+/// Folds the writes of one call, all or none; a custom handler that panics merges nothing.
+pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
+    // An error leaves the state as it was, and so does a panic: the next one is made aside.
+    let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => chain(&error),
+        Err(panic) => format!("a handler panicked: {}", words_of_panic(&*panic)),
+    };
+    // A custom handler sees what the state holds, and may put it into its words.
+    let mut secrets = Secrets::default();
+    for key in delta.iter().map(Write::key) {
+        if let Some(value) = state.get(key) {
+            secrets.add_state(key, value);
+        }
+    }
+    Err(secrets.redact(&reason))
+}
+
+/// What the model reads when a tool ran and its writes could not be merged.
+pub(super) fn unmerged(tool: &str, reason: &str) -> String {
+    format!(
+        "tool '{tool}' ran, but its result could not be written to the state, and none of it was: {reason}"
+    )
+}

@@ -1,0 +1,289 @@
+//! The plain form: every reference followed, one object at the top, every object that can be closed closed.
+//!
+//! A schema is walked by the places where schemas stand, never by name alone: a parameter may well be
+//! called "definitions" or "$ref".
+
+use serde_json::{Map, Value, json};
+
+use super::{Place, children, count, is_annotation};
+
+/// How many subschemas a schema may have once its references are followed. A few short definitions that
+/// use each other can stand for billions.
+const MAX_SCHEMAS: usize = 10_000;
+/// How deep subschemas may nest once references are followed.
+const MAX_DEPTH: usize = 96;
+
+/// Formats that say nothing beside the type, its `minimum` and its `maximum`.
+const NUMBER_FORMATS: [&str; 14] = [
+    "int", "int8", "int16", "int32", "int64", "int128", "uint", "uint8", "uint16", "uint32", "uint64",
+    "uint128", "float", "double",
+];
+
+/// A schema of an object, without references and closed: no property beyond those that it lists.
+///
+/// An object with alternatives beside its own properties (what `#[serde(flatten)]` makes of an enum) is
+/// closed by moving the properties into each alternative. Where that cannot be done it stays open.
+///
+/// # Errors
+/// Why the schema is not one of an object, or what cannot be inlined.
+pub(crate) fn for_model(schema: Value) -> Result<Map<String, Value>, String> {
+    let root = schema.clone();
+    let mut inliner = Inliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
+    let Value::Object(mut fields) = inliner.inlined(schema)? else {
+        return Err("the parameters are a JSON Schema object".to_owned());
+    };
+    fields.remove("title");
+    check_top(&fields)?;
+    fields.entry("type").or_insert_with(|| json!("object"));
+    fields.entry("properties").or_insert_with(|| json!({}));
+    let mut budget = MAX_SCHEMAS;
+    close(&mut fields, true, &mut budget);
+    Ok(fields)
+}
+
+/// Providers take one object at the top, and no alternatives there.
+fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
+    match fields.get("type") {
+        None => {}
+        Some(kind) if kind == "object" => {}
+        Some(other) => return Err(format!("the parameters are of type \"object\", not {other}")),
+    }
+    match ["oneOf", "anyOf", "allOf", "not", "if", "enum", "const"]
+        .into_iter()
+        .find(|name| fields.contains_key(*name))
+    {
+        None => Ok(()),
+        Some(keyword) => Err(format!(
+            "providers accept no {keyword} at the top of the parameters; put what it says into a property \
+             (an enum into a field that is not flattened)"
+        )),
+    }
+}
+
+struct Inliner<'a> {
+    root: &'a Value,
+    /// The references that are being followed.
+    open: Vec<String>,
+    schemas: usize,
+    depth: usize,
+}
+
+impl Inliner<'_> {
+    fn inlined(&mut self, schema: Value) -> Result<Value, String> {
+        self.schemas += 1;
+        if self.schemas > MAX_SCHEMAS {
+            return Err(format!(
+                "the schema has more than {MAX_SCHEMAS} parts once its references are followed"
+            ));
+        }
+        if self.depth >= MAX_DEPTH {
+            return Err(format!("the schema nests deeper than {MAX_DEPTH} levels"));
+        }
+        self.depth += 1;
+        let inlined = match schema {
+            Value::Object(fields) => self.object(fields),
+            // What is not a schema at all is found by those who prepare it for checks.
+            Value::Bool(true) => Ok(json!({})),
+            other => Ok(other),
+        };
+        self.depth -= 1;
+        inlined
+    }
+
+    fn object(&mut self, mut fields: Map<String, Value>) -> Result<Value, String> {
+        if let Some(keyword) =
+            ["$dynamicRef", "$recursiveRef"].into_iter().find(|name| fields.contains_key(*name))
+        {
+            return Err(format!(
+                "{keyword} cannot be followed, and providers do not accept it; write the schema out"
+            ));
+        }
+        fields.retain(|name, _| !matches!(name.as_str(), "$schema" | "$defs" | "definitions"));
+        if fields.get("format").and_then(Value::as_str).is_some_and(|format| NUMBER_FORMATS.contains(&format))
+        {
+            fields.remove("format");
+        }
+        for (keyword, place) in children(&mut fields) {
+            match place {
+                // These say yes or no as well.
+                Place::One(Value::Bool(_))
+                    if keyword.starts_with("additional") || keyword.starts_with("unevaluated") => {}
+                Place::One(schema) => *schema = self.inlined(schema.take())?,
+                Place::Named(schemas) => {
+                    for schema in schemas.values_mut() {
+                        *schema = self.inlined(schema.take())?;
+                    }
+                }
+                Place::Listed(schemas) => {
+                    for schema in schemas {
+                        *schema = self.inlined(schema.take())?;
+                    }
+                }
+            }
+        }
+        let schema = match fields.remove("$ref") {
+            Some(Value::String(reference)) => overlaid(self.target(&reference)?, fields),
+            Some(_) => return Err("a $ref is not a string".to_owned()),
+            None => Value::Object(fields),
+        };
+        Ok(without_lone_all_of(schema))
+    }
+
+    fn target(&mut self, reference: &str) -> Result<Value, String> {
+        if self.open.iter().any(|open| open == reference) {
+            return Err(format!(
+                "the type contains itself ({reference}), and providers do not accept references; \
+                 give it an end, or take JSON in its place"
+            ));
+        }
+        let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)).cloned();
+        let target =
+            target.ok_or_else(|| format!("the reference {reference} leads nowhere in this schema"))?;
+        self.open.push(reference.to_owned());
+        let inlined = self.inlined(target);
+        self.open.pop();
+        inlined
+    }
+}
+
+/// Older generators wrap a reference, to say something beside it.
+fn without_lone_all_of(schema: Value) -> Value {
+    match schema {
+        Value::Object(mut fields)
+            if fields.get("allOf").and_then(Value::as_array).is_some_and(|schemas| schemas.len() == 1) =>
+        {
+            match fields.remove("allOf") {
+                Some(Value::Array(mut schemas)) => overlaid(schemas.remove(0), fields),
+                _ => Value::Object(fields),
+            }
+        }
+        other => other,
+    }
+}
+
+/// A schema with what stands beside it: a description is laid over it, rules are joined to its own.
+fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
+    let Value::Object(mut target) = target else {
+        let says_something = beside.keys().any(|name| !is_annotation(name));
+        return if says_something { json!({"allOf": [target, beside]}) } else { target };
+    };
+    let mut rules = Map::new();
+    for (name, value) in beside {
+        if is_annotation(&name) || !target.contains_key(&name) {
+            target.insert(name, value);
+        } else if target[&name] != value {
+            rules.insert(name, value);
+        }
+    }
+    if rules.is_empty() {
+        return Value::Object(target);
+    }
+    match joined(&target, &rules) {
+        Some(joined) => Value::Object(joined),
+        None => json!({"allOf": [target, rules]}),
+    }
+}
+
+/// Two objects as one that has the properties of both, if they do not speak about the same things.
+fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let mut joined = first.clone();
+    for (name, value) in second {
+        match (joined.get_mut(name), value) {
+            (None, value) => {
+                joined.insert(name.clone(), value.clone());
+            }
+            (Some(known), value) if known == value || is_annotation(name) => {}
+            (Some(Value::Object(known)), Value::Object(more)) if name == "properties" => {
+                for (property, schema) in more {
+                    if known.get(property).is_some_and(|known| known != schema) {
+                        return None;
+                    }
+                    known.insert(property.clone(), schema.clone());
+                }
+            }
+            (Some(Value::Array(known)), Value::Array(more)) if name == "required" => {
+                let new: Vec<_> = more.iter().filter(|property| !known.contains(property)).cloned().collect();
+                known.extend(new);
+            }
+            _ => return None,
+        }
+    }
+    Some(joined)
+}
+
+/// Rules about the same object that may know properties of their own.
+const IN_PLACE: [&str; 8] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"];
+
+/// Closes every object that lists its properties, and about which nothing else speaks.
+fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
+    for (keyword, place) in children(fields) {
+        if !IN_PLACE.contains(&keyword) {
+            place.for_each(&mut |schema| close_value(schema, true, budget));
+        }
+    }
+    distribute(fields, budget);
+    let speaks_alone = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
+    if may_close
+        && speaks_alone
+        && fields.contains_key("properties")
+        && !fields.contains_key("additionalProperties")
+    {
+        fields.remove("unevaluatedProperties");
+        fields.insert("additionalProperties".to_owned(), json!(false));
+    }
+    let others = |name: &&str| !matches!(*name, "anyOf" | "oneOf") && fields.contains_key(*name);
+    let only_alternatives = !IN_PLACE.iter().any(others) && !fields.contains_key("properties");
+    for (keyword, place) in children(fields) {
+        if IN_PLACE.contains(&keyword) {
+            let may_close = may_close && only_alternatives && matches!(keyword, "anyOf" | "oneOf");
+            place.for_each(&mut |schema| close_value(schema, may_close, budget));
+        }
+    }
+}
+
+fn close_value(schema: &mut Value, may_close: bool, budget: &mut usize) {
+    if let Value::Object(fields) = schema {
+        close(fields, may_close, budget);
+    }
+}
+
+/// Moves the properties of an object into each of the alternatives that stand beside them, which means
+/// the same and can be closed.
+fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
+    let Some(keyword) = ["anyOf", "oneOf"].into_iter().find(|name| fields.contains_key(*name)) else {
+        return;
+    };
+    let is_alone = !IN_PLACE.iter().any(|other| *other != keyword && fields.contains_key(*other));
+    let is_object = fields.get("type").is_none_or(|kind| kind == "object");
+    let is_open = !fields.contains_key("additionalProperties")
+        && matches!(fields.get("unevaluatedProperties"), None | Some(Value::Bool(false)));
+    if !is_alone || !is_object || !is_open || !fields.contains_key("properties") {
+        return;
+    }
+    let mut own = Map::new();
+    for name in ["type", "properties", "required"] {
+        if let Some(value) = fields.get(name) {
+            own.insert(name.to_owned(), value.clone());
+        }
+    }
+    let Some(Value::Array(branches)) = fields.get(keyword) else { return };
+    let joined: Option<Vec<Value>> = branches
+        .iter()
+        .map(|branch| {
+            let branch = branch.as_object()?;
+            let is_object = branch.get("type").is_none_or(|kind| kind == "object");
+            let is_open = !branch.contains_key("additionalProperties");
+            if is_object && is_open { joined(&own, branch).map(Value::Object) } else { None }
+        })
+        .collect();
+    let Some(joined) = joined else { return };
+    let cost: usize = joined.iter().map(count).sum();
+    if cost > *budget {
+        return;
+    }
+    *budget -= cost;
+    for name in ["type", "properties", "required", "unevaluatedProperties"] {
+        fields.remove(name);
+    }
+    fields.insert(keyword.to_owned(), Value::Array(joined));
+}

@@ -1,0 +1,143 @@
+//! What a toolset is made of, and the pure functions that make it: changing parts, merging their tools.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stepfold_state_core::state::{Fault, Faults};
+
+#[cfg(feature = "search")]
+use super::search::Searchable;
+use super::source::ErasedSource;
+use super::tools::Tools;
+use crate::error::BuildError;
+use crate::tool::Tool;
+
+/// Tools of one origin. The origin is the name of the toolset that brought them, also when it was merged.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) origin: Arc<str>,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    /// Known from the start; changes are made at once.
+    Static(Vec<Tool>),
+    /// Asked at each step; changes are made to what it lists.
+    Dynamic(Arc<dyn ErasedSource>, Vec<Change>),
+    /// Known from the start, offered when found.
+    #[cfg(feature = "search")]
+    Searchable(Arc<Searchable>),
+}
+
+/// What a combinator does to the tools of a part.
+#[derive(Clone)]
+pub(crate) enum Change {
+    Prefix(Arc<str>),
+    Filter(Arc<dyn Fn(&Tool) -> bool + Send + Sync>),
+}
+
+impl Change {
+    /// The tools after the change; those that it makes unusable are left out, with a fault.
+    pub(crate) fn apply(&self, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<Tool> {
+        match self {
+            Change::Filter(keeps) => tools.into_iter().filter(|tool| keeps(tool)).collect(),
+            Change::Prefix(prefix) => {
+                let renamed = |tool: Tool| {
+                    let name = format!("{prefix}{}", tool.name());
+                    tool.renamed(name).map_err(|error| faults.extend(faults_of(&error))).ok()
+                };
+                tools.into_iter().filter_map(renamed).collect()
+            }
+        }
+    }
+}
+
+impl Part {
+    /// The part after a change.
+    pub(crate) fn changed(&self, change: &Change, faults: &mut Vec<Fault>) -> Part {
+        let kind = match &self.kind {
+            Kind::Static(tools) => Kind::Static(change.apply(tools.clone(), faults)),
+            Kind::Dynamic(source, changes) => {
+                let changes = changes.iter().chain([change]).cloned().collect();
+                Kind::Dynamic(Arc::clone(source), changes)
+            }
+            #[cfg(feature = "search")]
+            Kind::Searchable(searchable) => Kind::Searchable(Arc::new(searchable.changed(change, faults))),
+        };
+        Part { origin: Arc::clone(&self.origin), kind }
+    }
+
+    /// All tools that the part is known to have, offered or not. None for a dynamic part.
+    pub(crate) fn known(&self) -> Option<Vec<&Tool>> {
+        match &self.kind {
+            Kind::Static(tools) => Some(tools.iter().collect()),
+            Kind::Dynamic(..) => None,
+            #[cfg(feature = "search")]
+            Kind::Searchable(searchable) => Some(searchable.known().collect()),
+        }
+    }
+
+    pub(crate) fn is_static(&self) -> bool {
+        matches!(self.kind, Kind::Static(_))
+    }
+}
+
+/// The tools of all parts in a row, in declared order, each with the origin of its part.
+///
+/// # Errors
+/// Every name that stands twice, with both origins.
+pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) -> Result<Tools, Faults> {
+    let mut tools = Vec::new();
+    let mut origins: Vec<&str> = Vec::new();
+    for (origin, part) in listed {
+        origins.extend(part.iter().map(|_| origin));
+        tools.extend(part);
+    }
+    let faults = clashes(tools.iter().zip(origins));
+    if faults.is_empty() { Ok(Tools::new(tools)) } else { Err(faults.into_iter().collect()) }
+}
+
+/// A fault for each tool whose name was taken before.
+pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Fault> {
+    let mut taken = HashMap::new();
+    let mut faults = Vec::new();
+    for (tool, origin) in tools {
+        match taken.get(tool.name()) {
+            None => {
+                taken.insert(tool.name(), origin);
+            }
+            Some(first) if *first == origin => {
+                let message = format!("is offered twice by toolset \"{origin}\"; rename one of the two");
+                faults.push(Fault::new(tool.name(), message));
+            }
+            Some(first) => {
+                let message = format!(
+                    "is offered by toolset \"{first}\" and by toolset \"{origin}\"; prefix or filter one of them"
+                );
+                faults.push(Fault::new(tool.name(), message));
+            }
+        }
+    }
+    faults
+}
+
+/// The faults of an error with the tool's name as their path.
+pub(crate) fn faults_of(error: &BuildError) -> Vec<Fault> {
+    match error {
+        BuildError::InvalidTool { tool, faults } => faults
+            .iter()
+            .map(|fault| Fault::new(tool, format!("{}: {}", fault.path, fault.message)))
+            .collect(),
+        BuildError::InvalidTools { faults } => faults.iter().cloned().collect(),
+    }
+}
+
+/// Nothing, or an error with all faults.
+pub(crate) fn fail_with(faults: Vec<Fault>) -> Result<(), BuildError> {
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(BuildError::InvalidTools { faults: faults.into_iter().collect() })
+    }
+}

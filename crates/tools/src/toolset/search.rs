@@ -1,0 +1,333 @@
+//! A toolset for hundreds of tools, of which the model sees those that it looked for.
+//!
+//! Nothing here changes while it is used. What a run has found stands in the state of that run, under a
+//! `temp:` key, so that runs cannot see each other's and a replay offers the same tools again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stepfold_state_core::state::{Fault, Handler, Key, Schema, SchemaBuilder, Snapshot, ValueType};
+
+use super::parts::{Change, Kind, fail_with, faults_of};
+use super::search_index::Index;
+use super::toolset::Toolset;
+use crate::context::ToolContext;
+use crate::error::{BuildError, ToolError};
+use crate::extract::Args;
+use crate::policy::Effect;
+use crate::tool::Tool;
+
+/// Where the names of the tools stand that a run has found, in the order in which they were found.
+/// [`SearchableToolset::declare_in`] declares it.
+pub const FOUND_TOOLS: Key<Vec<String>> = Key::new("temp:found_tools");
+
+const SEARCH_TOOL: &str = "search_tools";
+const DEFAULT_LIMIT: usize = 5;
+const MAX_LIMIT: usize = 20;
+
+/// Hundreds of tools behind one: the model sees `search_tools` and, from the step after a search on,
+/// what the search found.
+///
+/// Searched are names, descriptions, and the names and descriptions of parameters, by BM25. What was found
+/// is offered until the invocation ends. New finds come after earlier ones, so that what a provider
+/// has cached of the list stays good.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_tools::state_core::state::{Schema, State};
+/// use stepfold_tools::{FOUND_TOOLS, Resources, SearchableToolset, Tool, ToolError};
+///
+/// async fn done() -> Result<&'static str, ToolError> {
+///     Ok("done")
+/// }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let tools = [
+///     Tool::new("send_invoice", "Sends an invoice to a customer.", done).build()?,
+///     Tool::new("book_flight", "Books a flight.", done).build()?,
+///     Tool::new("now", "Says the time.", done).build()?,
+/// ];
+/// let office = SearchableToolset::new("office", tools).always_visible(["now"]).build()?;
+/// let schema = SearchableToolset::declare_in(Schema::builder()).build()?;
+/// office.check(&schema, &Resources::new())?;
+///
+/// let mut state = State::new(&schema);
+/// let tools = office.resolve(&state.snapshot()).await?;
+/// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now"]);
+///
+/// // What a call of `search_tools` with "invoices" writes:
+/// state.set(FOUND_TOOLS, vec!["send_invoice".to_owned()])?;
+/// let tools = office.resolve(&state.snapshot()).await?;
+/// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now", "send_invoice"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct SearchableToolset {
+    tools: Toolset,
+    options: Options,
+}
+
+#[derive(Clone, Debug)]
+struct Options {
+    name: Arc<str>,
+    search_tool: String,
+    description: Option<String>,
+    always_visible: Vec<String>,
+    default_limit: usize,
+    max_limit: usize,
+}
+
+impl SearchableToolset {
+    /// A searchable group of these tools, which must be known from the start.
+    pub fn new(name: impl Into<Arc<str>>, tools: impl Into<Toolset>) -> Self {
+        let options = Options {
+            name: name.into(),
+            search_tool: SEARCH_TOOL.to_owned(),
+            description: None,
+            always_visible: Vec::new(),
+            default_limit: DEFAULT_LIMIT,
+            max_limit: MAX_LIMIT,
+        };
+        SearchableToolset { tools: tools.into(), options }
+    }
+
+    /// Declares [`FOUND_TOOLS`], which all searchable groups of an agent share.
+    pub fn declare_in(schema: SchemaBuilder) -> SchemaBuilder {
+        schema
+            .key(FOUND_TOOLS)
+            .handler(Handler::union())
+            .description("the tools that searches of this invocation have found")
+    }
+
+    /// Tools that the model sees without a search.
+    pub fn always_visible<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.options.always_visible.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// How many tools a search finds unless the model says how many, and how many it can ask for; 5 and 20
+    /// unless said.
+    pub fn limits(mut self, default: usize, max: usize) -> Self {
+        self.options.default_limit = default;
+        self.options.max_limit = max;
+        self
+    }
+
+    /// A prefix for the name of the search tool alone, where several searchable groups are merged.
+    /// [`Toolset::prefixed`] prefixes all names, this one included.
+    pub fn search_tool_prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        self.options.search_tool.insert_str(0, prefix.as_ref());
+        self
+    }
+
+    /// What the model reads about the search tool: best, what kinds of tools it finds.
+    pub fn description(mut self, text: impl Into<String>) -> Self {
+        self.options.description = Some(text.into());
+        self
+    }
+
+    /// Checks the options and builds the index, once.
+    ///
+    /// # Errors
+    /// [`BuildError::InvalidTools`] with all faults: a dynamic group, names that stand twice or that models
+    /// cannot use, an always visible tool that is not there, limits that no search can keep.
+    pub fn build(self) -> Result<Toolset, BuildError> {
+        let mut faults = self.options.faults();
+        let mut tools = Vec::new();
+        for part in self.tools.parts() {
+            if let Kind::Static(listed) = &part.kind {
+                tools.extend(listed.iter().cloned());
+            } else {
+                let message =
+                    "is not known from the start, and only such tools can be searched; list its tools first";
+                faults.push(Fault::new(format!("toolset \"{}\"", part.origin), message));
+            }
+        }
+        if tools.is_empty() && faults.is_empty() {
+            faults.push(Fault::new(&*self.options.name, "has no tools to search"));
+        }
+        for name in &self.options.always_visible {
+            if !tools.iter().any(|tool| tool.name() == name) {
+                faults.push(Fault::new(
+                    name,
+                    format!("is to be always visible, but is not in toolset \"{}\"", self.options.name),
+                ));
+            }
+        }
+        let name = Arc::clone(&self.options.name);
+        let searchable = Searchable::new(self.options, tools, &mut faults);
+        // What the combinators of the inner set found stands first.
+        let toolset =
+            Toolset::of_kind(name, Kind::Searchable(Arc::new(searchable)), self.tools.own_faults().to_vec());
+        faults.splice(0..0, toolset.known_faults());
+        fail_with(faults)?;
+        Ok(toolset)
+    }
+}
+
+impl Options {
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.default_limit == 0 {
+            faults.push(Fault::new(
+                &self.search_tool,
+                "finds 0 tools unless the model says how many; make it 1 or more",
+            ));
+        }
+        if self.default_limit > self.max_limit {
+            let message = format!(
+                "finds {} tools unless the model says how many, which is more than the {} that it may ask for",
+                self.default_limit, self.max_limit
+            );
+            faults.push(Fault::new(&self.search_tool, message));
+        }
+        faults
+    }
+}
+
+/// The built form: the tools, the index over them, and the tool that searches it.
+pub(crate) struct Searchable {
+    options: Options,
+    tools: Vec<Tool>,
+    by_name: BTreeMap<Arc<str>, usize>,
+    /// None where nothing is left to search, or its name is none.
+    search_tool: Option<Tool>,
+}
+
+impl Searchable {
+    fn new(options: Options, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Self {
+        let by_name =
+            tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
+        let search_tool = (!tools.is_empty())
+            .then(|| search_tool(&options, &tools))
+            .and_then(|built| built.map_err(|error| faults.extend(faults_of(&error))).ok());
+        Searchable { options, tools, by_name, search_tool }
+    }
+
+    /// The tools that can be found.
+    pub(super) fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// All tools, the search tool first.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Tool> {
+        self.search_tool.iter().chain(&self.tools)
+    }
+
+    /// The tools of a step: the search tool, those always visible, those found so far.
+    pub(super) fn offered(&self, state: &Snapshot) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+        let found =
+            if state.schema().key(FOUND_TOOLS.name()).is_some() { state.get(FOUND_TOOLS)? } else { None };
+        let mut offered: Vec<Tool> = self.search_tool.iter().cloned().collect();
+        let mut seen = BTreeSet::new();
+        // Names that this set does not have were found by another one.
+        let names = self.options.always_visible.iter().chain(found.iter().flatten());
+        for index in names.filter_map(|name| self.by_name.get(name.as_str())) {
+            if seen.insert(*index) {
+                offered.push(self.tools[*index].clone());
+            }
+        }
+        Ok(offered)
+    }
+
+    /// The set after a change: the search tool has to speak of tools by the names that they then have.
+    pub(super) fn changed(&self, change: &Change, faults: &mut Vec<Fault>) -> Self {
+        let mut options = self.options.clone();
+        if let Change::Prefix(prefix) = change {
+            options.search_tool.insert_str(0, prefix);
+            options.always_visible.iter_mut().for_each(|name| name.insert_str(0, prefix));
+        }
+        Searchable::new(options, change.apply(self.tools.clone(), faults), faults)
+    }
+
+    /// What is wrong with the key for found tools.
+    pub(super) fn faults_of_schema(&self, schema: &Schema) -> Option<Fault> {
+        let remedy = "declare it with `SearchableToolset::declare_in(Schema::builder())`";
+        let problem = match schema.key(FOUND_TOOLS.name()) {
+            None => "which the schema does not declare".to_owned(),
+            Some(key) if *key.handler() != Handler::union() => {
+                format!(
+                    "which is merged by {} and not by union, so that finds would be lost or doubled",
+                    key.handler()
+                )
+            }
+            Some(key) => {
+                let holds_names = ValueType::of_schema(key.json_schema().clone())
+                    .is_ok_and(|value_type| value_type.check(&json!(["name"])).is_ok());
+                if holds_names {
+                    return None;
+                }
+                "which does not hold a list of strings".to_owned()
+            }
+        };
+        let message = format!(
+            "keeps what it found under the state key \"{}\", {problem}; {remedy}",
+            FOUND_TOOLS.name()
+        );
+        Some(Fault::new(&self.options.search_tool, message))
+    }
+}
+
+/// What the model sends.
+#[derive(Deserialize, JsonSchema)]
+struct Search {
+    query: String,
+    limit: Option<usize>,
+}
+
+fn search_tool(options: &Options, tools: &[Tool]) -> Result<Tool, BuildError> {
+    let (default, max) = (options.default_limit, options.max_limit);
+    let index = Arc::new(Index::new(tools));
+    let described: Arc<[(String, String)]> =
+        tools.iter().map(|tool| (tool.name().to_owned(), tool.spec().description.clone())).collect();
+    let search = move |Args(search): Args<Search>, context: ToolContext| {
+        let limit = search.limit.unwrap_or(default).clamp(1, max.max(1));
+        let found = if search.query.trim().is_empty() {
+            Err(ToolError::permanent("the query is empty; say in a few words what the tool should do"))
+        } else {
+            let found = index.search(&search.query, limit);
+            remember(&context, &found.into_iter().map(|place| &described[place]).collect::<Vec<_>>())
+        };
+        async move { found }
+    };
+    let description = options.description.clone().unwrap_or_else(|| {
+        format!(
+            "Searches {} further tools by what they do. Those that it finds can be called from the next step on.",
+            tools.len()
+        )
+    });
+    Tool::new(&options.search_tool, description, search)
+        .parameters(json!({
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What the tool should do, in a few words."},
+                "limit": {
+                    "type": ["integer", "null"],
+                    "minimum": 1,
+                    "description": format!("How many tools to find; {default} unless said, at most {max}."),
+                },
+            },
+            "required": ["query"],
+        }))
+        .writes([FOUND_TOOLS.name()])
+        .effect(Effect::Pure)
+        .build()
+}
+
+/// Writes what was found to the state and says it to the model.
+fn remember(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
+    if found.is_empty() {
+        let note = "no tool matches; try other words for what you want to do, such as another verb or the name of a system";
+        return Ok(json!({"tools": [], "note": note}));
+    }
+    let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
+    context.set(FOUND_TOOLS, names).map_err(ToolError::fatal)?;
+    let tools: Vec<Value> =
+        found.iter().map(|(name, description)| json!({"name": name, "description": description})).collect();
+    Ok(json!({"tools": tools, "note": "these tools can be called from the next step on"}))
+}

@@ -1,0 +1,227 @@
+//! An index over tools: what each is called, what it does, what it takes. BM25 from the library `bm25`.
+//!
+//! The words are our own: the library's default tokenizer suits prose of one language and not
+//! `get_user-info`, and brings a stemmer, word lists and a cache with global state.
+
+use bm25::{Embedder, EmbedderBuilder, Embedding, Scorer, TokenEmbedder, TokenEmbedding, Tokenizer};
+use serde_json::Value;
+
+use crate::tool::Tool;
+
+/// Words of a query beyond these are not looked at.
+const MAX_QUERY_WORDS: usize = 32;
+/// A word in the name of a tool says more than one in its description.
+const NAME_WEIGHT: usize = 2;
+
+pub(crate) struct Index {
+    names: Vec<Box<str>>,
+    scorer: Scorer<usize, u64>,
+}
+
+impl Index {
+    pub(crate) fn new(tools: &[Tool]) -> Self {
+        let texts: Vec<String> = tools.iter().map(text_of).collect();
+        let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let embedder: Embedder<u64, Words> =
+            EmbedderBuilder::with_tokenizer_and_fit_to_corpus(Words, &borrowed).build();
+        let mut scorer = Scorer::new();
+        for (index, text) in texts.iter().enumerate() {
+            scorer.upsert(&index, embedder.embed(text));
+        }
+        Index { names: tools.iter().map(|tool| tool.name().into()).collect(), scorer }
+    }
+
+    /// The places of the tools that fit best, best first; those that fit equally well by name.
+    pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<usize> {
+        let mut words = Words.tokenize(query);
+        let mut seen = std::collections::HashSet::new();
+        words.retain(|word| seen.insert(word.clone()));
+        words.truncate(MAX_QUERY_WORDS);
+        let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();
+        let mut found = self.scorer.matches(&Embedding(words));
+        found.sort_by(|a, b| {
+            b.score.total_cmp(&a.score).then_with(|| self.names[a.id].cmp(&self.names[b.id]))
+        });
+        found.into_iter().take(limit).map(|document| document.id).collect()
+    }
+}
+
+/// What is searched: name, description, names and descriptions of parameters.
+fn text_of(tool: &Tool) -> String {
+    let spec = tool.spec();
+    let mut text = String::new();
+    for _ in 0..NAME_WEIGHT {
+        text.push_str(&spec.name);
+        text.push('\n');
+    }
+    text.push_str(&spec.description);
+    add_parameters(&mut text, &spec.parameters);
+    text
+}
+
+fn add_parameters(text: &mut String, schema: &Value) {
+    let Value::Object(fields) = schema else {
+        if let Value::Array(schemas) = schema {
+            for schema in schemas {
+                add_parameters(text, schema);
+            }
+        }
+        return;
+    };
+    if let Some(Value::String(description)) = fields.get("description") {
+        text.push('\n');
+        text.push_str(description);
+    }
+    for (keyword, value) in fields {
+        if let ("properties", Value::Object(properties)) = (keyword.as_str(), value) {
+            for (name, property) in properties {
+                text.push('\n');
+                text.push_str(name);
+                add_parameters(text, property);
+            }
+        } else if matches!(keyword.as_str(), "items" | "anyOf" | "oneOf" | "allOf" | "additionalProperties") {
+            add_parameters(text, value);
+        }
+    }
+}
+
+/// Words that are in every sentence and tell no tool from another.
+const STOP_WORDS: [&str; 27] = [
+    "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "for", "from", "how", "i", "in", "is",
+    "it", "me", "my", "of", "on", "or", "that", "the", "this", "to", "with",
+];
+
+/// Splits text and identifiers into words: `getUserInfo`, `get_user-info` and "get user infos" have the
+/// same. What is written in capitals inside, such as "GitHub", is found as one word as well. Scripts
+/// without spaces between words are cut into pairs of characters.
+struct Words;
+
+impl Tokenizer for Words {
+    fn tokenize(&self, text: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for run in text.split(|character: char| !character.is_alphanumeric()).filter(|run| !run.is_empty()) {
+            for piece in by_script(run) {
+                if piece.starts_with(is_dense) {
+                    push_pairs(&mut words, piece);
+                } else {
+                    push_words(&mut words, piece);
+                }
+            }
+        }
+        words
+    }
+}
+
+/// Scripts that are written without spaces between words, or with so few that words are long.
+fn is_dense(character: char) -> bool {
+    matches!(character, '\u{3040}'..='\u{30FF}' | '\u{3400}'..='\u{4DBF}' | '\u{4E00}'..='\u{9FFF}'
+        | '\u{AC00}'..='\u{D7AF}' | '\u{F900}'..='\u{FAFF}' | '\u{20000}'..='\u{3FFFF}' | '\u{0E00}'..='\u{0E7F}')
+}
+
+fn by_script(run: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut last = None;
+    for (at, character) in run.char_indices() {
+        let dense = is_dense(character);
+        if last.is_some_and(|last| last != dense) {
+            pieces.push(&run[start..at]);
+            start = at;
+        }
+        last = Some(dense);
+    }
+    pieces.push(&run[start..]);
+    pieces
+}
+
+fn push_pairs(words: &mut Vec<String>, piece: &str) {
+    let characters: Vec<char> = piece.chars().collect();
+    match &*characters {
+        [single] => words.push(single.to_string()),
+        several => words.extend(several.windows(2).map(|pair| pair.iter().collect())),
+    }
+}
+
+fn push_words(words: &mut Vec<String>, piece: &str) {
+    let mut push = |word: &str| {
+        let word = word.to_lowercase();
+        if !STOP_WORDS.contains(&word.as_str()) {
+            words.push(singular(word));
+        }
+    };
+    let parts = by_capitals(piece);
+    for part in &parts {
+        push(part);
+    }
+    if parts.len() > 1 {
+        push(piece);
+    }
+}
+
+/// `getUserInfo` has three words, `HTTPServer` two, `s3Bucket` two.
+fn by_capitals(piece: &str) -> Vec<&str> {
+    let characters: Vec<(usize, char)> = piece.char_indices().collect();
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for window in 1..characters.len() {
+        let (at, here) = characters[window];
+        let (_, before) = characters[window - 1];
+        let next = characters.get(window + 1).map(|(_, next)| *next);
+        let begins_word = here.is_uppercase() && !before.is_uppercase();
+        let ends_acronym =
+            here.is_uppercase() && before.is_uppercase() && next.is_some_and(char::is_lowercase);
+        if begins_word || ends_acronym {
+            parts.push(&piece[start..at]);
+            start = at;
+        }
+    }
+    parts.push(&piece[start..]);
+    parts
+}
+
+/// The commonest plurals of English as their singular; both sides of a search go through it, so it need
+/// not be right, only the same.
+fn singular(word: String) -> String {
+    let is_short = word.len() < 4 || !word.is_ascii();
+    if is_short || word.ends_with("ss") || word.ends_with("us") || word.ends_with("is") {
+        return word;
+    }
+    if let Some(stem) = word.strip_suffix("ies") {
+        return format!("{stem}y");
+    }
+    for ending in ["sses", "xes", "ches", "shes"] {
+        if word.ends_with(ending) {
+            return word[..word.len() - 2].to_owned();
+        }
+    }
+    word.strip_suffix('s').map(str::to_owned).unwrap_or(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, words: &str) {
+        assert_eq!(Words.tokenize(text).join(" "), words, "{text}");
+    }
+
+    #[test]
+    fn identifiers_and_prose_have_the_same_words() {
+        check("get_user-info", "get user info");
+        check("getUserInfo", "get user info getuserinfo");
+        check("Get the user's infos", "get user s info");
+        check("HTTPServer", "http server httpserver");
+        check("GitHub", "git hub github");
+        check("s3.listBuckets(v2)", "s3 list bucket listbucket v2");
+        check("queries boxes branches classes status analysis", "query box branch class status analysis");
+        check("", "");
+        check("the of to", "");
+    }
+
+    #[test]
+    fn scripts_without_spaces_are_cut_into_pairs() {
+        check("搜索用户API", "搜索 索用 用户 api");
+        check("搜", "搜");
+        check("Größe ändern", "größe ändern");
+    }
+}

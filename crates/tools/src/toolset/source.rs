@@ -1,0 +1,102 @@
+//! Where the tools of a dynamic toolset come from. Authors write an async method, the engine holds an
+//! erased one.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use stepfold_state_core::state::Snapshot;
+
+use crate::tool::Tool;
+
+/// What a source lists, or why it cannot.
+pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
+
+/// Lists the tools of a dynamic toolset: a server that is asked, a permission that is looked up.
+///
+/// Implemented by authors, called by [`Toolset::resolve`](crate::Toolset::resolve) before each step, with
+/// the state as it is then. The sources of one toolset are asked at the same time.
+///
+/// # Examples
+/// ```
+/// use std::error::Error;
+/// use stepfold_tools::state_core::state::Snapshot;
+/// use stepfold_tools::{Tool, ToolSource, Toolset};
+///
+/// struct ByRole {
+///     refund: Tool,
+/// }
+///
+/// impl ToolSource for ByRole {
+///     async fn tools(&self, state: &Snapshot) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+///         let is_admin = state.get("user:role").is_some_and(|role| role == "admin");
+///         Ok(if is_admin { vec![self.refund.clone()] } else { Vec::new() })
+///     }
+/// }
+/// # async fn refund() -> Result<&'static str, stepfold_tools::ToolError> { Ok("done") }
+/// let refund = Tool::new("refund", "Pays an order back.", refund).build()?;
+/// let billing = Toolset::dynamic("billing", ByRole { refund });
+/// # Ok::<(), stepfold_tools::BuildError>(())
+/// ```
+pub trait ToolSource: Send + Sync + 'static {
+    /// The tools there are now.
+    ///
+    /// # Errors
+    /// Why they cannot be listed; the step does not begin then.
+    fn tools(
+        &self,
+        state: &Snapshot,
+    ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send;
+}
+
+impl<S: ToolSource + ?Sized> ToolSource for Arc<S> {
+    fn tools(
+        &self,
+        state: &Snapshot,
+    ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
+        (**self).tools(state)
+    }
+}
+
+impl<S: ToolSource + ?Sized> ToolSource for Box<S> {
+    fn tools(
+        &self,
+        state: &Snapshot,
+    ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
+        (**self).tools(state)
+    }
+}
+
+impl<S: ToolSource + ?Sized> ToolSource for &'static S {
+    fn tools(
+        &self,
+        state: &Snapshot,
+    ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
+        (**self).tools(state)
+    }
+}
+
+/// The object-safe twin.
+pub(crate) trait ErasedSource: Send + Sync {
+    fn list<'a>(&'a self, state: &'a Snapshot) -> BoxFuture<'a, Listed>;
+}
+
+impl<S: ToolSource> ErasedSource for S {
+    fn list<'a>(&'a self, state: &'a Snapshot) -> BoxFuture<'a, Listed> {
+        self.tools(state).boxed()
+    }
+}
+
+/// A function as a source.
+pub(crate) struct SourceFunction<F>(pub(crate) F);
+
+impl<F, Fut> ToolSource for SourceFunction<F>
+where
+    F: Fn(Snapshot) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Listed> + Send,
+{
+    async fn tools(&self, state: &Snapshot) -> Listed {
+        (self.0)(state.clone()).await
+    }
+}

@@ -1,0 +1,126 @@
+//! The tools of one step.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use stepfold_state_core::chat::ToolSpec;
+use stepfold_state_core::state::Schema;
+
+use super::parts::{fail_with, faults_of, merge};
+use crate::context::Resources;
+use crate::error::BuildError;
+use crate::tool::Tool;
+
+/// The tools that the model may use at one step, each name once, in declared order. Immutable and cheap to
+/// clone.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::{Tool, ToolError, Tools};
+///
+/// async fn ping() -> Result<&'static str, ToolError> {
+///     Ok("pong")
+/// }
+/// let ping = Tool::new("ping", "Answers.", ping).build()?;
+///
+/// let tools = Tools::of([ping.clone()])?;
+/// assert_eq!(tools.get("ping").unwrap().name(), "ping");
+/// assert_eq!(tools.specs().len(), 1);
+///
+/// let error = Tools::of([ping.clone(), ping]).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     r#"the tools have faults: at ping: is offered twice by toolset "tools"; rename one of the two"#,
+/// );
+/// # Ok::<(), stepfold_tools::BuildError>(())
+/// ```
+#[derive(Clone)]
+pub struct Tools(Arc<Inner>);
+
+struct Inner {
+    tools: Vec<Tool>,
+    by_name: HashMap<Arc<str>, usize>,
+    /// Made when a model is first asked with them.
+    specs: OnceLock<Arc<[ToolSpec]>>,
+}
+
+impl Tools {
+    /// Tools to use as they are, without a toolset.
+    ///
+    /// # Errors
+    /// [`BuildError::InvalidTools`] when two have the same name.
+    pub fn of(tools: impl IntoIterator<Item = Tool>) -> Result<Self, BuildError> {
+        merge([("tools", tools.into_iter().collect())]).map_err(|faults| BuildError::InvalidTools { faults })
+    }
+
+    /// Tools whose names are known to differ.
+    pub(super) fn new(tools: Vec<Tool>) -> Self {
+        let by_name =
+            tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
+        Tools(Arc::new(Inner { tools, by_name, specs: OnceLock::new() }))
+    }
+
+    /// The tool of a name.
+    pub fn get(&self, name: &str) -> Option<&Tool> {
+        self.0.by_name.get(name).map(|index| &self.0.tools[*index])
+    }
+
+    /// The names, in declared order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.0.tools.iter().map(Tool::name)
+    }
+
+    /// The tools, in declared order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Tool> {
+        self.0.tools.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.tools.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.tools.is_empty()
+    }
+
+    /// What the model sees of them, in declared order: made once, shared by all clones.
+    pub fn specs(&self) -> Arc<[ToolSpec]> {
+        Arc::clone(self.0.specs.get_or_init(|| self.iter().map(|tool| tool.spec().clone()).collect()))
+    }
+
+    /// Checks each tool against the schema of the state and the resources of the run, as
+    /// [`Tool::check`] does. For tools that a dynamic toolset listed; those of a static one are checked by
+    /// [`Toolset::check`](crate::Toolset::check), once.
+    ///
+    /// # Errors
+    /// [`BuildError::InvalidTools`] with all faults of all tools.
+    pub fn check(&self, schema: &Schema, resources: &Resources) -> Result<(), BuildError> {
+        let check = |tool: &Tool| tool.check(schema, resources).err();
+        fail_with(self.iter().filter_map(check).flat_map(|error| faults_of(&error)).collect())
+    }
+}
+
+impl Default for Tools {
+    /// No tools.
+    fn default() -> Self {
+        Tools::new(Vec::new())
+    }
+}
+
+impl<'a> IntoIterator for &'a Tools {
+    type Item = &'a Tool;
+    type IntoIter = std::slice::Iter<'a, Tool>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Tools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}

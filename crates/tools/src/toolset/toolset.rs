@@ -1,0 +1,306 @@
+//! A named group of tools, as an author declares it.
+//!
+//! Combinators never fail: what is wrong is kept and told, all of it at once, when the agent is built
+//! ([`Toolset::check`]) and, if nobody checked, when the tools are needed.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::join_all;
+use stepfold_state_core::state::{Fault, Faults, Names, Schema, Snapshot};
+
+use super::parts::{Change, Kind, Part, clashes, fail_with, faults_of, merge};
+use super::source::{Listed, SourceFunction, ToolSource};
+use super::tools::Tools;
+use crate::context::Resources;
+use crate::error::{BuildError, ToolsetError};
+use crate::tool::Tool;
+
+/// A named group of tools: static, or dynamic and asked anew at each step. Immutable and cheap to clone.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::state_core::state::{Schema, State};
+/// use stepfold_tools::{Resources, Tool, ToolError, Toolset};
+///
+/// async fn search() -> Result<&'static str, ToolError> {
+///     Ok("found")
+/// }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let web = Toolset::new("web", [Tool::new("search", "Searches the web.", search).build()?]);
+/// let files = Toolset::new("files", [Tool::new("search", "Searches the files.", search).build()?]);
+/// let schema = Schema::builder().build()?;
+///
+/// let clash = Toolset::merged("all", [web.clone(), files.clone()]);
+/// let error = clash.check(&schema, &Resources::new()).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "the tools have faults: at search: is offered by toolset \"web\" and by toolset \"files\"; \
+///      prefix or filter one of them",
+/// );
+///
+/// let all = Toolset::merged("all", [web.prefixed("web_"), files]);
+/// let tools = all.resolve(&State::new(&schema).snapshot()).await?;
+/// assert_eq!(tools.names().collect::<Vec<_>>(), ["web_search", "search"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Toolset(Arc<Inner>);
+
+struct Inner {
+    name: Arc<str>,
+    parts: Vec<Part>,
+    /// What combinators found to be wrong.
+    faults: Vec<Fault>,
+    /// What can be known without asking anyone: the tools of a static set, or what is wrong.
+    known: OnceLock<Result<Option<Tools>, Faults>>,
+}
+
+impl Toolset {
+    /// A group of these tools.
+    pub fn new(name: impl Into<Arc<str>>, tools: impl IntoIterator<Item = Tool>) -> Self {
+        Toolset::of_kind(name.into(), Kind::Static(tools.into_iter().collect()), Vec::new())
+    }
+
+    /// A group that asks for its tools at each step.
+    pub fn dynamic(name: impl Into<Arc<str>>, source: impl ToolSource) -> Self {
+        Toolset::of_kind(name.into(), Kind::Dynamic(Arc::new(source), Vec::new()), Vec::new())
+    }
+
+    /// The same with a function.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::Toolset;
+    ///
+    /// let nothing_yet = Toolset::dynamic_with("remote", |_state| async { Ok(Vec::new()) });
+    /// assert!(!nothing_yet.is_static());
+    /// ```
+    pub fn dynamic_with<F, Fut>(name: impl Into<Arc<str>>, list: F) -> Self
+    where
+        F: Fn(Snapshot) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        Toolset::dynamic(name, SourceFunction(list))
+    }
+
+    /// Several groups as one, their tools in the order of the groups. Two tools of one name are refused
+    /// by [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    pub fn merged<S: Into<Toolset>>(name: impl Into<Arc<str>>, sets: impl IntoIterator<Item = S>) -> Self {
+        let (mut parts, mut faults) = (Vec::new(), Vec::new());
+        for set in sets {
+            let set: Toolset = set.into();
+            parts.extend(set.0.parts.iter().cloned());
+            faults.extend(set.0.faults.iter().cloned());
+        }
+        Toolset::of_parts(name.into(), parts, faults)
+    }
+
+    /// The same tools with a prefix before each name. A name that models cannot use (longer than 64
+    /// characters, say) is refused by [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    #[must_use]
+    pub fn prefixed(&self, prefix: impl Into<Arc<str>>) -> Self {
+        self.changed(&Change::Prefix(prefix.into()), Vec::new())
+    }
+
+    /// Those of the tools that the predicate picks. Of a searchable set, the tools that can be found; the
+    /// search tool stays.
+    #[must_use]
+    pub fn filtered(&self, keeps: impl Fn(&Tool) -> bool + Send + Sync + 'static) -> Self {
+        self.changed(&Change::Filter(Arc::new(keeps)), Vec::new())
+    }
+
+    /// Those of the tools that have one of these names, in their own order.
+    ///
+    /// A name that no tool has is refused by [`check`](Toolset::check) and [`resolve`](Toolset::resolve);
+    /// but not if part of the set is dynamic, which may have the tool at another step.
+    #[must_use]
+    pub fn only<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> Self {
+        let names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
+        let faults = self.faults_of_unknown(&names);
+        self.changed(&Change::Filter(Arc::new(move |tool| names.contains(tool.name()))), faults)
+    }
+
+    fn faults_of_unknown(&self, names: &BTreeSet<String>) -> Vec<Fault> {
+        let known: Option<Vec<Vec<&Tool>>> = self.0.parts.iter().map(Part::known).collect();
+        let Some(known) = known else { return Vec::new() };
+        let known: Vec<&str> = known.into_iter().flatten().map(Tool::name).collect();
+        let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
+        let there_are: Names = known.iter().copied().collect();
+        unknown
+            .map(|name| {
+                Fault::new(name, format!("is not in toolset \"{}\"; its tools: {there_are}", self.name()))
+            })
+            .collect()
+    }
+
+    fn changed(&self, change: &Change, mut faults: Vec<Fault>) -> Self {
+        faults.splice(0..0, self.0.faults.iter().cloned());
+        let parts = self.0.parts.iter().map(|part| part.changed(change, &mut faults)).collect();
+        Toolset::of_parts(Arc::clone(&self.0.name), parts, faults)
+    }
+
+    pub(super) fn of_kind(name: Arc<str>, kind: Kind, faults: Vec<Fault>) -> Self {
+        let part = Part { origin: Arc::clone(&name), kind };
+        Toolset::of_parts(name, vec![part], faults)
+    }
+
+    fn of_parts(name: Arc<str>, parts: Vec<Part>, faults: Vec<Fault>) -> Self {
+        Toolset(Arc::new(Inner { name, parts, faults, known: OnceLock::new() }))
+    }
+
+    /// The name, by which errors call it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Whether the tools are the same at every step.
+    pub fn is_static(&self) -> bool {
+        self.0.parts.iter().all(Part::is_static)
+    }
+
+    #[cfg(feature = "search")]
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.0.parts
+    }
+
+    /// What combinators found to be wrong.
+    #[cfg(feature = "search")]
+    pub(super) fn own_faults(&self) -> &[Fault] {
+        &self.0.faults
+    }
+
+    /// The tools of the step that begins with this state. Dynamic groups are asked, all at the same time;
+    /// a static set has its answer ready.
+    ///
+    /// Dynamic tools have not been checked against the state's schema: see [`Tools::check`].
+    ///
+    /// # Errors
+    /// [`ToolsetError::List`] for the first group, in declared order, that could not list its tools;
+    /// [`ToolsetError::Build`] when tools clash or have names that models cannot use.
+    pub async fn resolve(&self, state: &Snapshot) -> Result<Tools, ToolsetError> {
+        if let Some(tools) = self.known().map_err(|faults| BuildError::InvalidTools { faults })? {
+            return Ok(tools);
+        }
+        let answers = join_all(self.0.parts.iter().map(|part| list(&part.kind, state))).await;
+        let mut faults = Vec::new();
+        let mut listed = Vec::new();
+        for (part, answer) in self.0.parts.iter().zip(answers) {
+            let tools =
+                answer.map_err(|source| ToolsetError::List { toolset: part.origin.to_string(), source })?;
+            listed.push((&*part.origin, after_changes(&part.kind, tools, &mut faults)));
+        }
+        fail_with(faults)?;
+        Ok(merge(listed).map_err(|faults| BuildError::InvalidTools { faults })?)
+    }
+
+    /// Checks all tools that are known without asking anyone: each by itself, against the schema of the
+    /// state and the resources of the run, and against each other. Those of a searchable set are among
+    /// them, found or not.
+    ///
+    /// # Errors
+    /// [`BuildError::InvalidTools`] with all faults of all tools; the path of each is the tool's name.
+    pub fn check(&self, schema: &Schema, resources: &Resources) -> Result<(), BuildError> {
+        let mut faults = self.known_faults();
+        for part in &self.0.parts {
+            match &part.kind {
+                Kind::Dynamic(..) => {}
+                Kind::Static(tools) => faults.extend(faults_of_tools(tools, schema, resources)),
+                #[cfg(feature = "search")]
+                Kind::Searchable(searchable) => {
+                    faults.extend(searchable.faults_of_schema(schema));
+                    faults.extend(faults_of_tools(searchable.tools(), schema, resources));
+                }
+            }
+        }
+        fail_with(faults)
+    }
+
+    fn known(&self) -> Result<Option<Tools>, Faults> {
+        let find = || {
+            let faults = self.known_faults();
+            if !faults.is_empty() {
+                return Err(faults.into_iter().collect());
+            }
+            let listed: Option<Vec<_>> = self.0.parts.iter().map(static_tools).collect();
+            listed.map(merge).transpose()
+        };
+        self.0.known.get_or_init(find).clone()
+    }
+
+    pub(super) fn known_faults(&self) -> Vec<Fault> {
+        let known = self.0.parts.iter().filter_map(|part| Some((&*part.origin, part.known()?)));
+        let known = known.flat_map(|(origin, tools)| tools.into_iter().map(move |tool| (tool, origin)));
+        self.0.faults.iter().cloned().chain(clashes(known)).collect()
+    }
+}
+
+fn static_tools(part: &Part) -> Option<(&str, Vec<Tool>)> {
+    if let Kind::Static(tools) = &part.kind { Some((&*part.origin, tools.clone())) } else { None }
+}
+
+async fn list(kind: &Kind, state: &Snapshot) -> Listed {
+    match kind {
+        Kind::Static(tools) => Ok(tools.clone()),
+        Kind::Dynamic(source, _) => source.list(state).await,
+        #[cfg(feature = "search")]
+        Kind::Searchable(searchable) => searchable.offered(state),
+    }
+}
+
+fn after_changes(kind: &Kind, tools: Vec<Tool>, faults: &mut Vec<Fault>) -> Vec<Tool> {
+    if let Kind::Dynamic(_, changes) = kind {
+        changes.iter().fold(tools, |tools, change| change.apply(tools, faults))
+    } else {
+        tools
+    }
+}
+
+fn faults_of_tools(tools: &[Tool], schema: &Schema, resources: &Resources) -> Vec<Fault> {
+    let check = |tool: &Tool| tool.check(schema, resources).err();
+    tools.iter().filter_map(check).flat_map(|error| faults_of(&error)).collect()
+}
+
+/// A set of one tool, with its name.
+impl From<Tool> for Toolset {
+    fn from(tool: Tool) -> Self {
+        Toolset::new(tool.name().to_owned(), [tool])
+    }
+}
+
+/// A set named "tools".
+impl From<Vec<Tool>> for Toolset {
+    fn from(tools: Vec<Tool>) -> Self {
+        Toolset::new("tools", tools)
+    }
+}
+
+/// A set named "tools".
+impl<const N: usize> From<[Tool; N]> for Toolset {
+    fn from(tools: [Tool; N]) -> Self {
+        Toolset::new("tools", tools)
+    }
+}
+
+/// A set named "tools".
+impl FromIterator<Tool> for Toolset {
+    fn from_iter<I: IntoIterator<Item = Tool>>(tools: I) -> Self {
+        Toolset::new("tools", tools)
+    }
+}
+
+impl fmt::Debug for Toolset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = |part: &Part| match part.known() {
+            None => format!("{}, dynamic", part.origin),
+            Some(tools) => format!("{}, {} tools", part.origin, tools.len()),
+        };
+        f.debug_struct("Toolset")
+            .field("name", &self.0.name)
+            .field("parts", &self.0.parts.iter().map(words).collect::<Vec<_>>())
+            .finish()
+    }
+}
