@@ -1,0 +1,10 @@
+//! The function API: a parameter that is no extractor.
+use stepfold_tools::{Tool, ToolContext, ToolError};
+
+async fn search(query: String, _context: ToolContext) -> Result<String, ToolError> {
+    Ok(query)
+}
+
+fn main() {
+    let _ = Tool::new("search", "Searches.", search);
+}

@@ -1,0 +1,17 @@
+//! An extractor that is none.
+#![allow(unused)]
+
+use stepfold_tools::{FromState, tool};
+
+struct Pool;
+struct UserName;
+
+/// Searches.
+#[tool]
+fn search(#[extract] pool: &Pool) {}
+
+/// Greets.
+#[tool]
+async fn greet(name: FromState<UserName>) {}
+
+fn main() {}
