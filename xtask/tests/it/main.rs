@@ -22,6 +22,6 @@ fn the_house_is_read_with_its_arrows_and_trees() {
     let loop_arrows = &find("stepfold-agent-loop").edges;
     assert!(loop_arrows.iter().any(|edge| edge.to == "stepfold-tools"));
     let tree = &find("stepfold-runner").tree;
-    assert_eq!(tree["serde_json"], ["stepfold-state-core", "serde_json"]);
+    assert_eq!(tree["rpds"], ["stepfold-state-core", "rpds"]);
     assert!(!tree.contains_key("proptest"), "dev-dependencies are no part of the tree");
 }
