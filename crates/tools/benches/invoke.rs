@@ -9,13 +9,12 @@
     reason = "a benchmark that cannot go on should stop, and a tool returns a `Result`"
 )]
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use divan::{Bencher, black_box};
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Schema, Snapshot, State};
+use stepfold_state_core::state::{Schema, Snapshot, State, ValueType};
 use stepfold_tools::{Args, Invocation, InvokeOptions, RawArgs, Tool, ToolError, Tools};
 use tokio::runtime::{Builder, Runtime};
 
@@ -94,34 +93,45 @@ fn blocking_1_ms_64(bencher: Bencher<'_, '_>) {
     invoke(bencher, Tool::blocking("compute", "Computes.", compute).build().expect("valid"), 64, &json!({}));
 }
 
-/// A call with 20 arguments of several types against the one without any: the difference is their
-/// validation and reading. Goal: 5 us.
-#[divan::bench(args = [0, 20])]
-fn arguments(bencher: Bencher<'_, '_>, fields: usize) {
+/// An object of fields of several types, and its schema.
+fn object(fields: usize) -> (Value, Value) {
     let mut properties = Map::new();
     let mut values = Map::new();
     for index in 0..fields {
-        let mut name = String::new();
-        let _ = write!(name, "field_{index}");
         let (schema, value) = match index % 4 {
             0 => (json!({"type": "string", "minLength": 1}), json!("some text")),
             1 => (json!({"type": "integer", "minimum": 0}), json!(index)),
             2 => (json!({"type": "array", "items": {"type": "number"}}), json!([1.5, 2.5])),
             _ => (json!({"enum": ["red", "green", "blue"]}), json!("blue")),
         };
-        properties.insert(name.clone(), schema);
-        values.insert(name, value);
+        properties.insert(format!("field_{index}"), schema);
+        values.insert(format!("field_{index}"), value);
     }
     let required: Vec<String> = properties.keys().cloned().collect();
+    let schema = json!({
+        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+    });
+    (schema, Value::Object(values))
+}
+
+/// The check of arguments by itself. Goal: 5 us for 20 fields.
+#[divan::bench(args = [0, 20])]
+fn validation(bencher: Bencher<'_, '_>, fields: usize) {
+    let (schema, values) = object(fields);
+    let arguments = ValueType::of_schema(schema).expect("valid");
+    bencher.bench_local(|| arguments.check(black_box(&values)));
+}
+
+/// A whole call with arguments: checked, copied for the function, and copied again by `RawArgs`.
+#[divan::bench(args = [0, 20])]
+fn arguments(bencher: Bencher<'_, '_>, fields: usize) {
+    let (schema, values) = object(fields);
     let take = |RawArgs(arguments): RawArgs| async move {
         black_box(arguments);
         Ok::<_, ToolError>(())
     };
-    let tool = Tool::new("take", "Takes arguments.", take)
-        .parameters(json!({"type": "object", "properties": properties, "required": required}))
-        .build()
-        .expect("valid");
-    invoke(bencher, tool, 1, &Value::Object(values));
+    let tool = Tool::new("take", "Takes arguments.", take).parameters(schema).build().expect("valid");
+    invoke(bencher, tool, 1, &values);
 }
 
 /// The same typed: read with serde.

@@ -308,7 +308,7 @@ impl Invocation {
     /// Starts the calls that were announced.
     fn launch(&mut self) {
         for (index, tool, prepared, state) in self.announced.drain(..) {
-            let call = self.calls[index].clone();
+            let call = &self.calls[index];
             let context = CallContext {
                 index,
                 call_id: call.id.as_str().into(),
@@ -317,7 +317,14 @@ impl Invocation {
                 resources: self.options.resources.clone(),
                 progress: self.progress.0.clone(),
             };
-            let running = Running::new(tool, call, prepared, context, state, Arc::clone(&self.options));
+            let running = Running::new(
+                tool,
+                Arc::clone(&self.calls),
+                prepared,
+                context,
+                state,
+                Arc::clone(&self.options),
+            );
             self.running.push(running.run().map(move |finished| (index, finished)).boxed());
         }
     }

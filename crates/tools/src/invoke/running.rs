@@ -37,7 +37,8 @@ impl From<Outcome> for Finished {
 /// One call with all that it needs, detached from the invocation.
 pub(super) struct Running {
     tool: Tool,
-    call: ToolCall,
+    /// All calls of the reply: shared, since the arguments of one may be large.
+    calls: Arc<[ToolCall]>,
     arguments: Arc<Value>,
     /// Which of the tool's inputs were fed from the state.
     fed: Vec<usize>,
@@ -50,7 +51,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(
         tool: Tool,
-        call: ToolCall,
+        calls: Arc<[ToolCall]>,
         prepared: Prepared,
         context: CallContext,
         state: Snapshot,
@@ -58,7 +59,11 @@ impl Running {
     ) -> Self {
         let Prepared { arguments, fed } = prepared;
         let arguments = Arc::new(arguments);
-        Running { tool, call, arguments, fed, context, state, options, tries: AtomicU32::new(0) }
+        Running { tool, calls, arguments, fed, context, state, options, tries: AtomicU32::new(0) }
+    }
+
+    fn call(&self) -> &ToolCall {
+        &self.calls[self.context.index]
     }
 
     /// Runs the call to its end, or until it is cancelled.
@@ -111,7 +116,7 @@ impl Running {
                 self.outcome(Status::Succeeded, content, delta)
             }
             Err(error) => {
-                let text = unmerged(&self.call.name, &chain(&error));
+                let text = unmerged(&self.call().name, &chain(&error));
                 self.outcome(
                     Status::Failed(Failure::Merge),
                     self.bounded(ToolContent::Error(text)),
@@ -122,7 +127,7 @@ impl Running {
     }
 
     fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
-        let name = &self.call.name;
+        let name = &self.call().name;
         let (failure, text, error) = match fault {
             Fault::TimedOut => {
                 let text = format!("tool '{name}' timed out after {time_out:?}{}", self.warning());
@@ -142,7 +147,7 @@ impl Running {
     }
 
     fn cancelled(&self) -> Finished {
-        let text = format!("tool '{}' was cancelled while it ran{}", self.call.name, self.warning());
+        let text = format!("tool '{}' was cancelled while it ran{}", self.call().name, self.warning());
         self.outcome(Status::Cancelled, ToolContent::Error(text), Delta::new()).into()
     }
 
@@ -153,16 +158,21 @@ impl Running {
 
     fn outcome(&self, status: Status, content: ToolContent, delta: Delta) -> Outcome {
         // `run` says how many tries there were.
-        Outcome { status, result: ToolResult::new(&self.call.id, &self.call.name, content), delta, tries: 0 }
+        Outcome {
+            status,
+            result: ToolResult::new(&self.call().id, &self.call().name, content),
+            delta,
+            tries: 0,
+        }
     }
 
     fn bounded(&self, content: ToolContent) -> ToolContent {
-        deliver::bounded(content, self.options.limits.output_bytes, &self.options.overflow, &self.call.id)
+        deliver::bounded(content, self.options.limits.output_bytes, &self.options.overflow, &self.call().id)
     }
 
     /// What the model reads of an error, and the error itself where it is for the caller.
     fn words_of(&self, error: ToolError) -> (Failure, String, Option<Box<dyn Error + Send + Sync>>) {
-        let name = &self.call.name;
+        let name = &self.call().name;
         match error.into_kind() {
             Kind::Failed { message, .. } => (Failure::Error, self.redacted(&message), None),
             Kind::InvalidArguments(faults) => {
