@@ -10,8 +10,22 @@ pub(crate) fn description(attributes: &[Attribute]) -> String {
     let text = lines.join("\n");
     let lines: Vec<&str> =
         text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
-    let shown = lines.split(|line| is_heading(line)).next().unwrap_or_default();
+    let mut is_code = false;
+    let is_shown = |line: &&&str| {
+        // A `# comment` in a code block is no heading.
+        is_code ^= line.trim_start().starts_with("```");
+        is_code || !is_heading(line)
+    };
+    let shown: Vec<&str> = lines.iter().take_while(is_shown).copied().collect();
     shown.join("\n").trim().to_owned()
+}
+
+/// The documentation that only the compiler can read: `#[doc = include_str!("..")]`.
+pub(crate) fn unreadable(attributes: &[Attribute]) -> Option<&Attribute> {
+    attributes.iter().find(|attribute| match &attribute.meta {
+        Meta::NameValue(pair) => pair.path.is_ident("doc") && line(attribute).is_none(),
+        _ => false,
+    })
 }
 
 fn line(attribute: &Attribute) -> Option<String> {
@@ -50,6 +64,20 @@ mod tests {
                 parse_quote!(#[doc = " Never."]),
             ],
             "Adds numbers.\n\n  - #1 is kept",
+        );
+    }
+
+    #[test]
+    fn code_is_no_heading() {
+        check(
+            &[
+                parse_quote!(#[doc = " Runs:"]),
+                parse_quote!(#[doc = " ```"]),
+                parse_quote!(#[doc = " # a comment"]),
+                parse_quote!(#[doc = " ```"]),
+                parse_quote!(#[doc = " # Errors"]),
+            ],
+            "Runs:\n```\n# a comment\n```",
         );
     }
 

@@ -79,6 +79,10 @@ fn description(function: &ItemFn, options: Option<&Options>, faults: &mut Faults
     if let Some(description) = options.and_then(|options| options.description.clone()) {
         return description;
     }
+    if let Some(attribute) = docs::unreadable(&function.attrs) {
+        let message = "a macro cannot read this documentation; write it out, or give `description = \"..\"`";
+        faults.at(attribute, message);
+    }
     let text = docs::description(&function.attrs);
     // Options that could not be read may have had one.
     if text.is_empty() && options.is_some() {

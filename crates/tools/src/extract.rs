@@ -127,7 +127,16 @@ pub struct Args<T>(pub T);
 
 impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     fn needs(needs: &mut Needs) {
-        needs.arguments(schema::of::<T>());
+        let schema = schema::of::<T>();
+        if !["type", "properties", "$ref", "anyOf", "oneOf", "allOf"]
+            .iter()
+            .any(|rule| schema.get(rule).is_some())
+        {
+            let message =
+                "`Args` of a type that may be anything has no schema; take `RawArgs` and give `parameters`";
+            needs.faults.push(Fault::new("arguments", message));
+        }
+        needs.arguments(schema);
     }
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {

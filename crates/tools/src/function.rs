@@ -4,11 +4,13 @@
 //! that does not fit: the parameter, the result, or what is held across an `.await`.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::ser::Formatter;
 
 use crate::context::ToolContext;
 use crate::error::ToolError;
@@ -72,8 +74,47 @@ pub trait ToolReturn {
 impl<T: Serialize, E: Into<ToolError>> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
         let value = self.map_err(Into::into)?;
-        serde_json::to_value(value)
-            .map_err(|error| ToolError::permanent(format!("the result has no JSON form: {error}")))
+        let no_form = |error| ToolError::permanent(format!("the result has no JSON form: {error}"));
+        // Turning what nests without end into a value would end the process: the stack is all it takes.
+        let mut probe = serde_json::Serializer::with_formatter(std::io::sink(), DepthProbe(0));
+        value.serialize(&mut probe).map_err(no_form)?;
+        serde_json::to_value(value).map_err(no_form)
+    }
+}
+
+/// The deepest nesting of a result. What is deeper than `stepfold_state_core::MAX_DEPTH` is kept as text.
+const MAX_RESULT_DEPTH: usize = 500;
+
+/// Writes nothing, and refuses what nests too deep.
+struct DepthProbe(usize);
+
+impl DepthProbe {
+    fn enter(&mut self) -> io::Result<()> {
+        self.0 += 1;
+        if self.0 > MAX_RESULT_DEPTH {
+            return Err(io::Error::other(format!("it nests deeper than {MAX_RESULT_DEPTH} levels")));
+        }
+        Ok(())
+    }
+}
+
+impl Formatter for DepthProbe {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.enter()
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.0 -= 1;
+        Ok(())
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.enter()
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.0 -= 1;
+        Ok(())
     }
 }
 

@@ -76,8 +76,8 @@
 //! # Features
 //!
 //! - `macros` (default): the attribute `#[tool]`.
-//! - `validation`: check arguments against their whole JSON Schema. Without it their kind is checked, and typed
-//!   arguments are read by `serde`.
+//! - `validation`: check arguments against their whole JSON Schema. Without it typed arguments are still read
+//!   by `serde`; those of a tool with a schema of its own are only known to be an object.
 //! - `search`: a toolset that offers a search over hundreds of tools.
 
 #[cfg(feature = "macros")]

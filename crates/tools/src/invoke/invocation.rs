@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Overflow;
-use super::outcome::{FatalError, Outcome, Outcomes, Status};
+use super::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
 use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
@@ -237,6 +237,62 @@ impl Invocation {
         }
     }
 
+    /// The calls of a reply of which some have their outcome already: after a crash or a pause, or because
+    /// they were answered without running, as a rejected call is.
+    ///
+    /// `finished` has the outcomes in call order, with none for each call that is still to run; calls beyond
+    /// its end are. The others see the writes of finished calls as if all had run here, and there is no event
+    /// for these.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{FromState, Invocation, InvokeOptions, Tool, ToolError, Tools, state_key};
+    ///
+    /// state_key! { Limit: i64 = "limit"; }
+    ///
+    /// async fn set() -> Result<i64, ToolError> {
+    ///     Ok(7)
+    /// }
+    /// async fn show(FromState(limit): FromState<Limit>) -> Result<Option<i64>, ToolError> {
+    ///     Ok(limit)
+    /// }
+    /// let tools = Tools::of([
+    ///     Tool::new("set", "Sets the limit.", set).output_to_state("limit", stepfold_tools::Source::Whole).build().unwrap(),
+    ///     Tool::new("show", "Shows the limit.", show).build().unwrap(),
+    /// ]).unwrap();
+    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).snapshot();
+    /// let calls = vec![ToolCall::new("c1", "set", json!({})), ToolCall::new("c2", "show", json!({}))];
+    ///
+    /// // `set` ran, then the process died.
+    /// let first = vec![calls[0].clone()];
+    /// let before = Invocation::new(&tools, state.clone(), first, InvokeOptions::default()).finish().await;
+    ///
+    /// let finished = before.outcomes.into_iter().map(Some).collect();
+    /// let resumed = Invocation::resume(&tools, state, calls, finished, InvokeOptions::default()).finish().await;
+    /// assert_eq!(resumed.outcomes[1].result.text(), "7");
+    /// # });
+    /// ```
+    pub fn resume(
+        tools: &Tools,
+        state: Snapshot,
+        calls: Vec<ToolCall>,
+        finished: Vec<Option<Outcome>>,
+        options: InvokeOptions,
+    ) -> Self {
+        let mut invocation = Invocation::new(tools, state, calls, options);
+        for (call, (place, outcome)) in invocation.outcomes.iter_mut().zip(finished).enumerate() {
+            if outcome.is_some() {
+                *place = outcome;
+                invocation.schedule.skip(call);
+            }
+        }
+        invocation
+    }
+
     /// What happens next, or none when every call has its outcome.
     ///
     /// Cancel-safe: a dropped future loses no event and no outcome. The calls that were started get on only
@@ -325,7 +381,7 @@ impl Invocation {
                 state,
                 Arc::clone(&self.options),
             );
-            self.running.push(running.run().map(move |finished| (index, finished)).boxed());
+            self.running.push(running.run_caught().map(move |finished| (index, finished)).boxed());
         }
     }
 
@@ -418,7 +474,8 @@ fn first_error(
     raise_on_failure: bool,
 ) -> Option<FatalError> {
     let index = outcomes.iter().enumerate().position(|(index, outcome)| {
-        errors.contains_key(&index) || raise_on_failure && matches!(outcome.status, Status::Failed(_))
+        let is_fatal = errors.contains_key(&index) || outcome.status == Status::Failed(Failure::Fatal);
+        is_fatal || raise_on_failure && matches!(outcome.status, Status::Failed(_))
     })?;
     let outcome = &outcomes[index];
     let source = errors.remove(&index).unwrap_or_else(|| outcome.result.text().into_owned().into());

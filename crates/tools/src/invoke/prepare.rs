@@ -42,6 +42,7 @@ pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Pre
     let mut arguments = Value::Object(arguments);
     if inner.spec.strict {
         drop_stand_in_nulls(inner.arguments.schema(), &mut arguments);
+        drop_fed_nulls(tool, &mut arguments);
     }
     if let Err(faults) = inner.arguments.check(&arguments) {
         let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
@@ -58,4 +59,15 @@ pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Pre
         }
     }
     Ok(Prepared { arguments, fed })
+}
+
+/// In strict mode a model has no other way to leave a parameter out than null, also where null is a value
+/// of it. What the state can fill counts as left out then.
+fn drop_fed_nulls(tool: &Tool, arguments: &mut Value) {
+    let Value::Object(arguments) = arguments else { return };
+    for input in tool.inner().inputs.iter() {
+        if arguments.get(&input.parameter).is_some_and(Value::is_null) {
+            arguments.remove(&input.parameter);
+        }
+    }
 }

@@ -30,7 +30,10 @@ impl<'a> Secrets<'a> {
             Value::String(text) => self.note(name, text),
             Value::Number(number) => self.note_form(name, number.to_string().into()),
             Value::Array(items) => items.iter().for_each(|item| self.add(name, item)),
-            Value::Object(fields) => fields.values().for_each(|field| self.add(name, field)),
+            Value::Object(fields) => fields.iter().for_each(|(key, field)| {
+                self.note(name, key);
+                self.add(name, field);
+            }),
             Value::Null | Value::Bool(_) => {}
         }
     }

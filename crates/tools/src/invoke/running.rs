@@ -1,10 +1,12 @@
 //! One call that was started: its tries, and what is made of their end.
 
 use std::error::Error;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::Value;
 use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, Faults, Snapshot};
@@ -66,8 +68,24 @@ impl Running {
         &self.calls[self.context.index]
     }
 
+    /// Runs the call, with a net under what no other net holds: what panics when it is dropped or printed.
+    pub(super) async fn run_caught(self) -> Finished {
+        let (calls, index) = (Arc::clone(&self.calls), self.context.index);
+        match AssertUnwindSafe(self.run()).catch_unwind().await {
+            Ok(finished) => finished,
+            Err(panic) => {
+                // The panic may be made of what panics when it is dropped.
+                std::mem::forget(panic);
+                let call = &calls[index];
+                let text =
+                    format!("tool '{}' panicked when it was ended; it may have had its effect", call.name);
+                Outcome { tries: 1, ..Outcome::failed(call, Failure::Panicked, text) }.into()
+            }
+        }
+    }
+
     /// Runs the call to its end, or until it is cancelled.
-    pub(super) async fn run(self) -> Finished {
+    async fn run(self) -> Finished {
         let mut finished = tokio::select! {
             biased;
             finished = self.tries() => finished,
@@ -192,8 +210,9 @@ impl Running {
         let fed: Vec<&InputBinding> =
             self.fed.iter().map(|input| &self.tool.inner().inputs[*input]).collect();
         let words = faults.iter().map(|fault| {
-            if fed.iter().any(|input| lies_in(&fault.path, &input.parameter)) {
-                return format!("at {}: what the state holds does not fit", fault.path);
+            // The path into what was fed may show keys of the state.
+            if let Some(input) = fed.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
+                return format!("at $.{}: what the state holds does not fit", input.parameter);
             }
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
@@ -222,8 +241,8 @@ impl Running {
                 secrets.add_state(&input.parameter, value);
             }
         }
-        for key in inner.access.reads.iter().filter(|key| inner.inputs.iter().all(|input| input.key != **key))
-        {
+        let is_added = |key: &str| self.fed.iter().any(|input| *inner.inputs[*input].key == *key);
+        for key in inner.access.reads.iter().filter(|key| !is_added(key)) {
             if let Some(value) = self.state.get(&**key) {
                 secrets.add_state(key, value);
             }

@@ -8,6 +8,7 @@ mod build;
 mod errors;
 mod limits;
 mod order;
+mod regressions;
 mod results;
 
 use std::fmt::Write as _;
