@@ -9,7 +9,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepfold_state_core::state::{Fault, Handler, Key, WriteKey};
+use stepfold_state_core::state::{Fault, Handler, Key, WriteKey, json_schema_of};
 
 use crate::context::{ToolContext, WriteError};
 use crate::error::ToolError;
@@ -127,7 +127,7 @@ pub struct Args<T>(pub T);
 
 impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     fn needs(needs: &mut Needs) {
-        let schema = schema::of::<T>();
+        let schema = json_schema_of::<T>();
         if !["type", "properties", "$ref", "anyOf", "oneOf", "allOf"]
             .iter()
             .any(|rule| schema.get(rule).is_some())

@@ -593,7 +593,15 @@ fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft
     Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
 }
 
-pub(crate) fn json_schema_of<T: JsonSchema>() -> Value {
+/// The JSON Schema of a type (draft 2020-12), with everything inlined that can be: what refers to itself cannot.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::state::json_schema_of;
+///
+/// assert_eq!(json_schema_of::<Vec<String>>()["items"]["type"], "string");
+/// ```
+pub fn json_schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;

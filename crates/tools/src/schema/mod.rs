@@ -10,23 +10,12 @@ mod strict;
 #[cfg(test)]
 mod tests;
 
-use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 use stepfold_state_core::state::Fault;
 
 pub(crate) use self::plain::for_model;
 pub(crate) use self::stand_in::drop_stand_in_nulls;
 pub(crate) use self::strict::strict;
-
-/// The schema of a type, with everything inlined that can be.
-pub(crate) fn of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    settings.into_generator().into_root_schema_for::<T>().to_value()
-}
 
 /// Where and why typed arguments could not be read.
 pub(crate) fn decode_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {

@@ -10,11 +10,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::*;
+use stepfold_state_core::state::json_schema_of;
 
 /// The plain form of a type's properties, and the strict one or why there is none; one property a line.
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
 fn check<T: JsonSchema>(expected: Expect) {
-    expected.assert_eq(&forms_of(of::<T>()));
+    expected.assert_eq(&forms_of(json_schema_of::<T>()));
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
@@ -279,12 +280,12 @@ fn two_flattened_enums_stay_open() {
     struct Parameters {
         both: Both,
     }
-    let text = forms_of(of::<Parameters>());
+    let text = forms_of(json_schema_of::<Parameters>());
     assert!(!text.contains("\"additionalProperties\":false,\"allOf\""), "{text}");
     assert!(text.contains("not strict: at $.both: the keyword allOf has no strict form"), "{text}");
     #[cfg(feature = "validation")]
     {
-        let plain = Value::Object(for_model(of::<Parameters>()).unwrap());
+        let plain = Value::Object(for_model(json_schema_of::<Parameters>()).unwrap());
         let value_type = stepfold_state_core::state::ValueType::of_schema(plain).unwrap();
         let both = json!({"both": {"name": "x", "kind": "Circle", "radius": 1.5, "Id": 7}});
         value_type.check(&both).unwrap();
@@ -482,7 +483,7 @@ fn stand_in_nulls_are_dropped_and_others_kept() {
     }
     let place = json!({"latitude": 1.5, "height": null});
     check_drop(
-        of::<Parameters>(),
+        json_schema_of::<Parameters>(),
         json!({
             "shape": {"kind": "Circle", "radius": 1.5, "colour": null}, "earlier": place, "places": [place, place],
             "count": null, "note": null, "any": {"x": null},
