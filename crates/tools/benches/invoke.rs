@@ -56,13 +56,13 @@ fn blocking_no_op() -> Result<(), ToolError> {
 }
 
 /// Goals: 2 us for one call, 0.2 ms for 64.
-#[divan::bench(args = [1, 64])]
+#[divan::bench(args = [1, 64], sample_size = 50)]
 fn async_no_op(bencher: Bencher<'_, '_>, count: usize) {
     invoke(bencher, Tool::new("no_op", "Does nothing.", no_op).build().expect("valid"), count, &json!({}));
 }
 
 /// Goal: 10 us for one call.
-#[divan::bench(args = [1, 64])]
+#[divan::bench(args = [1, 64], sample_size = 50)]
 fn blocking(bencher: Bencher<'_, '_>, count: usize) {
     let tool = Tool::blocking("no_op", "Does nothing.", blocking_no_op).build().expect("valid");
     invoke(bencher, tool, count, &json!({}));
@@ -123,7 +123,7 @@ fn validation(bencher: Bencher<'_, '_>, fields: usize) {
 }
 
 /// A whole call with arguments: checked, copied for the function, and copied again by `RawArgs`.
-#[divan::bench(args = [0, 20])]
+#[divan::bench(args = [0, 20], sample_size = 50)]
 fn arguments(bencher: Bencher<'_, '_>, fields: usize) {
     let (schema, values) = object(fields);
     let take = |RawArgs(arguments): RawArgs| async move {
@@ -135,7 +135,7 @@ fn arguments(bencher: Bencher<'_, '_>, fields: usize) {
 }
 
 /// The same typed: read with serde.
-#[divan::bench]
+#[divan::bench(sample_size = 50)]
 fn typed_arguments(bencher: Bencher<'_, '_>) {
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     #[expect(dead_code, reason = "read by serde only")]
