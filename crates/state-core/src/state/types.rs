@@ -232,28 +232,29 @@ pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
 
 /// Leads all references to the root to `$defs/whole`. Whether there are any.
 fn redirect(schema: &mut Value) -> bool {
+    let mut found = false;
     match schema {
         Value::Object(fields) => {
-            let mut found = false;
             for (name, value) in fields.iter_mut() {
-                match value {
-                    Value::String(target)
-                        if name == "$ref" && (target == "#" || target.starts_with("#/")) =>
-                    {
+                found |= match (name.as_str(), value) {
+                    ("$ref", Value::String(target)) if target == "#" || target.starts_with("#/") => {
                         target.insert_str(1, "/$defs/whole");
-                        found = true;
+                        true
                     }
                     // These hold values, not schemas.
-                    _ if matches!(name.as_str(), "default" | "const" | "enum" | "examples") => {}
-                    value => found |= redirect(value),
-                }
+                    ("default" | "const" | "enum" | "examples", _) => false,
+                    // The names in these are the user's: one may be called `default`.
+                    ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => {
+                        named.values_mut().fold(false, |found, schema| redirect(schema) | found)
+                    }
+                    (_, value) => redirect(value),
+                };
             }
-            found
         }
-        // All of them, not only up to the first that has one.
-        Value::Array(items) => items.iter_mut().filter_map(|item| redirect(item).then_some(())).count() > 0,
-        _ => false,
+        Value::Array(items) => items.iter_mut().for_each(|item| found |= redirect(item)),
+        _ => {}
     }
+    found
 }
 
 /// Keywords that say something to people, not to a check.

@@ -192,6 +192,25 @@ fn types_that_refer_to_themselves() {
     }
 }
 
+/// A field may be called as a keyword of JSON Schema is.
+#[test]
+fn types_that_refer_to_themselves_by_a_field_named_like_a_keyword() {
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    struct Branch {
+        #[serde(rename = "default")]
+        otherwise: Option<Box<Branch>>,
+        children: Vec<Branch>,
+    }
+
+    let mut state = State::new(&Schema::of::<Branch>().unwrap());
+    let leaf = json!({"default": null, "children": []});
+    state.set("children", json!([{"default": leaf, "children": [leaf]}])).unwrap();
+    state.set("default", json!({"default": leaf, "children": [leaf]})).unwrap();
+    if cfg!(feature = "validation") {
+        assert!(state.set("children", json!([{"default": {"children": 1}, "children": []}])).is_err());
+    }
+}
+
 #[test]
 fn references_to_the_root_lead_there_for_new_items_too() {
     let tree = json!({"anyOf": [{"type": "array", "items": {"$ref": "#"}}, {"type": "null"}]});
