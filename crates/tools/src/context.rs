@@ -92,7 +92,7 @@ impl ToolContext {
         &self.0.arguments
     }
 
-    /// The state as it was before the step, with the writes of those earlier calls of the reply that this
+    /// The state as it was before the step, with the writes of those calls of the reply that this
     /// call was ordered behind. It never changes.
     pub fn state(&self) -> &Snapshot {
         &self.0.state

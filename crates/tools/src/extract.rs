@@ -223,7 +223,7 @@ macro_rules! state_key {
 
 /// A typed read of a state key: its value, or none if it is unset.
 ///
-/// A call that reads a key runs after the earlier calls of the same reply that write it.
+/// A call that reads a key runs after the other calls of the same reply that write it.
 #[derive(Clone, Debug)]
 pub struct FromState<K: StateKey>(pub Option<K::Value>);
 

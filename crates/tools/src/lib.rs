@@ -64,7 +64,7 @@
 //!   schema's handlers at the end of the step, so parallel tools lose no update.
 //! - Arguments are checked before the function runs, and all their faults told at once. No error text shows
 //!   what came from the state.
-//! - A call that reads what an earlier call of the reply writes runs after it; calls that replace one value
+//! - A call that reads what another call of the reply writes runs after it; calls that replace one value
 //!   keep their order; all others run together, within [`Limits`].
 //! - Nothing starts before it was [announced](CallEvent::Starting), so that a record can be kept of it.
 //!

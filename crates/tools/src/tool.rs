@@ -18,6 +18,7 @@ use crate::context::Resources;
 use crate::error::BuildError;
 use crate::extract::Needs;
 use crate::function::{Function, Parameters, ToolFunction, ToolReturn};
+use crate::invoke::checked;
 use crate::policy::{Approval, Effect, Retry};
 use crate::schema;
 
@@ -171,6 +172,14 @@ impl Tool {
         self.fail_with(faults)
     }
 
+    /// Checks arguments against the schema that the model sees, as a call does before it runs.
+    ///
+    /// # Errors
+    /// All faults, with their JSON paths.
+    pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<(), Faults> {
+        checked(self, arguments).map(drop)
+    }
+
     fn fail_with(&self, faults: Vec<Fault>) -> Result<(), BuildError> {
         if faults.is_empty() {
             return Ok(());
@@ -306,7 +315,7 @@ impl ToolBuilder {
     }
 
     /// Keys that the function reads through its [`ToolContext`](crate::ToolContext). A call runs after the
-    /// earlier calls of the same reply that write one of them.
+    /// other calls of the same reply that write one of them.
     pub fn reads<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.reads.extend(keys.into_iter().map(Into::into));
         self

@@ -36,6 +36,8 @@ pub enum Status {
     Cancelled,
     /// The run was cancelled before the tool was started.
     NotStarted,
+    /// The process died after the tool was started, and it must not run twice: it may have had its effect.
+    Unknown,
 }
 
 /// Why there is no result.
@@ -59,21 +61,37 @@ pub enum Failure {
     Merge,
     /// The tool returned an error that ends the run.
     Fatal,
+    /// Somebody who had to agree did not; the tool was not started.
+    Rejected,
+    /// The loop did not let the call run: a limit was reached, the reply was cut, or a hook said so.
+    NotRun,
 }
 
 impl Outcome {
-    /// A failed outcome, with what the model reads.
-    pub(crate) fn failed(call: &ToolCall, failure: Failure, text: impl Into<String>) -> Self {
-        Outcome::without_result(call, Status::Failed(failure), text)
-    }
-
-    pub(crate) fn without_result(call: &ToolCall, status: Status, text: impl Into<String>) -> Self {
+    /// The outcome of a call that has no result: for whoever answers calls without running them.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_tools::{Failure, Outcome, Status};
+    ///
+    /// let call = ToolCall::new("c1", "pay", json!({}));
+    /// let outcome = Outcome::without_result(&call, Status::Failed(Failure::Rejected), "not now");
+    /// assert_eq!((outcome.result.text(), outcome.tries), ("not now".into(), 0));
+    /// ```
+    pub fn without_result(call: &ToolCall, status: Status, text: impl Into<String>) -> Self {
         Outcome {
             status,
             result: ToolResult::error(&call.id, &call.name, text),
             delta: Delta::new(),
             tries: 0,
         }
+    }
+
+    /// A failed outcome, with what the model reads.
+    pub(crate) fn failed(call: &ToolCall, failure: Failure, text: impl Into<String>) -> Self {
+        Outcome::without_result(call, Status::Failed(failure), text)
     }
 
     /// The id of the call.

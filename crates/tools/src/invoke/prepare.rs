@@ -1,8 +1,8 @@
 //! From what the model sent to what the function gets: checked, with the parameters that the state sets.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Names, State};
+use stepfold_state_core::state::{Faults, Names, State};
 
 use super::outcome::{Failure, Outcome};
 use crate::schema::drop_stand_in_nulls;
@@ -34,20 +34,11 @@ pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Pre
         let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
         return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
     };
-    let inner = tool.inner();
-    let mut arguments = sent.clone();
-    for input in inner.inputs.iter().filter(|input| !input.is_visible) {
-        arguments.remove(&input.parameter);
-    }
-    let mut arguments = Value::Object(arguments);
-    if inner.spec.strict {
-        drop_stand_in_nulls(inner.arguments.schema(), &mut arguments);
-        drop_fed_nulls(tool, &mut arguments);
-    }
-    if let Err(faults) = inner.arguments.check(&arguments) {
+    let mut arguments = checked(tool, sent).map_err(|faults| {
         let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
-        return Err(Box::new(Outcome::failed(call, Failure::InvalidArguments, text)));
-    }
+        Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
+    })?;
+    let inner = tool.inner();
     let mut fed = Vec::new();
     if let Value::Object(arguments) = &mut arguments {
         for (index, input) in inner.inputs.iter().enumerate() {
@@ -59,6 +50,22 @@ pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Pre
         }
     }
     Ok(Prepared { arguments, fed })
+}
+
+/// The arguments that the model may set, if they fit; what only the state sets is ignored.
+pub(crate) fn checked(tool: &Tool, sent: &Map<String, Value>) -> Result<Value, Faults> {
+    let inner = tool.inner();
+    let mut arguments = sent.clone();
+    for input in inner.inputs.iter().filter(|input| !input.is_visible) {
+        arguments.remove(&input.parameter);
+    }
+    let mut arguments = Value::Object(arguments);
+    if inner.spec.strict {
+        drop_stand_in_nulls(inner.arguments.schema(), &mut arguments);
+        drop_fed_nulls(tool, &mut arguments);
+    }
+    inner.arguments.check(&arguments)?;
+    Ok(arguments)
 }
 
 /// In strict mode a model has no other way to leave a parameter out than null, also where null is a value

@@ -1,11 +1,14 @@
 //! Which calls of a reply wait for which: a pure function of what their tools read and write.
 //!
-//! A call waits for the earlier calls that write a key that it reads, and two calls that write one key of
-//! which one replaces its value keep their order. All others run together. Only *earlier* calls count: the
-//! model wrote the calls in this order, so a call that reads what a later one writes reads the old value.
-//! (Haystack 3.4 orders dependent calls, too; semantics.md, section 2.)
+//! A call waits for the other calls of the reply that write a key that it reads, wherever the model wrote
+//! them, and two calls that write one key of which one replaces its value keep their order. All others run
+//! together. Calls that wait for each other keep the order of the reply. (As Haystack 3.4 does it;
+//! semantics.md, section 2.)
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::{DiGraph, NodeIndex};
 
 /// What one call reads and writes.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +21,7 @@ pub(super) struct CallAccess<'a> {
 /// The calls that are ready, and those that still wait.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// For each call, the earlier calls that it waits for, without those that these wait for anyway.
+    /// For each call, the calls that it waits for, without those that these wait for anyway.
     waits_for: Vec<Vec<usize>>,
     /// The same the other way round.
     awaited_by: Vec<Vec<usize>>,
@@ -43,8 +46,8 @@ impl Schedule {
         Schedule { waits_for, awaited_by, unfinished, ready, started: vec![false; calls.len()] }
     }
 
-    /// The earlier calls whose writes the call sees, in call order: those that it waits for, directly or
-    /// through others.
+    /// The calls whose writes the call sees, in call order: those that it waits for, directly or through
+    /// others.
     pub(super) fn behind(&self, call: usize) -> BTreeSet<usize> {
         let mut behind = BTreeSet::new();
         let mut open = vec![call];
@@ -92,7 +95,7 @@ impl Schedule {
     }
 }
 
-/// The writers of one key that a later call may have to wait for. Whoever waits for a replacing one waits
+/// The writers of one key that a call behind them may have to wait for. Whoever waits for a replacing one waits
 /// for all before it, too.
 #[derive(Default)]
 struct Writers {
@@ -102,8 +105,9 @@ struct Writers {
 
 fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
     let mut writers: HashMap<&str, Writers> = HashMap::new();
-    let mut waits_for = Vec::with_capacity(calls.len());
-    for (index, call) in calls.iter().enumerate() {
+    let mut waits_for = vec![Vec::new(); calls.len()];
+    for index in order(calls) {
+        let call = &calls[index];
         let mut earlier = BTreeSet::new();
         let reads = call.reads.iter().map(|key| (*key, true));
         for (key, waits_for_merging) in reads.chain(call.writes.iter().copied()) {
@@ -121,9 +125,84 @@ fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
                 writers.merging_since.push(index);
             }
         }
-        waits_for.push(earlier.into_iter().collect());
+        waits_for[index] = earlier.into_iter().collect();
     }
     waits_for
+}
+
+/// The calls such that readers come behind the writers of what they read: the order of the reply, unless
+/// it has a reader before its writer.
+fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
+    let in_reply = (0..calls.len()).collect();
+    if !has_reader_before_writer(calls) {
+        return in_reply;
+    }
+    let graph = waiting(calls);
+    let mut group_of = vec![0; graph.node_count()];
+    let groups = tarjan_scc(&graph);
+    for (group, members) in groups.iter().enumerate() {
+        members.iter().for_each(|node| group_of[node.index()] = group);
+    }
+    let awaited: Vec<HashSet<usize>> = (groups.iter().enumerate())
+        .map(|(group, members)| {
+            let nodes = members.iter().flat_map(|node| graph.neighbors(*node));
+            nodes.map(|node| group_of[node.index()]).filter(|other| *other != group).collect()
+        })
+        .collect();
+    let mut is_done = vec![false; groups.len()];
+    let mut open: Vec<usize> = in_reply;
+    let mut order = Vec::with_capacity(calls.len());
+    while !open.is_empty() {
+        // Nodes of keys alone are no calls: they are done when all that they wait for is.
+        for group in 0..groups.len() {
+            let is_key = groups[group].iter().all(|node| node.index() >= calls.len());
+            is_done[group] |= is_key && awaited[group].iter().all(|other| is_done[*other]);
+        }
+        // What waits for each other is one group, so that some group can always go next.
+        let free = |call: &&usize| awaited[group_of[**call]].iter().all(|other| is_done[*other]);
+        let Some(group) = open.iter().find(free).map(|call| group_of[*call]) else { break };
+        is_done[group] = true;
+        order.extend(open.extract_if(.., |call| group_of[*call] == group));
+    }
+    order
+}
+
+fn has_reader_before_writer(calls: &[CallAccess<'_>]) -> bool {
+    let mut written_later = HashSet::new();
+    calls.iter().rev().any(|call| {
+        let reads_one = call.reads.iter().any(|key| written_later.contains(key));
+        written_later.extend(call.writes.iter().map(|(key, _)| *key));
+        reads_one
+    })
+}
+
+/// Edges from each call to what it waits for. Readers wait for a key, which waits for its writers: so the
+/// edges are as many as the reads and writes, not as many as pairs.
+fn waiting<'a>(calls: &[CallAccess<'a>]) -> DiGraph<(), ()> {
+    let mut graph = DiGraph::new();
+    let nodes: Vec<NodeIndex> = calls.iter().map(|_| graph.add_node(())).collect();
+    let mut keys: HashMap<&'a str, NodeIndex> = HashMap::new();
+    let mut last_replacing: HashMap<&'a str, NodeIndex> = HashMap::new();
+    let mut writers: HashMap<&'a str, Vec<NodeIndex>> = HashMap::new();
+    for (call, node) in calls.iter().zip(&nodes) {
+        for key in &call.reads {
+            let key = *keys.entry(key).or_insert_with(|| graph.add_node(()));
+            graph.add_edge(*node, key, ());
+        }
+        for (key, replaces) in &call.writes {
+            let key_node = *keys.entry(key).or_insert_with(|| graph.add_node(()));
+            graph.add_edge(key_node, *node, ());
+            let earlier = writers.entry(key).or_default();
+            if *replaces {
+                graph.extend_with_edges(earlier.drain(..).map(|earlier| (*node, earlier)));
+                last_replacing.insert(key, *node);
+            } else if let Some(replacing) = last_replacing.get(key) {
+                graph.add_edge(*node, *replacing, ());
+            }
+            earlier.push(*node);
+        }
+    }
+    graph
 }
 
 #[cfg(test)]
@@ -157,8 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_waits_for_earlier_writers_only() {
-        check(&["documents ->", "-> documents", "documents ->"], &[&[], &[], &[1]]);
+    fn a_reader_waits_for_all_writers() {
+        check(&["documents ->", "-> documents", "documents ->"], &[&[1], &[], &[1]]);
+        check(&["a ->", "b -> a", "-> b"], &[&[1, 2], &[2], &[]]);
+    }
+
+    #[test]
+    fn calls_that_wait_for_each_other_keep_their_order() {
+        check(&["a -> b", "b -> a"], &[&[], &[0]]);
+        check(&["k ->", "k -> k!", "k -> k!"], &[&[1, 2], &[], &[1]]);
+        check(&["k -> m", "k -> k", "k -> k", "m ->"], &[&[1, 2], &[], &[1], &[0, 1, 2]]);
+    }
+
+    #[test]
+    fn replacing_writers_keep_their_order_beside_readers() {
+        check(&["x -> k!", "-> k!", "-> x"], &[&[2], &[0, 2], &[]]);
     }
 
     #[test]

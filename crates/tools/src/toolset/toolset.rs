@@ -162,6 +162,12 @@ impl Toolset {
         self.0.parts.iter().all(Part::is_static)
     }
 
+    /// The tools, if they are the same at every step and fit each other: what [`resolve`](Toolset::resolve)
+    /// gives, without anyone to ask.
+    pub fn static_tools(&self) -> Option<Tools> {
+        self.known().ok().flatten()
+    }
+
     #[cfg(feature = "search")]
     pub(super) fn parts(&self) -> &[Part] {
         &self.0.parts
