@@ -63,7 +63,7 @@ impl View {
         View::assemble(log, kept, None, Vec::new())
     }
 
-    pub(super) fn assemble(
+    pub(crate) fn assemble(
         log: &Transcript,
         kept: Kept,
         summary: Option<Arc<Message>>,

@@ -134,6 +134,13 @@ impl KeySchema {
     }
 }
 
+impl Default for Schema {
+    /// A schema without keys of its own: a state is the conversation and nothing else.
+    fn default() -> Self {
+        Schema::builder().build().unwrap_or_else(|_| unreachable!("what declares no key has no fault"))
+    }
+}
+
 impl Schema {
     /// Starts a schema.
     pub fn builder() -> SchemaBuilder {

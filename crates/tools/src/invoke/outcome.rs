@@ -138,6 +138,18 @@ pub struct FatalError {
     pub(crate) source: Box<dyn Error + Send + Sync>,
 }
 
+impl FatalError {
+    /// The failure of a call that whoever drives the invocation raises by itself.
+    pub fn new(
+        call_id: impl Into<String>,
+        tool: impl Into<String>,
+        index: usize,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        FatalError { call_id: call_id.into(), tool: tool.into(), index, source: source.into() }
+    }
+}
+
 impl fmt::Display for FatalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tool '{}' failed in call '{}'", self.tool, self.call_id)

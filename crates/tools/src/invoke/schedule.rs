@@ -141,7 +141,9 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     let mut group_of = vec![0; graph.node_count()];
     let groups = tarjan_scc(&graph);
     for (group, members) in groups.iter().enumerate() {
-        members.iter().for_each(|node| group_of[node.index()] = group);
+        for node in members {
+            group_of[node.index()] = group;
+        }
     }
     let awaited: Vec<HashSet<usize>> = (groups.iter().enumerate())
         .map(|(group, members)| {

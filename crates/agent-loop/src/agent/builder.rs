@@ -1,0 +1,377 @@
+//! Putting an agent together. Whatever can be known to fail is refused here, all of it at once.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfold_state_core::chat::{ChatModel, ModelParams};
+use stepfold_state_core::state::{Fault, Schema, Template};
+use stepfold_tools::{Approval, BuildError, Limits, Overflow, Resources, Tools, Toolset};
+
+use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
+use super::limits::{RepeatGuard, RunLimits};
+use super::output::{OUTPUT_TOOL, Output, OutputMode};
+use super::{Agent, Built, Config, Offer, OutputSpec};
+use crate::error::AgentError;
+use crate::trim::{Summarize, Trim, Window};
+
+/// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
+#[must_use = "a builder does nothing until it is built"]
+#[derive(Clone)]
+pub struct AgentBuilder {
+    config: Config,
+}
+
+impl AgentBuilder {
+    pub(super) fn new(model: Arc<dyn ChatModel>) -> Self {
+        AgentBuilder {
+            config: Config {
+                name: "agent".to_owned(),
+                model,
+                summary_model: None,
+                model_name: None,
+                params: ModelParams::default(),
+                instructions: None,
+                schema: Schema::default(),
+                toolset: Toolset::new("tools", []),
+                resources: Resources::new(),
+                tool_limits: Limits::default(),
+                overflow: Overflow::default(),
+                raise_on_failure: false,
+                exit_tools: Vec::new(),
+                limits: RunLimits::default(),
+                final_answer: false,
+                repeat_guard: Some(RepeatGuard::default()),
+                recover_leaked_calls: false,
+                hooks: Hooks::default(),
+                approval: Approval::Never,
+                ask_when_uncertain: false,
+                trim: Trim::none(),
+                window: None,
+                summarize: None,
+                output: None,
+            },
+        }
+    }
+
+    pub(super) fn of(config: Config) -> Self {
+        AgentBuilder { config }
+    }
+
+    /// What the agent is called, in records and traces.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.config.name = name.into();
+        self
+    }
+
+    /// Asks this model instead.
+    pub fn model(mut self, model: impl ChatModel + 'static) -> Self {
+        self.config.model = Arc::new(model);
+        self
+    }
+
+    /// Asks another model of the same provider than the one that is asked by default.
+    pub fn model_name(mut self, name: impl Into<String>) -> Self {
+        self.config.model_name = Some(name.into());
+        self
+    }
+
+    /// How the model samples.
+    pub fn params(mut self, params: ModelParams) -> Self {
+        self.config.params = params;
+        self
+    }
+
+    /// What the model is told first: a [`Template`] over the state, rendered when a run begins. The caller's
+    /// own system messages come after it.
+    pub fn instructions(mut self, template: impl Into<String>) -> Self {
+        self.config.instructions = Some(Template::parse(template));
+        self
+    }
+
+    /// The keys of the state, with their types and merge handlers.
+    pub fn schema(mut self, schema: Schema) -> Self {
+        self.config.schema = schema;
+        self
+    }
+
+    /// What the model may do: tools, or a [`Toolset`] that may be asked anew at each step.
+    pub fn tools(mut self, tools: impl Into<Toolset>) -> Self {
+        self.config.toolset = tools.into();
+        self
+    }
+
+    /// Of the tools, only those of these names.
+    pub fn only_tools<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.config.toolset = self.config.toolset.only(names);
+        self
+    }
+
+    /// What the application gives to its tools.
+    pub fn resources(mut self, resources: Resources) -> Self {
+        self.config.resources = resources;
+        self
+    }
+
+    /// Bounds on each call.
+    pub fn tool_limits(mut self, limits: Limits) -> Self {
+        self.config.tool_limits = limits;
+        self
+    }
+
+    /// What happens to results that are too long.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.config.overflow = overflow;
+        self
+    }
+
+    /// Makes the first failed call of a step the error of the run. By default the model reads the failure and
+    /// goes on.
+    pub fn raise_on_failure(mut self) -> Self {
+        self.config.raise_on_failure = true;
+        self
+    }
+
+    /// Ends the run after a step in which one of these tools was called and none of them failed. Text without
+    /// a call ends it in any case.
+    pub fn exit_on<N: Into<String>>(mut self, tools: impl IntoIterator<Item = N>) -> Self {
+        self.config.exit_tools.extend(tools.into_iter().map(Into::into));
+        self
+    }
+
+    /// How much a run may take.
+    pub fn limits(mut self, limits: RunLimits) -> Self {
+        self.config.limits = limits;
+        self
+    }
+
+    /// How many steps a run may take; the other limits stay.
+    pub fn max_steps(mut self, steps: u64) -> Self {
+        self.config.limits.steps = steps;
+        self
+    }
+
+    /// How long a run may take; the other limits stay.
+    pub fn max_time(mut self, time: Duration) -> Self {
+        self.config.limits.time = Some(time);
+        self
+    }
+
+    /// At a limit, asks the model once more, without tools, for the best answer it can give. The exit still
+    /// names the limit.
+    pub fn final_answer(mut self) -> Self {
+        self.config.final_answer = true;
+        self
+    }
+
+    /// What happens when the model makes the same calls again and again; none for nothing.
+    pub fn repeat_guard(mut self, guard: impl Into<Option<RepeatGuard>>) -> Self {
+        self.config.repeat_guard = guard.into();
+        self
+    }
+
+    /// Takes a reply that is nothing but a tool call written as JSON for the call that it was meant to be.
+    pub fn recover_leaked_calls(mut self) -> Self {
+        self.config.recover_leaked_calls = true;
+        self
+    }
+
+    /// Who has to agree before a call runs, whatever its tool says. The stricter of both holds.
+    pub fn approval(mut self, approval: Approval) -> Self {
+        self.config.approval = approval;
+        self
+    }
+
+    /// Puts calls that must not run twice and had started before a crash to a human. By default the model
+    /// is told that their outcome is unknown.
+    pub fn ask_when_uncertain(mut self) -> Self {
+        self.config.ask_when_uncertain = true;
+        self
+    }
+
+    /// What the model is shown of the conversation when a run begins.
+    pub fn trim(mut self, trim: Trim) -> Self {
+        self.config.trim = trim;
+        self
+    }
+
+    /// How long the conversation may become within a run.
+    pub fn window(mut self, window: Window) -> Self {
+        self.config.window = Some(window);
+        self
+    }
+
+    /// Has a model condense what the model is not shown any more, before a run begins. If that fails, the
+    /// [trim](AgentBuilder::trim) decides.
+    pub fn summarize(mut self, summarize: Summarize) -> Self {
+        self.config.summarize = Some(summarize);
+        self
+    }
+
+    /// The model that writes summaries; the agent's own unless said.
+    pub fn summary_model(mut self, model: impl ChatModel + 'static) -> Self {
+        self.config.summary_model = Some(Arc::new(model));
+        self
+    }
+
+    /// The output that a run has to end with.
+    pub fn output(mut self, output: Output) -> Self {
+        self.config.output = Some(output);
+        self
+    }
+
+    /// Adds a hook. Hooks of one point run in the order in which they were added; one that stops the run is
+    /// the last.
+    pub fn hook<F, Fut>(mut self, point: HookPoint, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.config.hooks.add(point, hook);
+        self
+    }
+
+    /// Adds a hook that runs once, before the first step.
+    pub fn before_run<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::BeforeRun, hook)
+    }
+
+    /// Adds a hook that runs before each request to the model.
+    pub fn before_model<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::BeforeModel, hook)
+    }
+
+    /// Adds a hook that runs before each call.
+    pub fn before_tool<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::BeforeTool, hook)
+    }
+
+    /// Adds a hook that runs after each call.
+    pub fn after_tool<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::AfterTool, hook)
+    }
+
+    /// Adds a hook that runs when the run is about to end.
+    pub fn on_exit<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::OnExit, hook)
+    }
+
+    /// Adds a hook that runs once, at the end.
+    pub fn after_run<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.hook(HookPoint::AfterRun, hook)
+    }
+
+    /// Checks all that can be checked, and builds the agent.
+    ///
+    /// # Errors
+    /// [`AgentError`] with all faults: tools with faults or bindings that the schema does not have, an exit
+    /// condition that names no tool, a limit of zero, instructions that need a key that no state can have, an
+    /// output whose schema is none.
+    pub fn build(self) -> Result<Agent, AgentError> {
+        let config = self.config;
+        let mut faults = config.limits.faults();
+        faults.extend(faults_of_name(&config.name));
+        faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
+        faults.extend(faults_of_instructions(&config));
+        if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
+            faults.extend(faults_of_tools(error));
+        }
+        let output = config.output.clone().map(OutputSpec::check).transpose().unwrap_or_else(|fault| {
+            faults.push(fault);
+            None
+        });
+        let tools = config.toolset.static_tools();
+        if let Some(tools) = &tools {
+            faults.extend(faults_of_exits(&config, tools));
+            if config.recover_leaked_calls && tools.is_empty() {
+                faults.push(Fault::new("recover_leaked_calls", "there is no tool whose call could leak"));
+            }
+            if output.as_ref().is_some_and(|output| output.mode() == OutputMode::Tool)
+                && tools.get(OUTPUT_TOOL).is_some()
+            {
+                faults
+                    .push(Fault::new(OUTPUT_TOOL, "is the tool that takes the output; rename the other one"));
+            }
+        }
+        if !faults.is_empty() {
+            return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
+        }
+        let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
+        Ok(Agent(Arc::new(Built { config, offer, output, fingerprint: std::sync::OnceLock::new() })))
+    }
+}
+
+fn faults_of_name(name: &str) -> Option<Fault> {
+    name.trim().is_empty().then(|| Fault::new("name", "is empty; records and traces need one"))
+}
+
+fn faults_of_instructions(config: &Config) -> Vec<Fault> {
+    let Some(template) = &config.instructions else { return Vec::new() };
+    let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
+    let is_known = |name: &str| {
+        let roots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
+        declares(name) || roots.into_iter().any(declares)
+    };
+    template
+        .placeholders()
+        .filter(|(name, is_optional)| !is_optional && !is_known(name))
+        .map(|(name, _)| {
+            let words = format!(
+                "need \"{name}\", which the schema does not declare; write {{{name}?}} if it may be absent, \
+                 or double the braces if it is text"
+            );
+            Fault::new("instructions", words)
+        })
+        .collect()
+}
+
+fn faults_of_tools(error: BuildError) -> Vec<Fault> {
+    match error {
+        BuildError::InvalidTool { tool, faults } => {
+            faults.iter().map(|fault| Fault::new(format!("tool {tool}"), fault.message.clone())).collect()
+        }
+        BuildError::InvalidTools { faults } => faults
+            .iter()
+            .map(|fault| Fault::new(format!("tool {}", fault.path), fault.message.clone()))
+            .collect(),
+        other => vec![Fault::new("tools", other.to_string())],
+    }
+}
+
+fn faults_of_exits(config: &Config, tools: &Tools) -> Vec<Fault> {
+    let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none());
+    let available = tools.names().collect::<Vec<_>>().join(", ");
+    unknown
+        .map(|name| {
+            let words = match available.as_str() {
+                "" => "names no tool; the agent has none".to_owned(),
+                available => format!("names no tool; available: {available}"),
+            };
+            Fault::new(format!("exit condition '{name}'"), words)
+        })
+        .collect()
+}

@@ -1,0 +1,222 @@
+//! Hooks: the application's own word at six points of a run.
+//!
+//! A hook sees a snapshot and says what is to happen; it changes nothing by itself. What all hooks of a point
+//! said is committed as one event, so a resumed run does not ask them again and a replay does not need them.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use stepfold_state_core::chat::{Message, ToolCall, ToolContent, Transcript, Usage};
+use stepfold_state_core::state::{Delta, Snapshot, WriteKey};
+use stepfold_tools::Outcome;
+
+use crate::run::{Exit, HookVerdict};
+
+/// Where a hook runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HookPoint {
+    /// Once, before the first step.
+    BeforeRun,
+    /// Before each request to the model.
+    BeforeModel,
+    /// Before each call that is about to run, in call order, before any call of the reply has run.
+    BeforeTool,
+    /// After each call that ran, before its outcome is committed.
+    AfterTool,
+    /// When the run is about to end. It may be told to go on instead.
+    OnExit,
+    /// Once, at the end.
+    AfterRun,
+}
+
+/// What a hook sees.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HookContext {
+    /// Where the run is.
+    pub point: HookPoint,
+    /// The state and the conversation. It never changes.
+    pub state: Snapshot,
+    /// The number of steps so far.
+    pub steps: u64,
+    /// The tokens used so far.
+    pub usage: Usage,
+    /// The call, before and after a tool.
+    pub call: Option<ToolCall>,
+    /// Its outcome, after a tool.
+    pub outcome: Option<Outcome>,
+    /// Why the run ends, on exit and after the run.
+    pub exit: Option<Exit>,
+}
+
+/// What a hook wants.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Exit, HookAction, HookContext};
+/// use stepfold_state_core::state::Schema;
+///
+/// let agent = Agent::builder(Script::parse("assistant: 3\nassistant: area 3")?)
+///     .schema(Schema::builder().key::<u64>("asked").build()?)
+///     .before_model(|context: HookContext| async move {
+///         HookAction::proceed().write(&context, "asked", context.steps + 1)
+///     })
+///     // Not an answer yet: ask again.
+///     .on_exit(|context: HookContext| async move {
+///         let is_sentence = context.state.messages().last().is_some_and(|last| last.text().contains(' '));
+///         Ok(if is_sentence { HookAction::proceed() } else { HookAction::go_on() })
+///     })
+///     .build()?;
+/// let outcome = agent.run("which area has most stalls?").await?;
+/// assert_eq!((outcome.text(), outcome.exit()), ("area 3".into(), &Exit::Text));
+/// assert_eq!(outcome.state().get("asked").unwrap(), serde_json::json!(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "an action does nothing until the hook returns it"]
+pub struct HookAction {
+    pub(crate) delta: Delta,
+    pub(crate) rewrite: Option<Transcript>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) verdict: HookVerdict,
+    pub(crate) answer: Option<String>,
+    pub(crate) result: Option<ToolContent>,
+}
+
+impl HookAction {
+    /// All goes its way.
+    pub fn proceed() -> Self {
+        HookAction::default()
+    }
+
+    /// The run ends, for this reason. Calls that have not run are answered as not run.
+    pub fn stop(reason: impl Into<String>) -> Self {
+        HookAction { verdict: HookVerdict::Stop(reason.into()), ..HookAction::default() }
+    }
+
+    /// On exit only: the run does not end but asks the model again. A limit or a cancellation cannot be
+    /// overruled.
+    pub fn go_on() -> Self {
+        HookAction { verdict: HookVerdict::GoOn, ..HookAction::default() }
+    }
+
+    /// And writes a value by the key's own handler. Before and after a tool, the write is folded with those of
+    /// the call, at the end of the step; elsewhere at once.
+    ///
+    /// # Errors
+    /// When the value does not fit the schema.
+    pub fn write<V, K: WriteKey<V>>(
+        mut self,
+        context: &HookContext,
+        key: K,
+        value: V,
+    ) -> Result<Self, HookError> {
+        self.delta.push(context.state.schema().write(key, value)?);
+        Ok(self)
+    }
+
+    /// And makes these writes.
+    pub fn with_delta(mut self, delta: Delta) -> Self {
+        self.delta.extend(delta);
+        self
+    }
+
+    /// And appends a message. Not before or after a tool, where the step is open.
+    pub fn with_message(mut self, message: Message) -> Self {
+        self.messages.push(message);
+        self
+    }
+
+    /// And puts another conversation in place of the log. It is repaired if it has to be. Not before or
+    /// after a tool, where the step is open.
+    pub fn with_rewrite(mut self, transcript: Transcript) -> Self {
+        self.rewrite = Some(transcript);
+        self
+    }
+
+    /// Before a tool: the call does not run, and the model reads this instead.
+    pub fn with_answer(mut self, text: impl Into<String>) -> Self {
+        self.answer = Some(text.into());
+        self
+    }
+
+    /// After a tool: the model reads this instead of the result.
+    pub fn with_result(mut self, content: ToolContent) -> Self {
+        self.result = Some(content);
+        self
+    }
+}
+
+/// Why a hook failed: any error. It ends the run, which stays resumable.
+pub struct HookError(Box<dyn Error + Send + Sync>);
+
+impl HookError {
+    /// An error with this message.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        HookError(error.into())
+    }
+
+    pub(crate) fn into_source(self) -> Box<dyn Error + Send + Sync> {
+        self.0
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for HookError {
+    fn from(error: E) -> Self {
+        HookError(Box::new(error))
+    }
+}
+
+impl fmt::Debug for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a hook gives back.
+pub type HookResult = Result<HookAction, HookError>;
+
+type Hook = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;
+
+/// The hooks of an agent, in the order in which they were added.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks(Vec<(HookPoint, Hook)>);
+
+impl Hooks {
+    pub(crate) fn add<F, Fut>(&mut self, point: HookPoint, hook: F)
+    where
+        F: Fn(HookContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HookResult> + Send + 'static,
+    {
+        self.0.push((point, Arc::new(move |context| Box::pin(hook(context)))));
+    }
+
+    pub(crate) fn has(&self, point: HookPoint) -> bool {
+        self.0.iter().any(|(at, _)| *at == point)
+    }
+
+    pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &Hook> {
+        self.0.iter().filter(move |(at, _)| *at == point).map(|(_, hook)| hook)
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(point, _)| point)).finish()
+    }
+}

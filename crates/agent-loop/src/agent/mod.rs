@@ -1,0 +1,198 @@
+//! An agent: everything that stays the same from run to run.
+
+mod builder;
+mod fingerprint;
+mod hooks;
+mod leaked;
+mod limits;
+mod output;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
+use stepfold_state_core::state::{Schema, Template};
+use stepfold_tools::{Approval, Limits, Overflow, Resources, Tools, Toolset};
+
+pub use self::builder::AgentBuilder;
+pub use self::fingerprint::Fingerprint;
+pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult};
+pub use self::limits::{RepeatGuard, RunLimits};
+pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
+
+pub(crate) use self::hooks::Hooks;
+pub(crate) use self::leaked::recovered;
+pub(crate) use self::output::OutputSpec;
+use crate::driver::RunBuilder;
+use crate::run::Input;
+use crate::trim::{Summarize, Trim, Window};
+
+/// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,
+/// and shared by as many runs at a time as one likes.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use serde_json::json;
+/// use stepfold_agent_loop::{Agent, Exit, Input};
+/// use stepfold_state_core::state::Schema;
+/// use stepfold_tools::{Args, Tool, ToolError};
+///
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Search {
+///     q: String,
+/// }
+///
+/// async fn search(Args(search): Args<Search>) -> Result<Vec<u64>, ToolError> {
+///     Ok(vec![search.q.len() as u64])
+/// }
+///
+/// # let model = Script::parse("assistant: > c1 search(q=\"stalls\")\nassistant: area 6")?;
+/// let agent = Agent::builder(model)
+///     .instructions("You help {user_name} with statistics.")
+///     .schema(Schema::builder().key::<String>("user_name").build()?)
+///     .tools([Tool::new("search", "Finds areas.", search).build()?])
+///     .build()?;
+///
+/// let input = Input::from("which area has most stalls?").with_values(json!({"user_name": "Ada"}));
+/// let outcome = agent.run(input).await?;
+/// assert_eq!(outcome.exit(), &Exit::Text);
+/// assert_eq!(outcome.transcript().to_string(), "\
+/// user:      which area has most stalls?
+/// assistant: > c1 search(q=\"stalls\")
+/// tool c1:   [6]
+/// assistant: area 6
+/// ");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Agent(Arc<Built>);
+
+/// What [`AgentBuilder::build`] made.
+struct Built {
+    config: Config,
+    /// The tools of every step, if they are the same at every step.
+    offer: Option<Offer>,
+    output: Option<OutputSpec>,
+    fingerprint: OnceLock<Fingerprint>,
+}
+
+/// What an agent is made of. Every field is as the builder was told.
+#[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub(crate) struct Config {
+    pub(crate) name: String,
+    pub(crate) model: Arc<dyn ChatModel>,
+    pub(crate) summary_model: Option<Arc<dyn ChatModel>>,
+    pub(crate) model_name: Option<String>,
+    pub(crate) params: ModelParams,
+    pub(crate) instructions: Option<Template>,
+    pub(crate) schema: Schema,
+    pub(crate) toolset: Toolset,
+    pub(crate) resources: Resources,
+    pub(crate) tool_limits: Limits,
+    pub(crate) overflow: Overflow,
+    pub(crate) raise_on_failure: bool,
+    pub(crate) exit_tools: Vec<String>,
+    pub(crate) limits: RunLimits,
+    pub(crate) final_answer: bool,
+    pub(crate) repeat_guard: Option<RepeatGuard>,
+    pub(crate) recover_leaked_calls: bool,
+    pub(crate) hooks: Hooks,
+    pub(crate) approval: Approval,
+    pub(crate) ask_when_uncertain: bool,
+    pub(crate) trim: Trim,
+    pub(crate) window: Option<Window>,
+    pub(crate) summarize: Option<Summarize>,
+    pub(crate) output: Option<Output>,
+}
+
+/// The tools of a step, and what the model sees of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) tools: Tools,
+    pub(crate) specs: Arc<[ToolSpec]>,
+}
+
+impl Offer {
+    pub(crate) fn new(tools: Tools, output: Option<&OutputSpec>) -> Self {
+        let specs = match output.and_then(OutputSpec::tool) {
+            None => tools.specs(),
+            Some(own) => tools.specs().iter().cloned().chain([own]).collect(),
+        };
+        Offer { tools, specs }
+    }
+}
+
+impl Agent {
+    /// Starts an agent that asks this model. Everything else has a default: no tools, no instructions, no
+    /// state but the conversation, 100 steps.
+    pub fn builder(model: impl ChatModel + 'static) -> AgentBuilder {
+        AgentBuilder::new(Arc::new(model))
+    }
+
+    /// A builder that is told the same, to change something: for one run, or for a relative of this agent.
+    pub fn to_builder(&self) -> AgentBuilder {
+        AgentBuilder::of(self.config().clone())
+    }
+
+    /// Prepares a run; awaiting it runs the agent. See [`RunBuilder`] for what can be said about a run.
+    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
+        RunBuilder::new(self, input.into())
+    }
+
+    /// What the agent is called, in records and traces; "agent" unless said.
+    pub fn name(&self) -> &str {
+        &self.config().name
+    }
+
+    /// The schema of the state that runs have.
+    pub fn schema(&self) -> &Schema {
+        &self.config().schema
+    }
+
+    /// The bounds of a run.
+    pub fn limits(&self) -> &RunLimits {
+        &self.config().limits
+    }
+
+    /// The model that is asked.
+    pub fn model(&self) -> &dyn ChatModel {
+        &*self.config().model
+    }
+
+    /// What a run depends on, part by part: by this a stored run knows a changed agent.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        self.0.fingerprint.get_or_init(|| Fingerprint::of(self))
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    pub(crate) fn static_offer(&self) -> Option<&Offer> {
+        self.0.offer.as_ref()
+    }
+
+    pub(crate) fn output_spec(&self) -> Option<&OutputSpec> {
+        self.0.output.as_ref()
+    }
+
+    /// Whether there is nothing that the model could call.
+    pub(crate) fn has_no_tools(&self) -> bool {
+        self.static_offer().is_some_and(|offer| offer.specs.is_empty())
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("name", &self.name())
+            .field("model", &self.model().id())
+            .field("tools", &self.config().toolset)
+            .field("limits", self.limits())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! Who has to agree before a call runs: what is asked, and what can be decided.
+//!
+//! Which calls need agreement is said by tools and by the agent
+//! ([`Approval`](stepfold_tools::Approval)). What would surprise a reader: no call of a reply runs before all
+//! decisions about that reply are there. Else the order in which people answer would decide what a call
+//! reads, and the same step would not always give the same state.
+
+use std::future::Future;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::chat::{Arguments, ToolCall};
+
+/// A call that somebody has to decide about.
+///
+/// Stored with the run, so that a human is asked once, in whatever process the answer arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ApprovalRequest {
+    /// What a decision names: the id of the call; for a call of an agent that is a tool, the ids on the way
+    /// to it, with ` > ` between them.
+    pub id: String,
+    /// The call as the model made it.
+    pub call: ToolCall,
+    /// Why it is asked.
+    pub reason: AskReason,
+}
+
+/// Why somebody is asked about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AskReason {
+    /// The tool or the agent says that calls like this need agreement.
+    Rule,
+    /// The call was started before a crash and may have had its effect. To approve it is to run it again.
+    MayHaveHappened,
+}
+
+/// What somebody decided about a call. Whatever cannot be read as one of these is no decision.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_agent_loop::Decision;
+///
+/// assert_eq!(serde_json::to_value(Decision::Approve)?, json!("approve"));
+/// assert_eq!(serde_json::to_value(Decision::reject("too much"))?, json!({"reject": {"reason": "too much"}}));
+/// assert!(serde_json::from_value::<Decision>(json!("yes")).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Decision {
+    /// The call runs.
+    Approve,
+    /// The call does not run; the model reads why.
+    Reject {
+        /// Why, for the model. May be empty.
+        #[serde(default)]
+        reason: String,
+    },
+    /// The call runs with these arguments. The model's message stays as it is; the result says what was
+    /// changed.
+    Modify {
+        /// The arguments, a JSON object that fits the tool's schema.
+        arguments: Value,
+    },
+}
+
+impl Decision {
+    /// The call does not run; the model reads why.
+    pub fn reject(reason: impl Into<String>) -> Self {
+        Decision::Reject { reason: reason.into() }
+    }
+
+    /// The call runs with these arguments.
+    pub fn modify(arguments: impl Into<Value>) -> Self {
+        Decision::Modify { arguments: arguments.into() }
+    }
+}
+
+/// Decides about calls while the run waits: a prompt, a policy, a test.
+///
+/// Called by the driver with all requests that are open, again until none is or nothing new was decided.
+/// Requests that it says nothing about stay open: the run pauses then, and the answers may come later. An
+/// async closure is one, too.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::{ApprovalRequest, Approver, Decision};
+///
+/// /// Lets small orders pass and leaves the others to a human.
+/// struct SmallOrders;
+///
+/// impl Approver for SmallOrders {
+///     async fn decide(&self, requests: Vec<ApprovalRequest>) -> Vec<(String, Decision)> {
+///         let is_small = |request: &ApprovalRequest| {
+///             request.call.arguments.as_object().is_some_and(|arguments| arguments["amount"].as_u64() < Some(100))
+///         };
+///         requests.into_iter().filter(is_small).map(|request| (request.id, Decision::Approve)).collect()
+///     }
+/// }
+/// ```
+pub trait Approver: Send + Sync {
+    /// Decides about some of the requests, each by its [id](ApprovalRequest::id).
+    fn decide(&self, requests: Vec<ApprovalRequest>) -> impl Future<Output = Vec<(String, Decision)>> + Send;
+}
+
+impl<F, Fut> Approver for F
+where
+    F: Fn(Vec<ApprovalRequest>) -> Fut + Send + Sync,
+    Fut: Future<Output = Vec<(String, Decision)>> + Send,
+{
+    fn decide(&self, requests: Vec<ApprovalRequest>) -> impl Future<Output = Vec<(String, Decision)>> + Send {
+        self(requests)
+    }
+}
+
+/// The erased twin of [`Approver`].
+pub(crate) trait DynApprover: Send + Sync {
+    fn decide_boxed(&self, requests: Vec<ApprovalRequest>) -> BoxFuture<'_, Vec<(String, Decision)>>;
+}
+
+impl<A: Approver> DynApprover for A {
+    fn decide_boxed(&self, requests: Vec<ApprovalRequest>) -> BoxFuture<'_, Vec<(String, Decision)>> {
+        Box::pin(self.decide(requests))
+    }
+}
+
+/// What the model reads of a call that was rejected.
+pub(crate) fn rejection(tool: &str, reason: &str) -> String {
+    match reason.trim() {
+        "" => format!("tool '{tool}' was not run: the call was rejected"),
+        reason => format!("tool '{tool}' was not run: the call was rejected: {reason}"),
+    }
+}
+
+/// What the model reads beside the result of a call whose arguments were changed.
+pub(crate) fn modification(arguments: &Arguments) -> String {
+    format!("[The arguments were changed before the call ran, to {}]", arguments.to_text())
+}
+
+/// The stored form: the call by its parts, since a call has no form of its own outside a message.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StoredRequest {
+    id: String,
+    call_id: String,
+    tool: String,
+    arguments: String,
+    reason: AskReason,
+}
+
+impl From<&ApprovalRequest> for StoredRequest {
+    fn from(request: &ApprovalRequest) -> Self {
+        StoredRequest {
+            id: request.id.clone(),
+            call_id: request.call.id.clone(),
+            tool: request.call.name.clone(),
+            arguments: request.call.arguments.to_text().into_owned(),
+            reason: request.reason,
+        }
+    }
+}
+
+impl From<StoredRequest> for ApprovalRequest {
+    fn from(stored: StoredRequest) -> Self {
+        let call = ToolCall::new(stored.call_id, stored.tool, Arguments::parse(stored.arguments));
+        ApprovalRequest { id: stored.id, call, reason: stored.reason }
+    }
+}
+
+impl Serialize for ApprovalRequest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        StoredRequest::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ApprovalRequest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StoredRequest::deserialize(deserializer).map(Into::into)
+    }
+}

@@ -1,0 +1,130 @@
+//! Asking the hooks of a point, one after the other, each with what those before it wanted.
+
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{ToolCall, ToolResult};
+use stepfold_state_core::state::State;
+use stepfold_tools::Outcome;
+
+use super::Host;
+use crate::agent::{HookAction, HookContext, HookPoint};
+use crate::error::{FeedError, RunFault};
+use crate::run::{Answer, HookReport, HookVerdict, Run};
+
+impl Host<'_> {
+    pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
+        let report = match point {
+            HookPoint::BeforeTool => before_tools(run).await?,
+            point => at(run, point).await?,
+        };
+        self.commit(run, Answer::Hooked(report)).await
+    }
+}
+
+fn context(run: &Run, state: &State, point: HookPoint) -> HookContext {
+    HookContext {
+        point,
+        state: state.snapshot(),
+        steps: run.steps(),
+        usage: run.usage(),
+        call: None,
+        outcome: None,
+        exit: run.pending_exit().cloned(),
+    }
+}
+
+fn fault(point: HookPoint, source: crate::agent::HookError) -> RunFault {
+    RunFault::Hook { point, source: source.into_source() }
+}
+
+/// The hooks of a point between steps.
+async fn at(run: &Run, point: HookPoint) -> Result<HookReport, RunFault> {
+    let mut report = HookReport::new(point);
+    let mut state = run.state().clone();
+    for hook in run.agent().config().hooks.at(point) {
+        let action = hook(context(run, &state, point)).await.map_err(|error| fault(point, error))?;
+        let HookAction { delta, rewrite, messages, verdict, .. } = action;
+        state.apply(&delta).map_err(|error| RunFault::Feed(error.into()))?;
+        if let Some(rewrite) = rewrite {
+            state.replace_messages(rewrite.clone());
+            report.messages.clear();
+            report.rewrite = Some(rewrite);
+        }
+        for message in messages.into_iter().map(Arc::new) {
+            state.push_message(Arc::clone(&message));
+            report.messages.push(message);
+        }
+        report.delta.extend(delta);
+        report.verdict = merged(report.verdict, verdict);
+        if matches!(report.verdict, HookVerdict::Stop(_)) {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+/// The hooks before each call that is to run, in call order.
+async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
+    let point = HookPoint::BeforeTool;
+    let mut report = HookReport::new(point);
+    for (place, call) in run.open_calls() {
+        for hook in run.agent().config().hooks.at(point) {
+            let context = HookContext { call: Some(call.clone()), ..context(run, run.state(), point) };
+            let action = hook(context).await.map_err(|error| fault(point, error))?;
+            refuse_messages(&action)?;
+            if !action.delta.is_empty() {
+                report.writes.push((place, action.delta));
+            }
+            report.verdict = merged(report.verdict, action.verdict);
+            if let Some(text) = action.answer {
+                report.answers.push((place, text));
+                break;
+            }
+            if matches!(report.verdict, HookVerdict::Stop(_)) {
+                return Ok(report);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The hooks after a call: the outcome as they want it, and why the run is to end, if it is.
+pub(super) async fn after_tool(
+    run: &Run,
+    call: &ToolCall,
+    mut outcome: Outcome,
+) -> Result<(Outcome, Option<String>), RunFault> {
+    let point = HookPoint::AfterTool;
+    for hook in run.agent().config().hooks.at(point) {
+        let context = HookContext {
+            call: Some(call.clone()),
+            outcome: Some(outcome.clone()),
+            ..context(run, run.state(), point)
+        };
+        let action = hook(context).await.map_err(|error| fault(point, error))?;
+        refuse_messages(&action)?;
+        outcome.delta.extend(action.delta);
+        if let Some(content) = action.result {
+            outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), content);
+        }
+        if let HookVerdict::Stop(reason) = action.verdict {
+            return Ok((outcome, Some(reason)));
+        }
+    }
+    Ok((outcome, None))
+}
+
+/// Within a step, messages have no place: the results of the calls come next.
+fn refuse_messages(action: &HookAction) -> Result<(), RunFault> {
+    if action.messages.is_empty() && action.rewrite.is_none() {
+        return Ok(());
+    }
+    Err(RunFault::Feed(FeedError::StepIsOpen))
+}
+
+fn merged(before: HookVerdict, new: HookVerdict) -> HookVerdict {
+    match new {
+        HookVerdict::Proceed => before,
+        verdict => verdict,
+    }
+}

@@ -1,0 +1,146 @@
+//! The driver: it does what a run needs, on tokio, and has every event observed before it is committed.
+//!
+//! [`drive`] is the whole control flow of an agent.
+
+mod calls;
+mod hooks;
+mod model;
+mod nested;
+mod options;
+mod stream;
+
+use std::time::Duration;
+
+use stepfold_tools::CancellationToken;
+use tokio::sync::mpsc;
+
+pub use self::nested::AgentTool;
+pub use self::options::RunBuilder;
+pub use self::stream::RunStream;
+use crate::approval::{Decision, DynApprover};
+use crate::error::RunFault;
+use crate::observe::{DynObserver, RunEvent};
+use crate::ports::Clock;
+use crate::run::{Answer, Breakpoint, Event, Exit, Need, Pause, Run};
+use stepfold_state_core::chat::Message;
+
+/// Runs until there is nothing more to do, or until the run waits for somebody.
+async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
+    loop {
+        if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
+            host.break_off(run, Answer::Cancelled).await?;
+        }
+        if let Some(breakpoint) = run.breakpoint(&host.breakpoints) {
+            let breakpoint = breakpoint.clone();
+            run.stop_here();
+            return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
+        }
+        match run.decide() {
+            Need::Nothing(exit) => return Ok(exit),
+            Need::Begin => host.commit(run, Answer::Begin).await?,
+            Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
+            Need::Hook(point) => host.ask_hooks(run, point).await?,
+            Need::Summary(plan) => host.summarize(run, &plan).await?,
+            Need::Approval => match host.decisions(run).await {
+                Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
+                None => return Ok(Exit::Paused(Pause::Approval)),
+            },
+            Need::Model => host.ask_model(run).await?,
+            Need::Calls => host.run_calls(run).await?,
+        }
+    }
+}
+
+/// What the driver has at hand for one run.
+struct Host<'a> {
+    observer: Option<Box<dyn DynObserver + 'a>>,
+    approver: Option<Box<dyn DynApprover + 'a>>,
+    /// Decisions that were given with the run, until they are used.
+    decisions: Vec<(String, Decision)>,
+    breakpoints: Vec<Breakpoint>,
+    cancellation: CancellationToken,
+    inbox: Option<mpsc::Receiver<Message>>,
+    clock: Box<dyn Clock + 'a>,
+    /// What the clock said when the driver took over.
+    since: Duration,
+    /// What the run had taken by then.
+    before: Duration,
+}
+
+impl Host<'_> {
+    fn elapsed(&self) -> Duration {
+        self.before + self.clock.now().saturating_sub(self.since)
+    }
+
+    /// The time that is left; none if there is no limit.
+    fn time_left(&self, run: &Run) -> Option<Duration> {
+        run.agent().limits().time.map(|limit| limit.saturating_sub(self.elapsed()))
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancellation.is_cancelled()
+    }
+
+    /// Has the event of an answer observed, and then commits it.
+    async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+        let event = run.feed(answer, self.elapsed()).map_err(RunFault::Feed)?;
+        self.commit_event(run, event).await
+    }
+
+    /// Has an event observed, and then commits it.
+    async fn commit_event(&mut self, run: &mut Run, event: Event) -> Result<(), RunFault> {
+        let dropped = run.view().dropped();
+        let event = match &mut self.observer {
+            None => event,
+            Some(observer) => {
+                let event = RunEvent::Committed(Box::new(event));
+                observer.observe_boxed(&event).await.map_err(RunFault::Observer)?;
+                match event {
+                    RunEvent::Committed(event) => *event,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        run.commit(event).map_err(RunFault::Feed)?;
+        if run.view().dropped() > dropped {
+            let words = run.view().to_string();
+            self.tell(|| RunEvent::Trimmed(words)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the run early, if it is where it can be ended.
+    async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+        match run.decide() {
+            // All that is left is to say good-bye.
+            Need::Hook(crate::agent::HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
+            _ => self.commit(run, answer).await,
+        }
+    }
+
+    /// Tells the observer something that is not committed.
+    async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
+        match &mut self.observer {
+            None => Ok(()),
+            Some(observer) => observer.observe_boxed(&event()).await.map_err(RunFault::Observer),
+        }
+    }
+
+    /// The decisions that there are about what is pending: those that were given with the run, else those of
+    /// the approver. None if there is nothing new.
+    async fn decisions(&mut self, run: &Run) -> Option<Vec<(String, Decision)>> {
+        let pending = run.pending();
+        let is_pending = |id: &str| pending.iter().any(|request| request.id == id);
+        let given: Vec<_> = self.decisions.extract_if(.., |(id, _)| is_pending(id)).collect();
+        if !given.is_empty() {
+            return Some(given);
+        }
+        let approver = self.approver.as_ref()?;
+        let decided = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => return None,
+            decided = approver.decide_boxed(pending) => decided,
+        };
+        (!decided.is_empty()).then_some(decided)
+    }
+}

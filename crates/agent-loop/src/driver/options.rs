@@ -1,0 +1,272 @@
+//! What can be said about one run, and how it is started.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use stepfold_state_core::chat::Message;
+use stepfold_tools::CancellationToken;
+use tokio::sync::mpsc;
+
+use super::stream::RunStream;
+use super::{Host, drive};
+use crate::agent::{Agent, AgentBuilder};
+use crate::approval::{Approver, Decision, DynApprover};
+use crate::error::{RunError, RunFault};
+use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
+use crate::outcome::Outcome;
+use crate::ports::{Clock, Ids, RandomIds, TokioClock};
+use crate::run::{Breakpoint, Input, Run};
+
+/// A run that is about to begin or to go on. Awaiting it runs it.
+///
+/// Dropping the future stops the run where it is: what was committed stays. To stop it and have an outcome,
+/// cancel it by its [token](RunBuilder::cancel_with).
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Exit, RunEvent};
+///
+/// # let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+/// let mut seen = Vec::new();
+/// let outcome = agent
+///     .run("which area has most stalls?")
+///     .id("session-7/turn-1")
+///     .observe(&mut seen)
+///     .with(|agent| agent.instructions("Be brief.").max_steps(5))
+///     .await?;
+/// assert_eq!(outcome.exit(), &Exit::Text);
+/// assert_eq!(seen.last(), Some(&RunEvent::Ended(Exit::Text)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[must_use = "a run does nothing until it is awaited"]
+pub struct RunBuilder<'a> {
+    start: Start,
+    adjusted: Option<AgentBuilder>,
+    id: Option<String>,
+    ids: Box<dyn Ids + 'a>,
+    clock: Option<Box<dyn Clock + 'a>>,
+    observer: Option<Box<dyn DynObserver + 'a>>,
+    approver: Option<Box<dyn DynApprover + 'a>>,
+    decisions: Vec<(String, Decision)>,
+    breakpoints: Vec<Breakpoint>,
+    cancellation: CancellationToken,
+    inbox: Option<mpsc::Receiver<Message>>,
+}
+
+enum Start {
+    New { agent: Agent, input: Box<Input> },
+    Resumed(Box<Run>),
+}
+
+impl Run {
+    /// Prepares to go on with the run; awaiting it does so. A run can be resumed from wherever it is: from a
+    /// breakpoint, with decisions, after an error, or from storage.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Breakpoint, Exit, Run};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let stopped = agent.run("which area has most stalls?").break_at(Breakpoint::model()).await?;
+    /// let stored = stopped.run().to_json();
+    ///
+    /// // Next week, in another process:
+    /// let outcome = Run::load(&agent, &stored)?.resume().await?;
+    /// assert_eq!((outcome.exit(), outcome.text()), (&Exit::Text, "area 3".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn resume<'a>(self) -> RunBuilder<'a> {
+        RunBuilder::of(Start::Resumed(Box::new(self)))
+    }
+}
+
+impl<'a> RunBuilder<'a> {
+    pub(crate) fn new(agent: &Agent, input: Input) -> Self {
+        RunBuilder::of(Start::New { agent: agent.clone(), input: Box::new(input) })
+    }
+
+    fn of(start: Start) -> Self {
+        RunBuilder {
+            start,
+            adjusted: None,
+            id: None,
+            ids: Box::new(RandomIds),
+            clock: None,
+            observer: None,
+            approver: None,
+            decisions: Vec::new(),
+            breakpoints: Vec::new(),
+            cancellation: CancellationToken::new(),
+            inbox: None,
+        }
+    }
+
+    /// With another agent, for this run: other tools, instructions, limits or model parameters.
+    pub fn with(mut self, change: impl FnOnce(AgentBuilder) -> AgentBuilder) -> Self {
+        let agent = match &self.start {
+            Start::New { agent, .. } => agent,
+            Start::Resumed(run) => run.agent(),
+        };
+        let builder = self.adjusted.take().unwrap_or_else(|| agent.to_builder());
+        self.adjusted = Some(change(builder));
+        self
+    }
+
+    /// Under this id, which no other run may have: the idempotency keys of calls begin with it. A resumed
+    /// run keeps its own.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// With names from here, where no [id](RunBuilder::id) is given; random ones unless said.
+    pub fn ids(mut self, ids: impl Ids + 'a) -> Self {
+        self.ids = Box::new(ids);
+        self
+    }
+
+    /// By this clock; that of the tokio runtime unless said.
+    pub fn clock(mut self, clock: impl Clock + 'a) -> Self {
+        self.clock = Some(Box::new(clock));
+        self
+    }
+
+    /// Watched by this observer, after those that were added before.
+    pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
+        self.observer = Some(match self.observer.take() {
+            None => Box::new(observer),
+            Some(first) => Box::new(Both(first, Box::new(observer))),
+        });
+        self
+    }
+
+    /// Has calls decided about while the run waits. Without an approver, and where it does not say, the run
+    /// [pauses](crate::Pause::Approval).
+    pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
+        self.approver = Some(Box::new(approver));
+        self
+    }
+
+    /// With a decision about a [pending](Outcome::pending) call, by the id of the request.
+    pub fn decide(self, id: impl Into<String>, decision: Decision) -> Self {
+        self.decide_all([(id.into(), decision)])
+    }
+
+    /// With decisions about pending calls.
+    pub fn decide_all(mut self, decisions: impl IntoIterator<Item = (String, Decision)>) -> Self {
+        self.decisions.extend(decisions);
+        self
+    }
+
+    /// Stops before the model or a tool.
+    pub fn break_at(mut self, breakpoint: Breakpoint) -> Self {
+        self.breakpoints.push(breakpoint);
+        self
+    }
+
+    /// Ends when this token is cancelled: with an outcome, whose open calls are answered as cancelled.
+    pub fn cancel_with(mut self, token: CancellationToken) -> Self {
+        self.cancellation = token;
+        self
+    }
+
+    /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
+    /// when the run ends stays in the channel.
+    pub fn inbox(mut self, messages: mpsc::Receiver<Message>) -> Self {
+        self.inbox = Some(messages);
+        self
+    }
+
+    /// Runs as a stream of events.
+    pub fn stream(self) -> RunStream<'a> {
+        RunStream::new(self)
+    }
+
+    async fn run(self) -> Result<Outcome, RunError> {
+        let RunBuilder {
+            start,
+            adjusted,
+            id,
+            ids,
+            clock,
+            observer,
+            approver,
+            decisions,
+            breakpoints,
+            cancellation,
+            inbox,
+        } = self;
+        let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        let clock = clock.unwrap_or_else(|| Box::new(TokioClock::start()));
+        let (since, before) = (clock.now(), run.elapsed());
+        let mut host =
+            Host { observer, approver, decisions, breakpoints, cancellation, inbox, clock, since, before };
+        match drive(&mut run, &mut host).await {
+            Ok(exit) => {
+                let ended = RunEvent::Ended(exit.clone());
+                match host.tell(|| ended).await {
+                    Ok(()) => Ok(Outcome::new(run, exit)),
+                    Err(fault) => Err(RunError::new(fault, run)),
+                }
+            }
+            Err(fault) => {
+                // The run has failed already; an observer that fails as well cannot add to that.
+                let _ = host.tell(|| RunEvent::Ended(crate::run::Exit::Failed)).await;
+                Err(RunError::new(fault, run))
+            }
+        }
+    }
+}
+
+/// The run, begun or resumed, of the agent as it was adjusted.
+fn begin(start: Start, adjusted: Option<AgentBuilder>, id: impl FnOnce() -> String) -> Result<Run, RunError> {
+    let adjusted = adjusted.map(AgentBuilder::build).transpose();
+    match (start, adjusted) {
+        (Start::New { agent, .. }, Err(error)) => {
+            Err(RunError::new(RunFault::Agent(error), Run::empty(&agent, "not-begun")))
+        }
+        (Start::Resumed(run), Err(error)) => Err(RunError::new(RunFault::Agent(error), *run)),
+        (Start::New { agent, input }, Ok(adjusted)) => {
+            let agent = adjusted.unwrap_or(agent);
+            let id: Arc<str> = id().into();
+            Run::new(&agent, *input, Arc::clone(&id))
+                .map_err(|error| RunError::new(RunFault::Start(error), Run::empty(&agent, &id)))
+        }
+        (Start::Resumed(run), Ok(adjusted)) => Ok(match adjusted {
+            Some(agent) => run.with_agent(agent),
+            None => *run,
+        }),
+    }
+}
+
+impl<'a> IntoFuture for RunBuilder<'a> {
+    type Output = Result<Outcome, RunError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl std::fmt::Debug for RunBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunBuilder").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Two observers, one after the other.
+struct Both<'a>(Box<dyn DynObserver + 'a>, Box<dyn DynObserver + 'a>);
+
+impl Observer for Both<'_> {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        self.0.observe_boxed(event).await?;
+        self.1.observe_boxed(event).await
+    }
+}

@@ -1,0 +1,212 @@
+//! What can go wrong with an agent and its runs, by who can act on it.
+//!
+//! The author of the agent can: [`AgentError`], before anything runs. The caller can: [`StartError`] and
+//! [`RunError`], with the run as far as it came. The host can: [`FeedError`], when it answers what was not
+//! asked. What the model can act on is no error here but a message.
+
+use std::error::Error;
+use std::fmt;
+
+use stepfold_state_core::chat::ModelError;
+use stepfold_state_core::state::{Faults, Names, StateError};
+use stepfold_tools::{FatalError, ToolsetError};
+use thiserror::Error as ThisError;
+
+use crate::agent::HookPoint;
+use crate::outcome::Outcome;
+use crate::run::Run;
+
+/// Why an agent could not be built. All faults are listed.
+#[derive(Debug, ThisError)]
+#[error("agent '{agent}' has faults: {faults}")]
+#[non_exhaustive]
+pub struct AgentError {
+    /// The agent.
+    pub agent: String,
+    /// Each fault, with what it is about as its path.
+    pub faults: Faults,
+}
+
+/// Why a run could not begin.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The input does not fit the schema.
+    #[error("the input of the run does not fit the state")]
+    Input(#[from] StateError),
+    /// The values are not an object by key.
+    #[error("the values of the input are not a JSON object; give one value by key")]
+    ValuesAreNoObject,
+    /// The state keeps to another schema than the agent has.
+    #[error("the state keeps to another schema than the agent; make it with the agent's `schema()`")]
+    OtherSchema,
+}
+
+/// Why an answer or an event does not fit where a run is. Nothing was changed.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum FeedError {
+    /// The run does not need this answer.
+    #[error("the run does not need {answer} now; it needs: {need}")]
+    NotNeeded {
+        /// What was answered.
+        answer: &'static str,
+        /// What the run needs.
+        need: String,
+    },
+    /// The event cannot happen where the run is.
+    #[error("the event \"{event}\" cannot happen here; the run needs: {need}")]
+    Misplaced {
+        /// The event.
+        event: &'static str,
+        /// What the run needs.
+        need: String,
+    },
+    /// There is no open call at this place of the reply.
+    #[error("there is no open call at place {call} of the reply")]
+    NoSuchCall {
+        /// The place.
+        call: usize,
+    },
+    /// A model replies as the assistant.
+    #[error("the reply has the role {role}; a model replies as the assistant")]
+    NoReply {
+        /// The role of the message.
+        role: &'static str,
+    },
+    /// Nobody asked for this decision, or it was made already.
+    #[error("there is nothing to decide about \"{id}\"; pending: {known}")]
+    NothingToDecide {
+        /// The id that was decided about.
+        id: String,
+        /// The ids of the requests that are pending.
+        known: Names,
+    },
+    /// Two decisions for one request.
+    #[error("there are two decisions about \"{id}\"; give one")]
+    DecidedTwice {
+        /// The id of the request.
+        id: String,
+    },
+    /// The arguments of a decision do not fit the tool.
+    #[error("the modified arguments for \"{id}\" do not fit: {faults}")]
+    ModifiedArguments {
+        /// The id of the request.
+        id: String,
+        /// What is wrong with them.
+        faults: String,
+    },
+    /// Hooks around tools can write only with the writes of a call, and cannot touch the conversation.
+    #[error("a hook before or after a tool cannot append or rewrite messages, because the step is open")]
+    StepIsOpen,
+    /// The state does not take what the event writes, or the instructions cannot be rendered on it.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Why a run failed. It can go on from where it is: nothing that was committed is lost.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Exit};
+///
+/// // The script has no reply, so the request fails.
+/// let agent = Agent::builder(Script::parse("")?).build()?;
+/// let error = agent.run("hello?").await.unwrap_err();
+/// assert!(error.model_error().is_some());
+/// assert_eq!(error.outcome().exit(), &Exit::Failed);
+/// assert_eq!(error.into_run().transcript().to_string(), "user:      hello?\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+pub struct RunError(Box<Failed>);
+
+struct Failed {
+    fault: RunFault,
+    outcome: Outcome,
+}
+
+/// What failed.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum RunFault {
+    /// The agent could not be adjusted for the run.
+    #[error("the agent could not be adjusted for the run")]
+    Agent(#[source] AgentError),
+    /// The input does not fit.
+    #[error("the run could not begin")]
+    Start(#[source] StartError),
+    /// The model did not answer.
+    #[error("the model did not answer")]
+    Model(#[source] ModelError),
+    /// A call failed, and its failure is for the caller.
+    #[error("a tool call ended the run")]
+    Tool(#[source] FatalError),
+    /// The tools of the step could not be listed.
+    #[error("the tools of the step could not be listed")]
+    Tools(#[source] ToolsetError),
+    /// A hook failed.
+    #[error("a hook failed ({point:?})")]
+    Hook {
+        /// Where.
+        point: HookPoint,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// An observer failed, so that what happened is not recorded. The event was not committed.
+    #[error("the observer failed, so the event was not committed")]
+    Observer(#[source] Box<dyn Error + Send + Sync>),
+    /// An answer did not fit: the instructions cannot be rendered, or a decision is wrong.
+    #[error("the run could not go on")]
+    Feed(#[source] FeedError),
+}
+
+impl RunError {
+    pub(crate) fn new(fault: RunFault, run: Run) -> Self {
+        RunError(Box::new(Failed { fault, outcome: Outcome::failed(run) }))
+    }
+
+    /// What failed.
+    pub fn fault(&self) -> &RunFault {
+        &self.0.fault
+    }
+
+    /// The model's error, if that is what failed.
+    pub fn model_error(&self) -> Option<&ModelError> {
+        match &self.0.fault {
+            RunFault::Model(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// What there is until now.
+    pub fn outcome(&self) -> &Outcome {
+        &self.0.outcome
+    }
+
+    /// The run, to go on with it: [`Run::resume`].
+    pub fn into_run(self) -> Run {
+        self.0.outcome.into_run()
+    }
+}
+
+impl fmt::Debug for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunError").field("fault", &self.0.fault).field("run", self.outcome().run()).finish()
+    }
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let run = self.outcome().run();
+        write!(f, "run '{}' failed after step {}: {}", run.id(), run.steps(), self.0.fault)
+    }
+}
+
+impl Error for RunError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.fault.source()
+    }
+}

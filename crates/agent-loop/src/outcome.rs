@@ -1,0 +1,142 @@
+//! What came of a run: always there, also when the run paused or failed.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
+use stepfold_state_core::state::State;
+
+use crate::approval::ApprovalRequest;
+use crate::run::{Exit, Run};
+use crate::trim::Summary;
+
+/// What came of a run: why it ended, the reply, the conversation, the state, and what it cost.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Exit};
+///
+/// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+/// let outcome = agent.run("which area has most stalls?").await?;
+/// assert_eq!(outcome.exit(), &Exit::Text);
+/// assert_eq!(outcome.text(), "area 3");
+/// assert_eq!((outcome.steps(), outcome.transcript().len()), (1, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    run: Run,
+    exit: Exit,
+}
+
+impl Outcome {
+    pub(crate) fn new(run: Run, exit: Exit) -> Self {
+        Outcome { run, exit }
+    }
+
+    pub(crate) fn failed(run: Run) -> Self {
+        Outcome { run, exit: Exit::Failed }
+    }
+
+    /// Why the run ended, or what it waits for.
+    pub fn exit(&self) -> &Exit {
+        &self.exit
+    }
+
+    /// The last reply of the model in this run.
+    pub fn reply(&self) -> Option<&Arc<Message>> {
+        self.run.reply()
+    }
+
+    /// The text of the last reply; empty if there is none.
+    pub fn text(&self) -> Cow<'_, str> {
+        self.reply().map(|reply| reply.text()).unwrap_or_default()
+    }
+
+    /// The output that was asked for with [`output`](crate::AgentBuilder::output).
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read as a `T`.
+    pub fn output<T: DeserializeOwned>(&self) -> Result<T, OutputError> {
+        let value = self.run.output().ok_or_else(|| OutputError::Missing { exit: self.exit.clone() })?;
+        T::deserialize(value).map_err(|source| OutputError::Decode { source })
+    }
+
+    /// Why the model's last reply ended where it did.
+    pub fn finish_reason(&self) -> Option<&FinishReason> {
+        self.run.finish_reason()
+    }
+
+    /// The whole conversation.
+    pub fn transcript(&self) -> &Transcript {
+        self.run.transcript()
+    }
+
+    /// The state, with the conversation.
+    pub fn state(&self) -> &State {
+        self.run.state()
+    }
+
+    /// The number of model replies.
+    pub fn steps(&self) -> u64 {
+        self.run.steps()
+    }
+
+    /// The tokens used, those of agents that are tools included.
+    pub fn usage(&self) -> Usage {
+        self.run.usage()
+    }
+
+    /// The number of calls by tool; those that were answered without running are not counted.
+    pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.run.calls_by_tool()
+    }
+
+    /// The time the run took, pauses left out.
+    pub fn elapsed(&self) -> Duration {
+        self.run.elapsed()
+    }
+
+    /// The calls that somebody has to decide about, if the run is paused for that.
+    pub fn pending(&self) -> Vec<ApprovalRequest> {
+        self.run.pending()
+    }
+
+    /// The summary that stands for the beginning of the conversation; give it to the next run.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.run.summary()
+    }
+
+    /// The run behind the outcome: a paused one can be stored and resumed.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The run, to go on with it.
+    pub fn into_run(self) -> Run {
+        self.run
+    }
+}
+
+/// Why an outcome has no output.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The run ended without one, or the agent was not built to give one.
+    #[error("the run has no output: {exit}")]
+    Missing {
+        /// Why the run ended.
+        exit: Exit,
+    },
+    /// It is of another type.
+    #[error("the output cannot be read as the type that was asked for")]
+    Decode {
+        /// Why not.
+        source: serde_json::Error,
+    },
+}

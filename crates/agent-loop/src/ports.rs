@@ -1,0 +1,80 @@
+//! What a run reads of the world: how much time passes, and a name that no other run has.
+//!
+//! Both are ports, so that a test or a replay says what they are. The defaults are the only place of this
+//! crate that asks the machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Says how much time has passed since some moment that does not change. It never goes back.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use stepfold_agent_loop::Clock;
+///
+/// /// Time stands still.
+/// struct Still;
+///
+/// impl Clock for Still {
+///     fn now(&self) -> Duration {
+///         Duration::ZERO
+///     }
+/// }
+/// ```
+pub trait Clock: Send + Sync {
+    /// The time that has passed.
+    fn now(&self) -> Duration;
+}
+
+/// The clock of the tokio runtime, which tests can stop and move on.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock(tokio::time::Instant);
+
+impl TokioClock {
+    /// A clock that starts now.
+    pub fn start() -> Self {
+        TokioClock(tokio::time::Instant::now())
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Names runs. A name must never come twice: the idempotency keys of calls begin with it.
+pub trait Ids: Send + Sync {
+    /// A name for a run.
+    fn next(&self) -> String;
+}
+
+/// Random names, as UUIDs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RandomIds;
+
+impl Ids for RandomIds {
+    #[expect(clippy::disallowed_methods, reason = "this is the port's own default")]
+    fn next(&self) -> String {
+        uuid::Uuid::new_v4().to_string()
+    }
+}
+
+macro_rules! forward {
+    ($($pointer:ident),+) => {$(
+        impl<T: Clock + ?Sized> Clock for $pointer<T> {
+            fn now(&self) -> Duration {
+                (**self).now()
+            }
+        }
+
+        impl<T: Ids + ?Sized> Ids for $pointer<T> {
+            fn next(&self) -> String {
+                (**self).next()
+            }
+        }
+    )+};
+}
+
+forward!(Arc, Box);

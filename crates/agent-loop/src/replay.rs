@@ -1,0 +1,275 @@
+//! Replay: a recorded run goes through the machine again, without model and tools.
+//!
+//! Every event is made anew from what came from outside (the reply, the outcome, the decision, what hooks
+//! said) and compared with the recorded one. So a replay against a changed agent says where the run would have
+//! gone another way, before anybody deploys it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder};
+use stepfold_state_core::state::Delta;
+
+use crate::agent::{Agent, Fingerprint};
+use crate::error::FeedError;
+use crate::observe::{Observer, ObserverError, RunEvent};
+use crate::run::{Answer, Event, EventKind, FORMAT_VERSION, HookReport, LoadError, Need, Run, check_version};
+
+/// Everything that is needed to go through a run again: where it began, and its events.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Recording, Run};
+///
+/// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+/// let run = Run::new(&agent, "which area has most stalls?", "run-1")?;
+/// let mut recording = Recording::of(&run);
+/// let outcome = run.resume().observe(&mut recording).await?;
+///
+/// // Next year, without a model:
+/// let stored = serde_json::to_string(&recording)?;
+/// let replayed = Recording::from_json(&stored)?.replay(&agent)?;
+/// assert_eq!(replayed.digest(), outcome.run().digest());
+///
+/// // With an agent that may not take a step more:
+/// let changed = agent.to_builder().instructions("Be brief.").build()?;
+/// let divergence = Recording::from_json(&stored)?.replay(&changed).unwrap_err();
+/// assert_eq!(divergence.to_string(), "\
+/// event 0 (began, step 0) differs at $.kind.began.instructions: recorded nothing, replayed \"Be brief.\"");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, Serialize)]
+pub struct Recording {
+    version: u64,
+    agent: Fingerprint,
+    /// The run before its first event.
+    start: Box<RawValue>,
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    agent: Fingerprint,
+    start: Box<RawValue>,
+    events: Vec<Event>,
+}
+
+impl Recording {
+    /// A recording of a run that has not begun; it is an [`Observer`] that takes the events.
+    pub fn of(run: &Run) -> Self {
+        Recording {
+            version: FORMAT_VERSION,
+            agent: run.agent().fingerprint().clone(),
+            start: RawValue::from_string(run.to_json()).unwrap_or_default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// A recording that was stored.
+    ///
+    /// # Errors
+    /// [`LoadError`] when it cannot be read or is of a newer format.
+    pub fn from_json(json: &str) -> Result<Self, LoadError> {
+        check_version(json, "recording")?;
+        let Stored { agent, start, events } =
+            serde_json::from_str(json).map_err(|source| LoadError::Json { what: "recording", source })?;
+        Ok(Recording { version: FORMAT_VERSION, agent, start, events })
+    }
+
+    /// The events, in order.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// What the agent was when the run was recorded.
+    pub fn agent(&self) -> &Fingerprint {
+        &self.agent
+    }
+
+    /// Goes through the run again with this agent, which asks neither its model nor its tools.
+    ///
+    /// # Errors
+    /// [`Divergence`] for the first event that would be another one.
+    pub fn replay(&self, agent: &Agent) -> Result<Run, Divergence> {
+        let (mut run, _) = Run::load_changed(agent, self.start.get()).map_err(Divergence::Start)?;
+        for (place, recorded) in self.events.iter().enumerate() {
+            let at = |difference| Divergence::At {
+                event: place,
+                name: recorded.name(),
+                step: recorded.step,
+                difference,
+            };
+            let answer = answer_in(recorded, &run).ok_or_else(|| at(refused(&run)))?;
+            let made = run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
+            if made != *recorded {
+                return Err(at(first_difference(recorded, &made)));
+            }
+            run.commit(made).map_err(|error| at(Difference::Refused(error)))?;
+        }
+        Ok(run)
+    }
+}
+
+fn refused(run: &Run) -> Difference {
+    Difference::NotNeeded { need: format!("{:?}", run.decide()) }
+}
+
+impl Observer for Recording {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        self.events.extend(event.committed().cloned());
+        Ok(())
+    }
+}
+
+/// Where a replay goes another way than the record.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Divergence {
+    /// The run cannot begin with this agent.
+    #[error("the recorded run cannot begin with this agent")]
+    Start(#[source] LoadError),
+    /// An event would be another one.
+    #[error("event {event} ({name}, step {step}) {difference}")]
+    At {
+        /// The place of the event in the recording, from 0.
+        event: usize,
+        /// What was recorded, in one word.
+        name: &'static str,
+        /// The step it belongs to.
+        step: u64,
+        /// What is different.
+        difference: Difference,
+    },
+}
+
+/// What is different.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Difference {
+    /// The run would need something else at this point, or would have ended.
+    NotNeeded {
+        /// What it would need.
+        need: String,
+    },
+    /// The run refuses what was recorded.
+    Refused(FeedError),
+    /// The event would have another value at this place.
+    Value {
+        /// A JSON path into the event.
+        path: String,
+        /// What was recorded; none if nothing was.
+        recorded: Option<Value>,
+        /// What the replay gives; none if nothing.
+        replayed: Option<Value>,
+    },
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = |value: &Option<Value>| match value {
+            None => "nothing".to_owned(),
+            Some(value) => shortened(&value.to_string()),
+        };
+        match self {
+            Difference::NotNeeded { need } => {
+                write!(f, "does not come: the run would need {}", shortened(need))
+            }
+            Difference::Refused(error) => write!(f, "is refused: {error}"),
+            Difference::Value { path, recorded, replayed } => {
+                write!(f, "differs at {path}: recorded {}, replayed {}", words(recorded), words(replayed))
+            }
+        }
+    }
+}
+
+/// Values in an error are for people.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+/// What came from outside when the event was made; none if the run needs something else now.
+fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
+    let need = run.decide();
+    Some(match (&event.kind, need) {
+        (EventKind::Began { .. }, Need::Begin) => Answer::Begin,
+        (EventKind::Hooked { point, verdict, answers, writes }, Need::Hook(needed)) if needed == *point => {
+            let is_open = event.step_end.is_some();
+            let mut report = HookReport::new(*point);
+            report.delta = if is_open { Delta::default() } else { event.delta.clone() };
+            report.rewrite.clone_from(&event.rewrite);
+            report.messages = if is_open { Vec::new() } else { event.messages.clone() };
+            report.verdict = verdict.clone();
+            report.answers.clone_from(answers);
+            report.writes.clone_from(writes);
+            Answer::Hooked(report)
+        }
+        (EventKind::Summarized { summary, error, usage }, Need::Summary(_)) => {
+            Answer::Summary(match (summary, error) {
+                (Some(summary), _) => Ok((summary.text().to_owned(), *usage)),
+                (None, error) => Err(error.clone().unwrap_or_default()),
+            })
+        }
+        (EventKind::Steered, Need::Model | Need::Hook(_)) => {
+            Answer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())
+        }
+        (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
+        (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
+        (EventKind::Started { calls }, Need::Calls) => Answer::Started(calls.clone()),
+        (EventKind::Answered { call, outcome, usage, stop }, Need::Calls | Need::Interrupted) => {
+            Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() }
+        }
+        (EventKind::Suspended { call, child, requests }, Need::Calls | Need::Interrupted) => {
+            Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() }
+        }
+        (EventKind::Interrupted { .. }, Need::Interrupted) => Answer::Interrupted,
+        (EventKind::Cancelled, _) => Answer::Cancelled,
+        (EventKind::TimedOut, _) => Answer::TimedOut,
+        _ => return None,
+    })
+}
+
+/// The reply that an event was made from. Its calls have unique ids already, which it keeps.
+fn reply_in(event: &Event) -> Option<Reply> {
+    let EventKind::Replied { finish_reason, usage, id, model, .. } = &event.kind else { return None };
+    let message: &Message = event.messages.first()?;
+    let mut reply = ReplyBuilder::new();
+    reply.push(Chunk::Usage(*usage));
+    reply.push(Chunk::Identity { id: id.clone(), model: model.clone() });
+    reply.push(Chunk::Finished(finish_reason.clone()));
+    let mut reply = reply.finish().ok()?;
+    reply.message = message.clone();
+    Some(reply)
+}
+
+/// The first place, in the order of the recorded event, where the two differ.
+fn first_difference(recorded: &Event, made: &Event) -> Difference {
+    let json = |event: &Event| serde_json::to_value(event).unwrap_or(Value::Null);
+    let (recorded, made) = (json(recorded), json(made));
+    let (path, recorded, replayed) = differing("$", Some(&recorded), Some(&made))
+        .unwrap_or_else(|| ("$".to_owned(), Some(json!(recorded)), Some(json!(made))));
+    Difference::Value { path, recorded, replayed }
+}
+
+type Place = (String, Option<Value>, Option<Value>);
+
+fn differing(path: &str, recorded: Option<&Value>, made: Option<&Value>) -> Option<Place> {
+    match (recorded, made) {
+        (Some(Value::Object(left)), Some(Value::Object(right))) => {
+            let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
+            keys.into_iter()
+                .find_map(|key| differing(&format!("{path}.{key}"), left.get(key), right.get(key)))
+        }
+        (Some(Value::Array(left)), Some(Value::Array(right))) => (0..left.len().max(right.len()))
+            .find_map(|index| differing(&format!("{path}[{index}]"), left.get(index), right.get(index))),
+        (left, right) if left == right => None,
+        (left, right) => Some((path.to_owned(), left.cloned(), right.cloned())),
+    }
+}

@@ -1,0 +1,220 @@
+//! The calls of the last reply, until all of them are answered.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
+use stepfold_state_core::state::{Delta, State};
+use stepfold_tools::{Failure, Outcome, Status, settle};
+
+use super::event::StepEnd;
+use super::exit::Exit;
+use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
+
+/// The calls of a reply that is the last message of the log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Batch {
+    pub(crate) calls: Vec<Call>,
+    /// Whether the hooks before tools ran.
+    #[serde(default)]
+    pub(crate) is_hooked: bool,
+    /// Why a hook wants the run to end after this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stop: Option<String>,
+    /// The exit that follows in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last: Option<Exit>,
+}
+
+/// One call, by its place in the reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Call {
+    /// The arguments that somebody put in place of the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) modified: Option<Value>,
+    /// Writes of hooks before the call.
+    #[serde(default, skip_serializing_if = "Delta::is_empty")]
+    pub(crate) writes: Delta,
+    pub(crate) state: CallState,
+}
+
+/// How far a call is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CallState {
+    /// Somebody has to decide.
+    Asking(AskReason),
+    /// It may run.
+    Ready,
+    /// It must not run twice, and was started.
+    Started,
+    /// An agent that waits for decisions about its own calls.
+    Suspended(Box<Suspended>),
+    /// It has its outcome.
+    Done(Arc<Outcome>),
+}
+
+/// An agent that is a tool, and waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Suspended {
+    /// Its run, stored.
+    pub(crate) child: Value,
+    /// What it asks, under its own ids.
+    pub(crate) requests: Vec<ApprovalRequest>,
+    /// What was decided so far, under its own ids.
+    #[serde(default)]
+    pub(crate) decisions: Vec<(String, Decision)>,
+}
+
+impl Suspended {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &ApprovalRequest> {
+        let is_decided = |id: &str| self.decisions.iter().any(|(decided, _)| decided == id);
+        self.requests.iter().filter(move |request| !is_decided(&request.id))
+    }
+}
+
+impl Call {
+    pub(crate) fn new(state: CallState) -> Self {
+        Call { modified: None, writes: Delta::new(), state }
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        match &self.state {
+            CallState::Done(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, CallState::Done(_))
+    }
+
+    /// Whether somebody still has to decide.
+    pub(crate) fn waits(&self) -> bool {
+        match &self.state {
+            CallState::Asking(_) => true,
+            CallState::Suspended(suspended) => suspended.open().next().is_some(),
+            _ => false,
+        }
+    }
+
+    /// The call as it is run.
+    pub(crate) fn as_run(&self, call: &ToolCall) -> ToolCall {
+        match &self.modified {
+            None => call.clone(),
+            Some(arguments) => ToolCall::new(&*call.id, &*call.name, arguments.clone()),
+        }
+    }
+
+    /// The outcome as it is kept: with the writes of hooks before it, and with what the model has to know of
+    /// arguments that were changed.
+    pub(crate) fn completed(&self, call: &ToolCall, mut outcome: Outcome) -> Outcome {
+        if !self.writes.is_empty() && outcome.succeeded() {
+            outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
+        }
+        if self.modified.is_some() {
+            let note = modification(&self.as_run(call).arguments);
+            outcome.result = with_note(&outcome.result, &note);
+        }
+        outcome
+    }
+}
+
+/// An outcome of a call that the loop did not let run.
+pub(crate) fn not_run(call: &ToolCall, why: &str) -> Outcome {
+    let text = format!("tool '{}' was not run: {why}", call.name);
+    Outcome::without_result(call, Status::Failed(Failure::NotRun), text)
+}
+
+/// The result with a note for the model behind it.
+pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
+    let content = match result.content() {
+        ToolContent::Error(text) => ToolContent::Error(format!("{text}\n{note}")),
+        ToolContent::Value(_) => {
+            ToolContent::Parts(vec![Part::text(result.text().into_owned()), Part::text(format!("\n{note}"))])
+        }
+        ToolContent::Parts(parts) => {
+            ToolContent::Parts(parts.iter().cloned().chain([Part::text(format!("\n{note}"))]).collect())
+        }
+    };
+    ToolResult::new(result.call_id(), result.name(), content)
+}
+
+/// The end of a step: the results as messages, the writes as one delta, in call order.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    pub(crate) messages: Vec<Arc<Message>>,
+    pub(crate) delta: Delta,
+    pub(crate) step_end: StepEnd,
+}
+
+/// What the model reads when it repeats itself.
+const REPEATED: &str = "[You have made exactly these calls several times in a row, with exactly these results. \
+                        Calling them again will not help: change the arguments, try something else, or answer.]";
+
+/// Closes a step whose calls have these outcomes, in call order. `log` ends with the reply.
+pub(crate) fn close(
+    state: &State,
+    log: &Transcript,
+    mut outcomes: Vec<Outcome>,
+    repeats: Repeats,
+) -> Closing {
+    let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
+        true => Vec::new(),
+        // A scratch state: the event carries the writes, and committing it folds them.
+        false => settle(&mut state.clone(), &mut outcomes),
+    };
+    let times = repeats.counted(log, &outcomes);
+    if repeats.warn_at.is_some_and(|warn| times >= warn) {
+        for outcome in &mut outcomes {
+            outcome.result = with_note(&outcome.result, REPEATED);
+        }
+    }
+    let mut closing = Closing { step_end: StepEnd { unmerged, repeats: times }, ..Closing::default() };
+    for outcome in outcomes {
+        closing.delta.extend(outcome.delta);
+        closing.messages.push(Message::tool(outcome.result).into());
+    }
+    closing
+}
+
+/// How often the step before was repeated, and from when on the model is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeats {
+    pub(crate) before: u32,
+    pub(crate) warn_at: Option<u32>,
+}
+
+impl Repeats {
+    /// How often in a row, this step included, the model has made these calls with these results. The step
+    /// before is at the end of the log, before the reply.
+    fn counted(self, log: &Transcript, outcomes: &[Outcome]) -> u32 {
+        let Some(_) = self.warn_at else { return 0 };
+        let same = || {
+            let reply = log.len().checked_sub(1)?;
+            let previous = reply.checked_sub(outcomes.len() + 1)?;
+            let calls = log.get(reply)?.tool_calls();
+            let mut earlier = log.get(previous)?.tool_calls();
+            let are_same_calls = calls.clone().all(|call| {
+                earlier
+                    .next()
+                    .is_some_and(|earlier| earlier.name == call.name && earlier.arguments == call.arguments)
+            });
+            let are_same = are_same_calls
+                && earlier.next().is_none()
+                && outcomes.iter().zip(log.iter_from(previous + 1)).all(|(outcome, message)| {
+                    message.tool_result().is_some_and(|earlier| is_same_result(earlier, &outcome.result))
+                });
+            are_same.then_some(())
+        };
+        match same() {
+            Some(()) => self.before.max(1).saturating_add(1),
+            None => 1,
+        }
+    }
+}
+
+fn is_same_result(earlier: &ToolResult, new: &ToolResult) -> bool {
+    earlier.content() == new.content() || earlier.content() == with_note(new, REPEATED).content()
+}

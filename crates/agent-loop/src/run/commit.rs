@@ -1,0 +1,468 @@
+//! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
+//! what comes next.
+
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{Message, ToolCall, Transcript};
+use stepfold_state_core::state::Delta;
+use stepfold_tools::Outcome;
+
+use super::batch::{Batch, Call, CallState, Suspended};
+use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
+use super::exit::Exit;
+use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, inner_decisions, outcome_unknown};
+use super::machine::{Approved, Phase, Run};
+use super::prompt::{Prompt, view_of};
+use crate::agent::HookPoint;
+use crate::approval::{AskReason, Decision};
+use crate::error::FeedError;
+
+impl Run {
+    /// Folds an event into the run: one that [`feed`](Run::feed) made, or one of a record.
+    ///
+    /// # Errors
+    /// [`FeedError`] when the event does not fit where the run is; nothing is changed then.
+    pub fn commit(&mut self, event: Event) -> Result<(), FeedError> {
+        self.check_place(&event)?;
+        // The message whose calls are open, before the end of the step appends their results.
+        let reply = self.transcript().last().cloned();
+        event.fold(&mut self.state)?;
+        self.tally.events += 1;
+        self.tally.steps = event.step;
+        self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
+        self.note_ids(&event);
+        let phase = std::mem::replace(&mut self.phase, Phase::Opening);
+        let phase = self.phase_after(&event, phase, reply.as_deref());
+        let step_end = event.step_end;
+        self.count(event.kind);
+        self.phase = match (phase, step_end) {
+            (Phase::Calling(mut batch), Some(end)) => {
+                self.tally.repeats = end.repeats;
+                mark_unmerged(&mut batch, &end.unmerged);
+                self.after_step(&batch)
+            }
+            (phase, _) => phase,
+        };
+        self.advance();
+        // What the model is shown grows between steps, when every call has its result.
+        if let Phase::Asking { .. } = &self.phase {
+            self.prompt.grow(self.state.messages());
+        }
+        Ok(())
+    }
+
+    /// Whether the event can happen where the run is.
+    fn check_place(&self, event: &Event) -> Result<(), FeedError> {
+        let calls = match &self.phase {
+            Phase::Calling(batch) => batch.calls.len(),
+            _ => 0,
+        };
+        let are_calls = |places: &[usize]| places.iter().all(|place| *place < calls);
+        let fits = match (&event.kind, &self.phase) {
+            (EventKind::Began { .. }, Phase::Fresh(_))
+            | (EventKind::Summarized { .. }, Phase::Condensing { .. })
+            | (EventKind::Steered, Phase::Asking { .. })
+            | (EventKind::Decided { .. }, Phase::Calling(_)) => true,
+            (EventKind::Hooked { point, .. }, phase) => matches!(
+                (point, phase),
+                (HookPoint::BeforeRun, Phase::Opening)
+                    | (HookPoint::BeforeModel, Phase::Asking { is_hooked: false, .. })
+                    | (HookPoint::BeforeTool, Phase::Calling(Batch { is_hooked: false, .. }))
+                    | (HookPoint::OnExit, Phase::Leaving(_))
+                    | (HookPoint::AfterRun, Phase::Closing(_))
+            ),
+            (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
+                let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
+                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls)
+            }
+            (EventKind::Started { calls } | EventKind::Interrupted { calls, .. }, Phase::Calling(_)) => {
+                are_calls(calls)
+            }
+            (EventKind::Answered { call, .. } | EventKind::Suspended { call, .. }, Phase::Calling(batch)) => {
+                batch.calls.get(*call).is_some_and(|call| !call.is_done())
+            }
+            (EventKind::Cancelled | EventKind::TimedOut, phase) => {
+                !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
+            }
+            _ => false,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(FeedError::Misplaced { event: event.name(), need: format!("{:?}", self.decide()) }),
+        }
+    }
+
+    /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
+    fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
+        match (&event.kind, phase) {
+            (EventKind::Began { instructions, shown, .. }, _) => {
+                let log = self.state.messages().clone();
+                self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
+                let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
+                self.show(instructions.clone(), view, &log);
+                Phase::Opening
+            }
+            (EventKind::Summarized { summary: Some(summary), .. }, _) => {
+                self.summary = Some(summary.clone());
+                Phase::Condensing { gave_up: false }
+            }
+            (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
+            (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
+            (EventKind::Hooked { verdict, answers, writes, .. }, Phase::Calling(batch)) => {
+                Phase::Calling(after_tool_hooks(batch, reply, verdict, answers, writes))
+            }
+            (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
+            (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
+                self.tally.finish_reason = Some(finish_reason.clone());
+                self.after_reply(event, fates, output.as_ref(), last)
+            }
+            (EventKind::Decided { decisions }, Phase::Calling(batch)) => {
+                Phase::Calling(self.after_decisions(batch, reply, decisions))
+            }
+            (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
+            (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
+            (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
+            (EventKind::TimedOut, _) => Phase::Leaving(Exit::MaxTime),
+            (_, phase) => phase,
+        }
+    }
+
+    fn show(&mut self, instructions: Option<String>, view: crate::trim::View, log: &Transcript) {
+        let window = self.agent.config().window.as_ref();
+        self.prompt = Prompt::new(instructions, view, window, log, self.tally.turn_start);
+    }
+
+    fn after_hooks(&self, verdict: &HookVerdict, phase: Phase) -> Phase {
+        match (phase, verdict) {
+            (Phase::Closing(exit), _) => Phase::Done(exit),
+            (_, HookVerdict::Stop(reason)) => Phase::Closing(Exit::Hook(reason.clone())),
+            (Phase::Opening, _) => Phase::Condensing { gave_up: false },
+            (Phase::Asking { last, .. }, _) => Phase::Asking { is_hooked: true, last },
+            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() => self.ask_again(),
+            (Phase::Leaving(exit), _) => Phase::Closing(exit),
+            (phase, _) => phase,
+        }
+    }
+
+    /// Asks the model again, if the limits allow it.
+    fn ask_again(&self) -> Phase {
+        match self.limit() {
+            Some(limit) => Phase::Closing(limit),
+            None => Phase::Asking { is_hooked: false, last: None },
+        }
+    }
+
+    fn after_reply(
+        &mut self,
+        event: &Event,
+        fates: &[(usize, Fate)],
+        output: Option<&OutputFate>,
+        last: Option<Exit>,
+    ) -> Phase {
+        match output {
+            Some(OutputFate::Valid(value)) => self.tally.output = Some(value.clone()),
+            Some(OutputFate::Invalid { .. }) => self.tally.output_faults += 1,
+            None => {}
+        }
+        let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
+        if calls == 0 {
+            let has_text = event.messages.first().is_some_and(|reply| !reply.text().trim().is_empty());
+            return self.after_text(has_text, output, last);
+        }
+        let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
+        for (place, fate) in fates {
+            batch.calls[*place].state = match fate {
+                Fate::Ask(reason) => CallState::Asking(*reason),
+                Fate::Answer(outcome) => done(outcome.clone()),
+            };
+        }
+        Phase::Calling(batch)
+    }
+
+    /// Where a reply without calls leads.
+    fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> Phase {
+        let finish = self.tally.finish_reason.as_ref();
+        if let Some(exit) = last {
+            return Phase::Leaving(exit);
+        }
+        if let Some(exit) = finish.and_then(Exit::of_finish) {
+            return Phase::Leaving(exit);
+        }
+        match output {
+            Some(OutputFate::Valid(_)) => return Phase::Leaving(Exit::Output),
+            Some(OutputFate::Invalid { again: false, .. }) => return Phase::Leaving(Exit::InvalidOutput),
+            Some(OutputFate::Invalid { again: true, .. }) => {
+                return Phase::Asking { is_hooked: false, last: None };
+            }
+            None => {}
+        }
+        if has_text {
+            Phase::Leaving(Exit::Text)
+        } else if self.agent.has_no_tools() && self.agent.output_spec().is_none() {
+            Phase::Leaving(Exit::NoTools)
+        } else {
+            // An empty reply is no exit: the model is asked again, within the limits.
+            self.limited().unwrap_or(Phase::Asking { is_hooked: false, last: None })
+        }
+    }
+
+    fn after_decisions(
+        &mut self,
+        mut batch: Batch,
+        reply: Option<&Message>,
+        decisions: &[(String, Decision)],
+    ) -> Batch {
+        for (call, tool_call) in batch.calls.iter_mut().zip(calls_of(reply)) {
+            if let CallState::Suspended(suspended) = &mut call.state {
+                let inner = inner_decisions(&tool_call.id, &suspended.requests, decisions);
+                suspended.decisions.extend(inner);
+            }
+            if let Some(outcome) = decided_outcome(call, tool_call, decisions) {
+                call.state = done(outcome);
+                continue;
+            }
+            let CallState::Asking(_) = call.state else { continue };
+            let Some((_, decision)) = decisions.iter().find(|(id, _)| *id == tool_call.id) else { continue };
+            if let Decision::Modify { arguments } = decision {
+                call.modified = Some(arguments.clone());
+            }
+            let arguments = call.as_run(tool_call).arguments.to_text().into_owned();
+            self.approved.push(Approved { tool: tool_call.name.clone(), arguments });
+            call.state = CallState::Ready;
+        }
+        batch
+    }
+
+    /// Where the end of a step leads.
+    fn after_step(&self, batch: &Batch) -> Phase {
+        match (&batch.last, &batch.stop) {
+            (Some(Exit::Cancelled), _) => return Phase::Closing(Exit::Cancelled),
+            (_, Some(reason)) => return Phase::Closing(Exit::Hook(reason.clone())),
+            (Some(exit), None) => return Phase::Leaving(exit.clone()),
+            (None, None) => {}
+        }
+        if let Some(exit) = self.tally.finish_reason.as_ref().and_then(Exit::of_finish) {
+            return Phase::Leaving(exit);
+        }
+        if self.tally.output.is_some() && self.agent.output_spec().is_some() {
+            return Phase::Leaving(Exit::Output);
+        }
+        if let Some(tool) = self.exit_tool(batch) {
+            return Phase::Leaving(Exit::Tool(tool));
+        }
+        if self.is_output_hopeless() {
+            return Phase::Leaving(Exit::InvalidOutput);
+        }
+        if self.agent.has_no_tools() {
+            return Phase::Leaving(Exit::NoTools);
+        }
+        let guard = self.agent.config().repeat_guard;
+        if guard.is_some_and(|guard| self.tally.repeats >= guard.stop) {
+            return Phase::Leaving(Exit::RepeatedCalls);
+        }
+        self.limited().unwrap_or(Phase::Asking { is_hooked: false, last: None })
+    }
+
+    fn is_output_hopeless(&self) -> bool {
+        let spec = self.agent.output_spec();
+        spec.is_some_and(|spec| self.tally.output_faults > spec.output.repairs)
+    }
+
+    /// The exit tool that was called, unless one failed. All calls of the reply are looked at.
+    fn exit_tool(&self, batch: &Batch) -> Option<String> {
+        let exits = &self.agent.config().exit_tools;
+        let mut called = None;
+        for outcome in batch.calls.iter().filter_map(Call::outcome) {
+            if !exits.iter().any(|exit| exit == outcome.tool()) {
+                continue;
+            }
+            if !outcome.succeeded() {
+                return None;
+            }
+            called.get_or_insert_with(|| outcome.tool().to_owned());
+        }
+        called
+    }
+
+    /// The limit that is reached, if one is.
+    fn limit(&self) -> Option<Exit> {
+        let (limits, tally) = (self.agent.limits(), &self.tally);
+        let calls: u64 = tally.calls.values().sum();
+        let reached = [
+            (tally.steps >= limits.steps, Exit::MaxSteps),
+            (limits.tool_calls.is_some_and(|limit| calls >= limit), Exit::MaxToolCalls),
+            (limits.tokens.is_some_and(|limit| tally.usage.total_tokens() >= limit), Exit::MaxTokens),
+            (limits.time.is_some_and(|limit| tally.elapsed >= limit), Exit::MaxTime),
+        ];
+        reached.into_iter().find(|(is_reached, _)| *is_reached).map(|(_, exit)| exit)
+    }
+
+    /// Where a limit leads, if one is reached: to the end, or to one last answer.
+    fn limited(&self) -> Option<Phase> {
+        let limit = self.limit()?;
+        Some(match self.agent.config().final_answer && limit != Exit::MaxTime {
+            true => Phase::Asking { is_hooked: false, last: Some(limit) },
+            false => Phase::Leaving(limit),
+        })
+    }
+
+    /// Goes past every phase in which there is nothing to do.
+    fn advance(&mut self) {
+        loop {
+            let next = match &self.phase {
+                Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => {
+                    Phase::Condensing { gave_up: false }
+                }
+                Phase::Condensing { gave_up } if *gave_up || self.summary_plan().is_none() => {
+                    self.show_condensed(*gave_up);
+                    Phase::Asking { is_hooked: false, last: None }
+                }
+                Phase::Asking { is_hooked: false, last } if !self.has_hook(HookPoint::BeforeModel) => {
+                    Phase::Asking { is_hooked: true, last: last.clone() }
+                }
+                Phase::Leaving(exit) if !self.has_hook(HookPoint::OnExit) => Phase::Closing(exit.clone()),
+                Phase::Closing(exit) if !self.has_hook(HookPoint::AfterRun) => Phase::Done(exit.clone()),
+                _ => return,
+            };
+            self.phase = next;
+        }
+    }
+
+    /// With summaries: what they let through; where one could not be made, what the trim lets through.
+    fn show_condensed(&mut self, gave_up: bool) {
+        let config = self.agent.config();
+        if config.summarize.is_none() {
+            return;
+        }
+        let log = self.state.messages().clone();
+        let view = view_of(&log, None, self.summary.as_ref());
+        let view = if gave_up { config.trim.narrow(&view, &log) } else { view };
+        let instructions = self.prompt.instructions().map(str::to_owned);
+        self.show(instructions, view, &log);
+    }
+
+    fn note_ids(&mut self, event: &Event) {
+        if event.rewrite.is_some() || matches!(event.kind, EventKind::Began { .. }) {
+            self.call_ids = ids_of(self.state.messages());
+            if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
+                self.show_rewritten();
+            }
+            return;
+        }
+        let calls = event.messages.iter().flat_map(|message| message.tool_calls());
+        self.call_ids.extend(calls.map(|call| call.id.as_str().into()));
+    }
+
+    /// After a hook rewrote the log: what the policies show of the new one.
+    fn show_rewritten(&mut self) {
+        let log = self.state.messages().clone();
+        self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
+        self.summary = None;
+        let view = self.agent.config().trim.view(&log);
+        let instructions = self.prompt.instructions().map(str::to_owned);
+        self.show(instructions, view, &log);
+    }
+
+    fn count(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
+                self.tally.usage += usage;
+            }
+            EventKind::Answered { outcome, usage, .. } => {
+                self.tally.usage += usage;
+                if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
+                    *calls += 1;
+                } else {
+                    self.tally.calls.insert(Arc::from(outcome.tool()), 1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The open calls.
+fn calls_of(reply: Option<&Message>) -> impl Iterator<Item = &ToolCall> {
+    reply.into_iter().flat_map(Message::tool_calls)
+}
+
+/// The calls after the hooks before them.
+fn after_tool_hooks(
+    mut batch: Batch,
+    reply: Option<&Message>,
+    verdict: &HookVerdict,
+    answers: &[(usize, String)],
+    writes: &[(usize, Delta)],
+) -> Batch {
+    batch.is_hooked = true;
+    for (place, delta) in writes {
+        if let Some(call) = batch.calls.get_mut(*place) {
+            call.writes.extend(delta.clone());
+        }
+    }
+    if let HookVerdict::Stop(reason) = verdict {
+        batch.stop = Some(reason.clone());
+    }
+    for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
+        if !call.is_done()
+            && let Some(outcome) = hooked_outcome(place, tool_call, verdict, answers)
+        {
+            call.state = done(outcome);
+        }
+    }
+    batch
+}
+
+/// The calls after an event that is about calls only.
+fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> Batch {
+    let open = batch.calls.iter_mut().zip(calls_of(reply)).enumerate();
+    let open = open.filter(|(_, (call, _))| !call.is_done());
+    match kind {
+        EventKind::Started { calls } => {
+            open.filter(|(place, _)| calls.contains(place))
+                .for_each(|(_, (call, _))| call.state = CallState::Started);
+        }
+        EventKind::Answered { call, outcome, stop, .. } => {
+            batch.calls[*call].state = done(outcome.clone());
+            batch.stop = batch.stop.or_else(|| stop.clone());
+        }
+        EventKind::Suspended { call, child, requests } => {
+            let suspended =
+                Suspended { child: child.clone(), requests: requests.clone(), decisions: Vec::new() };
+            batch.calls[*call].state = CallState::Suspended(Box::new(suspended));
+        }
+        EventKind::Interrupted { calls, asks } => {
+            for (_, (call, tool_call)) in open.filter(|(place, _)| calls.contains(place)) {
+                call.state = match asks {
+                    true => CallState::Asking(AskReason::MayHaveHappened),
+                    false => done(outcome_unknown(tool_call)),
+                };
+            }
+        }
+        EventKind::Cancelled | EventKind::TimedOut => {
+            let is_cancelled = *kind == EventKind::Cancelled;
+            for (_, (call, tool_call)) in open {
+                call.state = done(broken_off_outcome(call, tool_call, is_cancelled));
+            }
+            batch.last = Some(if is_cancelled { Exit::Cancelled } else { Exit::MaxTime });
+        }
+        _ => {}
+    }
+    batch
+}
+
+fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
+    for place in unmerged {
+        if let Some(Call { state: CallState::Done(outcome), .. }) = batch.calls.get_mut(*place) {
+            Arc::make_mut(outcome).status = stepfold_tools::Status::Failed(stepfold_tools::Failure::Merge);
+        }
+    }
+}
+
+fn done(outcome: Outcome) -> CallState {
+    CallState::Done(Arc::new(outcome))
+}
+
+pub(super) fn ids_of(log: &Transcript) -> std::collections::HashSet<Box<str>> {
+    log.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str().into()).collect()
+}

@@ -1,0 +1,323 @@
+//! What is committed: each event is one atomic change of the conversation and the state.
+//!
+//! The law that everything rests on: folding the events of a run over the state that it began with gives the
+//! state that it ended with. So every event carries its messages and its writes, whatever its kind; the
+//! kind says why, and holds what only the machine needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
+use stepfold_state_core::state::{Delta, State, StateError};
+use stepfold_tools::Outcome;
+
+use crate::agent::HookPoint;
+use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::trim::{Kept, Summary};
+
+/// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
+/// [`Recording`](crate::Recording).
+pub const FORMAT_VERSION: u64 = 1;
+
+/// One commit of a run.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Event, RunEvent};
+/// use stepfold_state_core::state::State;
+///
+/// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+/// let mut seen = Vec::new();
+/// let outcome = agent.run("which area has most stalls?").observe(&mut seen).await?;
+///
+/// // Folding the events over the state at the beginning gives the state at the end.
+/// let mut state = State::new(agent.schema());
+/// let events = seen.iter().filter_map(RunEvent::committed).collect::<Vec<&Event>>();
+/// for event in &events {
+///     event.fold(&mut state)?;
+/// }
+/// assert_eq!(&state, outcome.state());
+/// assert_eq!(events.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Event {
+    /// How many model replies there were, this one included.
+    pub step: u64,
+    /// The time that the run has taken until now, pauses left out, in whole microseconds.
+    #[serde(rename = "elapsed_us", default, skip_serializing_if = "Duration::is_zero", with = "micros")]
+    pub elapsed: Duration,
+    /// The conversation that takes the place of the one there was: after a repair, or by a hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewrite: Option<Transcript>,
+    /// The messages that are appended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Arc<Message>>,
+    /// The writes that are folded into the state.
+    #[serde(default, skip_serializing_if = "Delta::is_empty")]
+    pub delta: Delta,
+    /// Present if all calls of the step are answered now. The messages end with their results then, and
+    /// the writes are those of the step, in call order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_end: Option<StepEnd>,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What the end of a step adds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StepEnd {
+    /// The places of the calls whose writes could not be merged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmerged: Vec<usize>,
+    /// How often in a row the model has made just these calls, with just these results.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u32,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The run began: with what the user said, with the inputs as writes, and with the conversation
+    /// repaired if it had to be.
+    Began {
+        /// The id of the run.
+        id: String,
+        /// The instructions, rendered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instructions: Option<String>,
+        /// What had to be repaired, in words.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        repairs: Vec<String>,
+        /// What the model is shown of the conversation, if not all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shown: Option<Kept>,
+    },
+    /// The hooks of a point ran.
+    Hooked {
+        /// The point.
+        point: HookPoint,
+        /// What they decided.
+        #[serde(default, skip_serializing_if = "HookVerdict::is_proceed")]
+        verdict: HookVerdict,
+        /// Calls that do not run, each by its place, and what the model reads instead.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        answers: Vec<(usize, String)>,
+        /// Writes that are folded with those of a call, before them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        writes: Vec<(usize, Delta)>,
+    },
+    /// A model condensed the beginning of the conversation, or failed to: then the trim decides.
+    Summarized {
+        /// The summary.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<Summary>,
+        /// Why there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// What it cost.
+        #[serde(default)]
+        usage: Usage,
+    },
+    /// The user said something while the run was under way.
+    Steered,
+    /// The model replied. None of its calls has run.
+    Replied {
+        /// Why the reply ended.
+        finish_reason: FinishReason,
+        /// What it cost.
+        #[serde(default)]
+        usage: Usage,
+        /// The provider's id of the reply.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The model that answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        /// What becomes of its calls, by their places; those that are not here run.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        fates: Vec<(usize, Fate)>,
+        /// What became of the output, if one was asked for and the reply gives one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<OutputFate>,
+    },
+    /// Somebody decided about calls.
+    Decided {
+        /// Each call by the id of its request.
+        decisions: Vec<(String, Decision)>,
+    },
+    /// Calls that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
+    ///
+    /// [`Effect::AtMostOnce`]: stepfold_tools::Effect::AtMostOnce
+    Started {
+        /// Their places.
+        calls: Vec<usize>,
+    },
+    /// A call has its outcome.
+    Answered {
+        /// Its place.
+        call: usize,
+        /// Its outcome, with the writes that are folded at the end of the step.
+        outcome: Outcome,
+        /// What it cost, if it asked a model.
+        #[serde(default, skip_serializing_if = "is_no_usage")]
+        usage: Usage,
+        /// Why a hook wants the run to end after this step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop: Option<String>,
+    },
+    /// A call waits: it is an agent, and somebody has to decide about its calls.
+    Suspended {
+        /// Its place.
+        call: usize,
+        /// The run of that agent, stored.
+        child: Value,
+        /// What is asked, under the ids of that run.
+        requests: Vec<ApprovalRequest>,
+    },
+    /// Calls that must not run twice had started when the process died.
+    Interrupted {
+        /// Their places.
+        calls: Vec<usize>,
+        /// Whether somebody is asked; else the model is told that the outcome is unknown.
+        #[serde(default)]
+        asks: bool,
+    },
+    /// The run was cancelled; open calls are answered.
+    Cancelled,
+    /// The time of the run is up; open calls are answered.
+    TimedOut,
+}
+
+/// What becomes of a call that does not simply run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Fate {
+    /// Somebody has to decide.
+    Ask(AskReason),
+    /// It is answered without running.
+    Answer(Outcome),
+}
+
+/// What became of an output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OutputFate {
+    /// It is valid: this value.
+    Valid(Value),
+    /// It is not; the model was told, or, with no repair left, the run ends.
+    Invalid {
+        /// What is wrong.
+        faults: String,
+        /// Whether the model is asked again.
+        again: bool,
+    },
+}
+
+/// What the hooks of a point decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HookVerdict {
+    /// All goes its way.
+    #[default]
+    Proceed,
+    /// The run ends, for this reason.
+    Stop(String),
+    /// The run does not end but asks the model again. Only on exit, and not against a limit.
+    GoOn,
+}
+
+impl HookVerdict {
+    /// Whether all goes its way.
+    pub const fn is_proceed(&self) -> bool {
+        matches!(self, HookVerdict::Proceed)
+    }
+}
+
+impl Event {
+    /// An event that changes nothing yet.
+    pub(crate) fn new(step: u64, elapsed: Duration, kind: EventKind) -> Self {
+        let elapsed = Duration::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
+        Event {
+            step,
+            elapsed,
+            rewrite: None,
+            messages: Vec::new(),
+            delta: Delta::new(),
+            step_end: None,
+            kind,
+        }
+    }
+
+    /// Folds the event into a state: the conversation rewritten if it was, the messages appended, the
+    /// writes merged. All or nothing.
+    ///
+    /// # Errors
+    /// When a write cannot be merged, because the state is not the one that the event was committed on.
+    pub fn fold(&self, state: &mut State) -> Result<(), StateError> {
+        if !self.delta.is_empty() {
+            state.apply(&self.delta)?;
+        }
+        if let Some(transcript) = &self.rewrite {
+            state.replace_messages(transcript.clone());
+        }
+        for message in &self.messages {
+            state.push_message(Arc::clone(message));
+        }
+        Ok(())
+    }
+
+    /// What happened, in one word: the name of the [kind](EventKind) as it is stored.
+    pub const fn name(&self) -> &'static str {
+        match &self.kind {
+            EventKind::Began { .. } => "began",
+            EventKind::Hooked { .. } => "hooked",
+            EventKind::Summarized { .. } => "summarized",
+            EventKind::Steered => "steered",
+            EventKind::Replied { .. } => "replied",
+            EventKind::Decided { .. } => "decided",
+            EventKind::Started { .. } => "started",
+            EventKind::Answered { .. } => "answered",
+            EventKind::Suspended { .. } => "suspended",
+            EventKind::Interrupted { .. } => "interrupted",
+            EventKind::Cancelled => "cancelled",
+            EventKind::TimedOut => "timed_out",
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_no_usage(usage: &Usage) -> bool {
+    *usage == Usage::default()
+}
+
+/// A duration as whole microseconds.
+pub(crate) mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(time.as_micros()).unwrap_or(u64::MAX).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
+    }
+}

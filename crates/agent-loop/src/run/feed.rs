@@ -1,0 +1,636 @@
+//! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, Reply, Role, ToolCall, Transcript, Usage};
+use stepfold_state_core::state::{Delta, Schema, State};
+use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
+
+use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
+use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
+use super::exit::Exit;
+use super::machine::{Need, Phase, Run, nested_id};
+use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
+use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
+use crate::error::{FeedError, StartError};
+use crate::trim::{Summary, SummaryPlan};
+
+/// What a host answers when a run [needs](Need) something.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Begin.
+    Begin,
+    /// What the hooks of a point said, all together.
+    Hooked(HookReport),
+    /// The text of a summary and what it cost, or why there is none.
+    Summary(Result<(String, Usage), String>),
+    /// The user said something meanwhile. Taken whenever the model is to be asked.
+    Steer(Vec<Message>),
+    /// The model's reply.
+    Reply(Reply),
+    /// Decisions about pending calls, each by the id of its request. They may be some of those needed.
+    Decisions(Vec<(String, Decision)>),
+    /// Calls that must not run twice are about to start; by their places.
+    Started(Vec<usize>),
+    /// A call has its outcome.
+    Outcome {
+        /// Its place in the reply.
+        call: usize,
+        /// Its outcome.
+        outcome: Outcome,
+        /// What it cost, if it asked a model.
+        usage: Usage,
+        /// Why a hook wants the run to end after this step.
+        stop: Option<String>,
+    },
+    /// A call is an agent that waits for decisions about its own calls.
+    Suspended {
+        /// Its place in the reply.
+        call: usize,
+        /// Its run, as it is stored.
+        child: Value,
+        /// What it asks.
+        requests: Vec<ApprovalRequest>,
+    },
+    /// Calls had started when the process died.
+    Interrupted,
+    /// Whoever wanted the run does not want it any more. Taken at any time before the end.
+    Cancelled,
+    /// The time of the run is up. Taken at any time before the end.
+    TimedOut,
+}
+
+impl Answer {
+    const fn name(&self) -> &'static str {
+        match self {
+            Answer::Begin => "begin",
+            Answer::Hooked(_) => "the report of hooks",
+            Answer::Summary(_) => "a summary",
+            Answer::Steer(_) => "a message",
+            Answer::Reply(_) => "a reply",
+            Answer::Decisions(_) => "decisions",
+            Answer::Started(_) => "started calls",
+            Answer::Outcome { .. } => "an outcome",
+            Answer::Suspended { .. } => "a suspended call",
+            Answer::Interrupted => "interrupted calls",
+            Answer::Cancelled => "a cancellation",
+            Answer::TimedOut => "a time-out",
+        }
+    }
+}
+
+/// What the hooks of one point said, all together.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HookReport {
+    /// The point.
+    pub point: HookPoint,
+    /// Writes, folded at once.
+    pub delta: Delta,
+    /// Another conversation in place of the log.
+    pub rewrite: Option<Transcript>,
+    /// Messages to append.
+    pub messages: Vec<Arc<Message>>,
+    /// What becomes of the run.
+    pub verdict: HookVerdict,
+    /// Before tools: calls that do not run, and what the model reads.
+    pub answers: Vec<(usize, String)>,
+    /// Before tools: writes that are folded with those of a call.
+    pub writes: Vec<(usize, Delta)>,
+}
+
+impl HookReport {
+    /// Hooks that wanted nothing.
+    pub const fn new(point: HookPoint) -> Self {
+        HookReport {
+            point,
+            delta: Delta::new(),
+            rewrite: None,
+            messages: Vec::new(),
+            verdict: HookVerdict::Proceed,
+            answers: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+}
+
+/// The state that a run begins with, and what its inputs write to it.
+pub(super) fn first_state(
+    schema: &Schema,
+    state: Option<State>,
+    values: Option<Value>,
+) -> Result<(State, Delta), StartError> {
+    let Some(state) = state else {
+        let values = values.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        return Ok((State::with_values(schema, values)?, Delta::new()));
+    };
+    if state.schema() != schema {
+        return Err(StartError::OtherSchema);
+    }
+    let values = match values {
+        None => return Ok((state, Delta::new())),
+        Some(Value::Object(values)) => values,
+        Some(_) => return Err(StartError::ValuesAreNoObject),
+    };
+    let writes = values.into_iter().map(|(key, value)| schema.write(key.as_str(), value));
+    let delta = writes.collect::<Result<Delta, _>>()?;
+    state.clone().apply(&delta)?;
+    Ok((state, delta))
+}
+
+impl Run {
+    /// The event that an answer makes, given how long the run has taken. Nothing is changed: the host stores
+    /// the event if it likes, and then [commits](Run::commit) it.
+    ///
+    /// # Errors
+    /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
+    /// second decision, modified arguments that the tool does not accept.
+    pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+        let new = |kind| Event::new(self.tally.steps, elapsed, kind);
+        match (answer, &self.phase) {
+            (Answer::Begin, Phase::Fresh(_)) => self.begun(elapsed),
+            (Answer::Hooked(report), phase) => self.hooked(report, phase, elapsed),
+            (Answer::Summary(text), Phase::Condensing { .. }) => match self.summary_plan() {
+                Some(plan) => Ok(summarized(&plan, text, new)),
+                None => Err(self.not_needed("a summary")),
+            },
+            (Answer::Steer(messages), Phase::Asking { .. }) => {
+                let messages = messages.into_iter().map(Arc::new).collect();
+                Ok(Event { messages, ..new(EventKind::Steered) })
+            }
+            (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
+                self.replied(reply, last.is_some(), elapsed)
+            }
+            (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, &decisions, elapsed),
+            (Answer::Started(calls), Phase::Calling(batch)) => match self.decide() {
+                Need::Calls
+                    if calls
+                        .iter()
+                        .all(|call| batch.calls.get(*call).is_some_and(|call| !call.is_done())) =>
+                {
+                    Ok(new(EventKind::Started { calls }))
+                }
+                _ => Err(self.not_needed("started calls")),
+            },
+            (Answer::Outcome { call, outcome, usage, stop }, Phase::Calling(batch)) => {
+                self.answered(batch, call, outcome, usage, stop, elapsed)
+            }
+            (Answer::Suspended { call, child, requests }, Phase::Calling(batch)) => {
+                match batch.calls.get(call) {
+                    Some(open) if !open.is_done() => Ok(new(EventKind::Suspended { call, child, requests })),
+                    _ => Err(FeedError::NoSuchCall { call }),
+                }
+            }
+            (Answer::Interrupted, Phase::Calling(batch)) => self.interrupted(batch, elapsed),
+            (Answer::Cancelled, phase) => self.broken_off(phase, EventKind::Cancelled, elapsed),
+            (Answer::TimedOut, phase) => self.broken_off(phase, EventKind::TimedOut, elapsed),
+            (answer, _) => Err(self.not_needed(answer.name())),
+        }
+    }
+
+    fn not_needed(&self, answer: &'static str) -> FeedError {
+        FeedError::NotNeeded { answer, need: format!("{:?}", self.decide()) }
+    }
+
+    /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.
+    fn begun(&self, elapsed: Duration) -> Result<Event, FeedError> {
+        let Phase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("begin")) };
+        let mut state = self.state.clone();
+        if !fresh.delta.is_empty() {
+            state.apply(&fresh.delta)?;
+        }
+        let config = self.agent.config();
+        let rendered = config.instructions.as_ref().map(|template| template.render(&state)).transpose()?;
+        let asked = self.agent.output_spec().and_then(OutputSpec::instructions);
+        let instructions = match (rendered, asked) {
+            (Some(rendered), Some(asked)) => Some(format!("{rendered}\n\n{asked}")),
+            (rendered, asked) => rendered.or(asked),
+        };
+        let mut log = state.messages().clone();
+        log.extend(fresh.messages.iter().cloned());
+        let repaired = log.repair();
+        let is_repaired = !repaired.repairs.is_empty();
+        let log = repaired.transcript;
+        let shown = match config.trim.is_none() || config.summarize.is_some() {
+            true => None,
+            false => Some(config.trim.view(&log)).filter(|view| !view.is_whole()),
+        };
+        let kind = EventKind::Began {
+            id: self.id.to_string(),
+            instructions,
+            repairs: repaired.repairs.iter().map(ToString::to_string).collect(),
+            shown: shown.map(|view| view.kept().clone()),
+        };
+        let mut event = Event::new(0, elapsed, kind);
+        event.delta = fresh.delta.clone();
+        if is_repaired {
+            event.rewrite = Some(log);
+        } else {
+            event.messages.clone_from(&fresh.messages);
+        }
+        Ok(event)
+    }
+
+    fn hooked(&self, report: HookReport, phase: &Phase, elapsed: Duration) -> Result<Event, FeedError> {
+        let Need::Hook(point) = self.decide() else { return Err(self.not_needed("the report of hooks")) };
+        if point != report.point {
+            return Err(self.not_needed("the report of hooks of another point"));
+        }
+        let rewrite = report.rewrite.map(|transcript| transcript.repair().transcript);
+        let kind = EventKind::Hooked {
+            point,
+            verdict: report.verdict.clone(),
+            answers: report.answers.clone(),
+            writes: report.writes,
+        };
+        let mut event = Event::new(self.tally.steps, elapsed, kind);
+        event.delta = report.delta;
+        let Phase::Calling(batch) = phase else {
+            event.messages = report.messages;
+            event.rewrite = rewrite;
+            return Ok(event);
+        };
+        if rewrite.is_some() || !report.messages.is_empty() || !event.delta.is_empty() {
+            return Err(FeedError::StepIsOpen);
+        }
+        self.closing_if_done(&mut event, batch, |place, call| {
+            hooked_outcome(place, call, &report.verdict, &report.answers)
+        });
+        Ok(event)
+    }
+
+    /// The reply with unique call ids, and what becomes of its calls.
+    fn replied(&self, reply: Reply, is_last: bool, elapsed: Duration) -> Result<Event, FeedError> {
+        if reply.message.role() != Role::Assistant {
+            return Err(FeedError::NoReply { role: reply.message.role().as_str() });
+        }
+        let config = self.agent.config();
+        let message = match (config.recover_leaked_calls, self.tools()) {
+            (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
+            _ => reply.message,
+        };
+        let message = Arc::new(with_unique_call_ids(message, |id| self.call_ids.contains(id)));
+        let cut = Exit::of_finish(&reply.finish_reason);
+        let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
+        if !message.has_tool_calls() {
+            output = self.output_of_text(&message.text(), is_last, cut.is_some());
+        }
+        let kind = EventKind::Replied {
+            finish_reason: reply.finish_reason,
+            usage: reply.usage,
+            id: reply.id,
+            model: reply.model,
+            fates: fates.clone(),
+            output: output.clone(),
+        };
+        let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
+        event.messages.push(Arc::clone(&message));
+        let answered: Vec<Outcome> = fates
+            .into_iter()
+            .filter_map(|(_, fate)| match fate {
+                Fate::Answer(outcome) => Some(outcome),
+                Fate::Ask(_) => None,
+            })
+            .collect();
+        if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
+            let log = self.transcript().clone().with(Arc::clone(&message));
+            self.close_with(&mut event, &log, answered);
+        }
+        if let (Some(OutputFate::Invalid { faults, again: true }), false) =
+            (&output, message.has_tool_calls())
+            && let Some(spec) = self.agent.output_spec()
+        {
+            event.messages.push(Message::user(spec.complaint(faults)).into());
+        }
+        Ok(event)
+    }
+
+    /// What becomes of the calls of a reply that do not simply run, and of an output among them.
+    fn fates(
+        &self,
+        reply: &Message,
+        cut: Option<&Exit>,
+        is_last: bool,
+    ) -> (Vec<(usize, Fate)>, Option<OutputFate>) {
+        let limits = self.agent.limits();
+        let ran: u64 = self.tally.calls.values().sum();
+        let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
+        let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
+        for (place, call) in reply.tool_calls().enumerate() {
+            let why = if let Some(exit) = cut {
+                Some(format!("{exit}, so the call may be cut as well"))
+            } else if is_last {
+                Some("no tool is available any more; answer with what you have".to_owned())
+            } else if place >= limits.calls_per_reply {
+                Some(format!(
+                    "a reply may make {} calls, and this is number {}",
+                    limits.calls_per_reply,
+                    place + 1
+                ))
+            } else if running >= left {
+                Some(format!("the run may make {} calls, and has", limits.tool_calls.unwrap_or_default()))
+            } else {
+                None
+            };
+            if let Some(why) = why {
+                fates.push((place, Fate::Answer(not_run(call, &why))));
+            } else if let Some((outcome, fate)) = self.output_of_call(call) {
+                fates.push((place, Fate::Answer(outcome)));
+                output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
+            } else {
+                running += 1;
+                if self.has_to_ask(call) {
+                    fates.push((place, Fate::Ask(AskReason::Rule)));
+                }
+            }
+        }
+        (fates, output)
+    }
+
+    /// Whether somebody has to agree, by the tool's rule or the agent's. What cannot run needs no agreement;
+    /// a rule that panics fails closed.
+    fn has_to_ask(&self, call: &ToolCall) -> bool {
+        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return false };
+        let Some(arguments) = call.arguments.as_object() else { return false };
+        if tool.check_arguments(arguments).is_err() {
+            return false;
+        }
+        let asks = |rule: &Approval| match rule {
+            Approval::Never => false,
+            Approval::Once => !self.was_approved(call),
+            Approval::When(predicate) => {
+                let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
+                std::panic::catch_unwind(picks).unwrap_or(true)
+            }
+            // `Always`, and whatever a later version knows.
+            _ => true,
+        };
+        asks(tool.approval()) || asks(&self.agent.config().approval)
+    }
+
+    fn was_approved(&self, call: &ToolCall) -> bool {
+        let arguments = call.arguments.to_text();
+        self.approved.iter().any(|approved| approved.tool == call.name && approved.arguments == arguments)
+    }
+
+    /// If the call gives the output: its outcome, and what became of the output.
+    fn output_of_call(&self, call: &ToolCall) -> Option<(Outcome, OutputFate)> {
+        let spec = self.agent.output_spec()?;
+        if call.name != OUTPUT_TOOL || spec.mode() != OutputMode::Tool {
+            return None;
+        }
+        let checked = match call.arguments.as_object() {
+            Some(arguments) => spec.of_arguments(arguments),
+            None => Err(call.arguments.malformed().map_or_else(String::new, |(_, error)| error.to_owned())),
+        };
+        Some(match checked {
+            Ok(value) => {
+                let result = stepfold_state_core::chat::ToolResult::value(&*call.id, &*call.name, "accepted");
+                let outcome = Outcome { status: Status::Succeeded, result, delta: Delta::new(), tries: 1 };
+                (outcome, OutputFate::Valid(value))
+            }
+            Err(faults) => {
+                let status = Status::Failed(Failure::InvalidArguments);
+                let outcome = Outcome::without_result(call, status, spec.complaint(&faults));
+                let again = self.may_repair_output();
+                (outcome, OutputFate::Invalid { faults, again })
+            }
+        })
+    }
+
+    fn output_of_text(&self, text: &str, is_last: bool, is_cut: bool) -> Option<OutputFate> {
+        let spec = self.agent.output_spec()?;
+        if text.trim().is_empty() || is_cut {
+            return None;
+        }
+        Some(match spec.of_text(text) {
+            Ok(value) => OutputFate::Valid(value),
+            Err(faults) => OutputFate::Invalid { faults, again: !is_last && self.may_repair_output() },
+        })
+    }
+
+    fn may_repair_output(&self) -> bool {
+        let spec = self.agent.output_spec();
+        let steps_left = self.tally.steps + 1 < self.agent.limits().steps;
+        steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
+    }
+
+    /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
+    fn decided(
+        &self,
+        batch: &Batch,
+        decisions: &[(String, Decision)],
+        elapsed: Duration,
+    ) -> Result<Event, FeedError> {
+        let pending = self.pending();
+        for (place, (id, decision)) in decisions.iter().enumerate() {
+            let Some(request) = pending.iter().find(|request| request.id == *id) else {
+                let known = pending.iter().map(|request| request.id.as_str()).collect();
+                return Err(FeedError::NothingToDecide { id: id.clone(), known });
+            };
+            if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
+                return Err(FeedError::DecidedTwice { id: id.clone() });
+            }
+            if let Decision::Modify { arguments } = decision {
+                self.check_modified(request, arguments)?;
+            }
+        }
+        let mut event =
+            Event::new(self.tally.steps, elapsed, EventKind::Decided { decisions: decisions.to_vec() });
+        self.closing_if_done(&mut event, batch, |place, call| {
+            decided_outcome(&batch.calls[place], call, decisions)
+        });
+        Ok(event)
+    }
+
+    fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), FeedError> {
+        let fault = |faults| FeedError::ModifiedArguments { id: request.id.clone(), faults };
+        let Value::Object(arguments) = arguments else {
+            return Err(fault("they are not a JSON object".to_owned()));
+        };
+        // The tools of an agent that is a tool are its own: it checks them when it goes on.
+        if request.id != request.call.id {
+            return Ok(());
+        }
+        let tool = self.tools().and_then(|tools| tools.get(&request.call.name));
+        let tool = tool.ok_or_else(|| fault("there is no such tool any more".to_owned()))?;
+        tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
+    }
+
+    fn answered(
+        &self,
+        batch: &Batch,
+        place: usize,
+        outcome: Outcome,
+        usage: Usage,
+        stop: Option<String>,
+        elapsed: Duration,
+    ) -> Result<Event, FeedError> {
+        if batch.calls.get(place).is_none_or(Call::is_done) {
+            return Err(FeedError::NoSuchCall { call: place });
+        }
+        let mut answer = Some(outcome.clone());
+        let mut event =
+            Event::new(self.tally.steps, elapsed, EventKind::Answered { call: place, outcome, usage, stop });
+        self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+        Ok(event)
+    }
+
+    fn interrupted(&self, batch: &Batch, elapsed: Duration) -> Result<Event, FeedError> {
+        let is_started = |call: &Call| call.state == CallState::Started;
+        let started = batch.calls.iter().enumerate().filter(|(_, call)| is_started(call));
+        let calls: Vec<usize> = started.map(|(place, _)| place).collect();
+        if calls.is_empty() {
+            return Err(self.not_needed("interrupted calls"));
+        }
+        let asks = self.agent.config().ask_when_uncertain;
+        let kind = EventKind::Interrupted { calls: calls.clone(), asks };
+        let mut event = Event::new(self.tally.steps, elapsed, kind);
+        if !asks {
+            self.closing_if_done(&mut event, batch, |place, call| {
+                calls.contains(&place).then(|| outcome_unknown(call))
+            });
+        }
+        Ok(event)
+    }
+
+    /// The run ends here: what is open is answered.
+    fn broken_off(&self, phase: &Phase, kind: EventKind, elapsed: Duration) -> Result<Event, FeedError> {
+        if matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_)) {
+            return Err(self.not_needed("an early end"));
+        }
+        let is_cancelled = kind == EventKind::Cancelled;
+        let mut event = Event::new(self.tally.steps, elapsed, kind);
+        if let Phase::Calling(batch) = phase {
+            self.closing_if_done(&mut event, batch, |place, call| {
+                Some(broken_off_outcome(&batch.calls[place], call, is_cancelled))
+            });
+        }
+        Ok(event)
+    }
+
+    /// Puts the end of the step into the event, if every call of the batch has its outcome: one that it has
+    /// already, or the one that `new` gives it.
+    fn closing_if_done(
+        &self,
+        event: &mut Event,
+        batch: &Batch,
+        mut new: impl FnMut(usize, &ToolCall) -> Option<Outcome>,
+    ) {
+        let mut outcomes = Vec::with_capacity(batch.calls.len());
+        // From the end: the call that is answered last is most often the last one that is open.
+        let open = batch.calls.iter().filter(|call| !call.is_done()).count();
+        if open > 1 && matches!(event.kind, EventKind::Answered { .. }) {
+            return;
+        }
+        for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
+            match call.outcome().cloned().or_else(|| new(place, tool_call)) {
+                Some(outcome) => outcomes.push(call.completed(tool_call, outcome)),
+                None => return,
+            }
+        }
+        self.close_with(event, self.transcript(), outcomes);
+    }
+
+    /// `log` ends with the reply.
+    fn close_with(&self, event: &mut Event, log: &Transcript, outcomes: Vec<Outcome>) {
+        let guard = self.agent.config().repeat_guard;
+        let repeats = Repeats { before: self.tally.repeats, warn_at: guard.map(|guard| guard.warn) };
+        let closing = close(&self.state, log, outcomes, repeats);
+        event.messages.extend(closing.messages);
+        event.delta.extend(closing.delta);
+        event.step_end = Some(closing.step_end);
+    }
+}
+
+fn summarized(
+    plan: &SummaryPlan,
+    text: Result<(String, Usage), String>,
+    new: impl Fn(EventKind) -> Event,
+) -> Event {
+    let (text, usage) = match text {
+        Ok((text, usage)) => (Ok(text), usage),
+        Err(error) => (Err(error), Usage::default()),
+    };
+    let finished = text.and_then(|text| plan.finish(text).map_err(|error| error.to_string()));
+    let (summary, error): (Option<Summary>, Option<String>) = match finished {
+        Ok(summary) => (Some(summary), None),
+        Err(error) => (None, Some(error)),
+    };
+    new(EventKind::Summarized { summary, error, usage })
+}
+
+/// The outcome that decisions give a call at once: if it was rejected.
+pub(super) fn decided_outcome(
+    call: &Call,
+    tool_call: &ToolCall,
+    decisions: &[(String, Decision)],
+) -> Option<Outcome> {
+    let CallState::Asking(reason) = &call.state else { return None };
+    let (_, decision) = decisions.iter().find(|(id, _)| *id == tool_call.id)?;
+    match decision {
+        Decision::Reject { .. } if !reason.is_rule() => Some(outcome_unknown(tool_call)),
+        Decision::Reject { reason } => {
+            let text = rejection(&tool_call.name, reason);
+            Some(Outcome::without_result(tool_call, Status::Failed(Failure::Rejected), text))
+        }
+        _ => None,
+    }
+}
+
+/// The outcome that hooks before tools give a call at once: if it does not run.
+pub(super) fn hooked_outcome(
+    place: usize,
+    call: &ToolCall,
+    verdict: &HookVerdict,
+    answers: &[(usize, String)],
+) -> Option<Outcome> {
+    if let Some((_, text)) = answers.iter().find(|(answered, _)| *answered == place) {
+        return Some(Outcome::without_result(call, Status::Failed(Failure::NotRun), text));
+    }
+    match verdict {
+        HookVerdict::Stop(reason) => Some(not_run(call, &format!("a hook ended the run: {reason}"))),
+        _ => None,
+    }
+}
+
+/// What is known of a call that had started when the process died.
+pub(super) fn outcome_unknown(call: &ToolCall) -> Outcome {
+    let text = format!(
+        "tool '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
+        call.name,
+    );
+    Outcome::without_result(call, Status::Unknown, text)
+}
+
+pub(super) fn broken_off_outcome(call: &Call, tool_call: &ToolCall, is_cancelled: bool) -> Outcome {
+    let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
+    match &call.state {
+        CallState::Started => outcome_unknown(tool_call),
+        CallState::Suspended(_) => {
+            let text = format!("tool '{}' was stopped while it waited: {why}", tool_call.name);
+            Outcome::without_result(tool_call, Status::Cancelled, text)
+        }
+        _ => {
+            let text = format!("tool '{}' was not started: {why}", tool_call.name);
+            Outcome::without_result(tool_call, Status::NotStarted, text)
+        }
+    }
+}
+
+/// The decisions for a suspended call, under the ids of its own run.
+pub(super) fn inner_decisions(
+    call: &str,
+    requests: &[ApprovalRequest],
+    decisions: &[(String, Decision)],
+) -> Vec<(String, Decision)> {
+    let inner = requests.iter().filter_map(|request| {
+        let outer = nested_id(call, &request.id);
+        let (_, decision) = decisions.iter().find(|(id, _)| *id == outer)?;
+        Some((request.id.clone(), decision.clone()))
+    });
+    inner.collect()
+}

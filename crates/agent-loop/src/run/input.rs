@@ -1,0 +1,110 @@
+//! What a run begins with.
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::state::State;
+
+use crate::trim::Summary;
+
+/// What a run begins with: what the user says, and what the state holds.
+///
+/// A text, a [`Message`], several of them or a [`Transcript`] are an input by themselves. To go on with a
+/// conversation, begin with its [`State`].
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Input};
+///
+/// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
+/// let first = agent.run("which area has most stalls?").await?;
+/// // The next turn, on the state that the first one left.
+/// let second = agent.run(Input::on(first.state().clone()).say("and fewest?")).await?;
+/// assert_eq!(second.transcript().to_string(), "\
+/// user:      which area has most stalls?
+/// assistant: area 3
+/// user:      and fewest?
+/// assistant: area 7
+/// ");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub(crate) state: Option<State>,
+    pub(crate) messages: Vec<std::sync::Arc<Message>>,
+    pub(crate) values: Option<Value>,
+    pub(crate) summary: Option<Summary>,
+}
+
+impl Input {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Input::default()
+    }
+
+    /// Goes on with this state and its conversation.
+    pub fn on(state: State) -> Self {
+        Input { state: Some(state), ..Input::default() }
+    }
+
+    /// And the user says this.
+    #[must_use]
+    pub fn say(self, text: impl Into<String>) -> Self {
+        self.with_message(Message::user(text))
+    }
+
+    /// And this message comes next.
+    #[must_use]
+    pub fn with_message(mut self, message: Message) -> Self {
+        self.messages.push(message.into());
+        self
+    }
+
+    /// And the state has these values, an object by key. On a new state they are stored as they are; on one
+    /// that there is, each is merged by the handler of its key. Both check them.
+    #[must_use]
+    pub fn with_values(mut self, values: Value) -> Self {
+        self.values = Some(values);
+        self
+    }
+
+    /// And this summary stands for what an earlier run of the conversation condensed: see
+    /// [`Outcome::summary`](crate::Outcome::summary).
+    #[must_use]
+    pub fn with_summary(mut self, summary: Option<Summary>) -> Self {
+        self.summary = summary;
+        self
+    }
+}
+
+impl From<&str> for Input {
+    fn from(text: &str) -> Self {
+        Input::new().say(text)
+    }
+}
+
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        Input::new().say(text)
+    }
+}
+
+impl From<Message> for Input {
+    fn from(message: Message) -> Self {
+        Input::new().with_message(message)
+    }
+}
+
+impl From<Vec<Message>> for Input {
+    fn from(messages: Vec<Message>) -> Self {
+        Input { messages: messages.into_iter().map(Into::into).collect(), ..Input::default() }
+    }
+}
+
+impl From<Transcript> for Input {
+    fn from(transcript: Transcript) -> Self {
+        Input { messages: transcript.iter().cloned().collect(), ..Input::default() }
+    }
+}

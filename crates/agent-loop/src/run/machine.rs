@@ -1,0 +1,509 @@
+//! What a run is, and what it needs next: a pure function of where it is.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use stepfold_state_core::chat::{
+    ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+};
+use stepfold_state_core::state::State;
+use stepfold_tools::{Effect, Outcome, Tools};
+
+use super::batch::{Batch, Call, CallState, Suspended};
+use super::exit::{Breakpoint, Exit};
+use super::input::Input;
+use super::prompt::Prompt;
+use crate::agent::{Agent, HookPoint, Offer};
+use crate::approval::{ApprovalRequest, AskReason};
+use crate::error::StartError;
+use crate::trim::{Summary, SummaryPlan, View};
+
+/// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
+///
+/// It waits for nothing, reads no clock, and touches nothing outside itself, so any host can drive it: the
+/// driver of this crate ([`Agent::run`](crate::Agent::run)), a durable engine, a simulator, a test without
+/// a runtime. It serialises at every point, and [`Run::load`] has it go on.
+///
+/// # Examples
+/// A host of one's own:
+/// ```
+/// use std::time::Duration;
+/// use stepfold_agent_loop::{Agent, Answer, Need, Run};
+/// use stepfold_state_core::chat::{Chunk, FinishReason, Message, Reply, ReplyBuilder};
+///
+/// # use stepfold_agent_loop::test_kit::Script;
+/// # let model = Script::parse("")?;
+/// let agent = Agent::builder(model).build()?;
+/// let mut run = Run::new(&agent, "which area has most stalls?", "run-1")?;
+/// loop {
+///     let answer = match run.decide() {
+///         Need::Begin => Answer::Begin,
+///         Need::Model => {
+///             // Ask a model with `run.request()`; here somebody just answers.
+///             let mut reply = ReplyBuilder::new();
+///             reply.push(Chunk::Text("area 3".to_owned()));
+///             reply.push(Chunk::Finished(FinishReason::Stop));
+///             Answer::Reply(reply.finish()?)
+///         }
+///         Need::Nothing(exit) => break println!("{exit}"),
+///         need => unreachable!("{need:?}: this agent has no tools, hooks or summaries"),
+///     };
+///     let event = run.feed(answer, Duration::ZERO)?;
+///     // A durable host stores the event here, before anything else happens.
+///     run.commit(event)?;
+/// }
+/// assert_eq!(run.transcript().last().unwrap().text(), "area 3");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Run {
+    pub(super) agent: Agent,
+    pub(super) id: Arc<str>,
+    pub(super) state: State,
+    pub(super) phase: Phase,
+    pub(super) tally: Tally,
+    pub(super) summary: Option<Summary>,
+    /// Calls that were approved once, for agreement that holds for the same arguments.
+    pub(super) approved: Vec<Approved>,
+    pub(super) prompt: Prompt,
+    /// Ids of all calls in the log.
+    pub(super) call_ids: HashSet<Box<str>>,
+    /// The tools of this step.
+    pub(super) offer: Option<Offer>,
+}
+
+/// Where a run is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// Nothing is committed.
+    Fresh(Box<Fresh>),
+    /// Hooks before the run.
+    Opening,
+    /// The beginning of the conversation may have to be condensed.
+    Condensing {
+        /// It was tried and did not work.
+        #[serde(default)]
+        gave_up: bool,
+    },
+    /// The model is to be asked.
+    Asking {
+        /// The hooks before it ran.
+        is_hooked: bool,
+        /// It is the last time, without tools, because of this exit.
+        last: Option<Exit>,
+    },
+    /// Calls are open.
+    Calling(Batch),
+    /// Hooks on exit.
+    Leaving(Exit),
+    /// Hooks after the run.
+    Closing(Exit),
+    /// All is done.
+    Done(Exit),
+}
+
+/// What the run begins with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Fresh {
+    pub(crate) messages: Vec<Arc<Message>>,
+    #[serde(default)]
+    pub(crate) delta: stepfold_state_core::state::Delta,
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Tally {
+    /// Events that were committed.
+    pub(crate) events: u64,
+    pub(crate) steps: u64,
+    pub(crate) usage: Usage,
+    /// Calls by tool, those answered without running left out.
+    pub(crate) calls: BTreeMap<Arc<str>, u64>,
+    #[serde(with = "super::event::micros", rename = "elapsed_us")]
+    pub(crate) elapsed: Duration,
+    pub(crate) output_faults: u32,
+    pub(crate) repeats: u32,
+    /// Where the turn of this run begins in the log.
+    pub(crate) turn_start: usize,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) output: Option<serde_json::Value>,
+    /// How many events there were when a breakpoint stopped the run, so that it goes on from there.
+    pub(crate) stopped_at: Option<u64>,
+}
+
+/// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Approved {
+    pub(crate) tool: String,
+    pub(crate) arguments: String,
+}
+
+/// What a run needs to go on.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Need {
+    /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
+    Begin,
+    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked).
+    Hook(HookPoint),
+    /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
+    Summary(Box<SummaryPlan>),
+    /// The model, with [`Run::request`]: [`Answer::Reply`](crate::Answer::Reply).
+    Model,
+    /// Word about calls that had started when the process died, and must not run twice:
+    /// [`Answer::Interrupted`](crate::Answer::Interrupted).
+    Interrupted,
+    /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
+    Approval,
+    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcome`](crate::Answer::Outcome) for each.
+    Calls,
+    /// Nothing more: the run has ended.
+    Nothing(Exit),
+}
+
+impl Run {
+    /// A run that has not begun. The id is what the idempotency keys of its calls begin with: no other run
+    /// may have it.
+    ///
+    /// # Errors
+    /// [`StartError`] when the input does not fit the schema: an unknown key, a value of another type, a state
+    /// of another schema.
+    pub fn new(agent: &Agent, input: impl Into<Input>, id: impl Into<Arc<str>>) -> Result<Self, StartError> {
+        let input = input.into();
+        let id = id.into();
+        let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
+        Ok(Run {
+            agent: agent.clone(),
+            id,
+            state,
+            phase: Phase::Fresh(Box::new(Fresh { messages: input.messages, delta })),
+            tally: Tally::default(),
+            summary: input.summary,
+            approved: Vec::new(),
+            prompt: Prompt::empty(),
+            call_ids: HashSet::new(),
+            offer: agent.static_offer().cloned(),
+        })
+    }
+
+    /// A run that never began.
+    pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
+        Run {
+            agent: agent.clone(),
+            id: id.into(),
+            state: State::new(agent.schema()),
+            phase: Phase::Fresh(Box::default()),
+            tally: Tally::default(),
+            summary: None,
+            approved: Vec::new(),
+            prompt: Prompt::empty(),
+            call_ids: HashSet::new(),
+            offer: agent.static_offer().cloned(),
+        }
+    }
+
+    /// The same run of another agent, which has the same schema.
+    pub(crate) fn with_agent(mut self, agent: Agent) -> Self {
+        self.offer = agent.static_offer().cloned();
+        self.agent = agent;
+        self
+    }
+
+    /// What the run needs next. Pure: it says the same until an event is committed.
+    pub fn decide(&self) -> Need {
+        match &self.phase {
+            Phase::Fresh(_) => Need::Begin,
+            Phase::Opening => Need::Hook(HookPoint::BeforeRun),
+            Phase::Condensing { .. } => match self.summary_plan() {
+                Some(plan) => Need::Summary(Box::new(plan)),
+                None => Need::Model,
+            },
+            Phase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
+            Phase::Asking { .. } => Need::Model,
+            Phase::Calling(batch) => self.needed_by(batch),
+            Phase::Leaving(_) => Need::Hook(HookPoint::OnExit),
+            Phase::Closing(_) => Need::Hook(HookPoint::AfterRun),
+            Phase::Done(exit) => Need::Nothing(exit.clone()),
+        }
+    }
+
+    fn needed_by(&self, batch: &Batch) -> Need {
+        if batch.calls.iter().any(|call| call.state == CallState::Started) {
+            Need::Interrupted
+        } else if batch.calls.iter().any(Call::waits) {
+            Need::Approval
+        } else if !batch.is_hooked && self.has_hook(HookPoint::BeforeTool) {
+            Need::Hook(HookPoint::BeforeTool)
+        } else {
+            Need::Calls
+        }
+    }
+
+    pub(super) fn has_hook(&self, point: HookPoint) -> bool {
+        self.agent.config().hooks.has(point)
+    }
+
+    pub(super) fn summary_plan(&self) -> Option<SummaryPlan> {
+        let summarize = self.agent.config().summarize.as_ref()?;
+        summarize.plan(self.transcript(), self.summary.as_ref())
+    }
+
+    /// What to ask the model.
+    ///
+    /// The conversation is what the agent's policies show of it, the instructions first; within a turn it only
+    /// grows, so that providers can keep what they computed for it.
+    pub fn request(&self) -> ChatRequest {
+        let config = self.agent.config();
+        let is_last = matches!(&self.phase, Phase::Asking { last: Some(_), .. });
+        let specs = self.offer.as_ref().map(|offer| Arc::clone(&offer.specs)).unwrap_or_default();
+        let mut request = ChatRequest::new(self.prompt.transcript().clone())
+            .with_tools(specs)
+            .with_params(config.params.clone());
+        // The tools stay in the request, since what was cached of it begins with them.
+        if is_last {
+            request.tool_choice = ToolChoice::None;
+        }
+        request.response_format =
+            self.agent.output_spec().and_then(crate::agent::OutputSpec::response_format);
+        request.model = config.model_name.clone();
+        request
+    }
+
+    /// The tools of this step, which a host resolves when they are not [the same at every
+    /// step](stepfold_tools::Toolset::is_static).
+    pub fn offer_tools(&mut self, tools: Tools) {
+        self.offer = Some(Offer::new(tools, self.agent.output_spec()));
+    }
+
+    /// The tools of this step; none of a dynamic set that was not [offered](Run::offer_tools).
+    pub fn tools(&self) -> Option<&Tools> {
+        self.offer.as_ref().map(|offer| &offer.tools)
+    }
+
+    /// The calls that somebody has to decide about.
+    pub fn pending(&self) -> Vec<ApprovalRequest> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let mut pending = Vec::new();
+        for (call, tool_call) in batch.calls.iter().zip(self.calls()) {
+            match &call.state {
+                CallState::Asking(reason) => pending.push(ApprovalRequest {
+                    id: tool_call.id.clone(),
+                    call: tool_call.clone(),
+                    reason: *reason,
+                }),
+                CallState::Suspended(suspended) => {
+                    pending.extend(suspended.open().map(|request| ApprovalRequest {
+                        id: nested_id(&tool_call.id, &request.id),
+                        ..request.clone()
+                    }));
+                }
+                _ => {}
+            }
+        }
+        pending
+    }
+
+    /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
+    /// changed. Empty unless the run [needs](Need::Calls) them.
+    pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let open = batch.calls.iter().zip(self.calls()).enumerate();
+        open.filter(|(_, (call, _))| !call.is_done())
+            .map(|(place, (call, tool_call))| (place, call.as_run(tool_call)))
+            .collect()
+    }
+
+    /// The outcomes of the calls of the open step that have one, in call order.
+    pub fn finished_calls(&self) -> Vec<Option<Outcome>> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let completed = |(call, tool_call): (&Call, &ToolCall)| {
+            call.outcome().map(|outcome| call.completed(tool_call, outcome.clone()))
+        };
+        batch.calls.iter().zip(self.calls()).map(completed).collect()
+    }
+
+    /// What the idempotency keys of this step's calls begin with.
+    pub fn key_scope(&self) -> String {
+        format!("{}/{}", self.id, self.tally.steps)
+    }
+
+    /// The calls of the open step, as the model made them.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.state.messages().last().into_iter().flat_map(|reply| reply.tool_calls())
+    }
+
+    /// All calls of the open step, as they run.
+    pub(crate) fn calls_as_run(&self) -> Vec<ToolCall> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        batch.calls.iter().zip(self.calls()).map(|(call, tool_call)| call.as_run(tool_call)).collect()
+    }
+
+    /// The calls of the open step that are agents which waited, by call id.
+    pub(crate) fn suspended_calls(&self) -> impl Iterator<Item = (&str, &Suspended)> {
+        let batch = match &self.phase {
+            Phase::Calling(batch) => batch.calls.as_slice(),
+            _ => &[],
+        };
+        batch.iter().zip(self.calls()).filter_map(|(call, tool_call)| match &call.state {
+            CallState::Suspended(suspended) => Some((tool_call.id.as_str(), &**suspended)),
+            _ => None,
+        })
+    }
+
+    /// Whether a call that starts must be marked: its tool does not say that it may run twice.
+    pub(crate) fn must_mark(&self, tool: &str) -> bool {
+        let tool = self.tools().and_then(|tools| tools.get(tool));
+        tool.is_some_and(|tool| tool.effect() == Effect::AtMostOnce)
+    }
+
+    /// The first of these breakpoints that the run is at, if it has not stopped here already.
+    pub fn breakpoint<'b>(&self, breakpoints: &'b [Breakpoint]) -> Option<&'b Breakpoint> {
+        if breakpoints.is_empty() || self.tally.stopped_at == Some(self.tally.events) {
+            return None;
+        }
+        let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
+            (Need::Model, None) => breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1),
+            (Need::Calls, Some(tool)) => {
+                let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;
+                let before = self.tally.calls.get(tool.as_str()).copied().unwrap_or(0);
+                open > 0 && breakpoint.is_visit(before + 1..=before + open)
+            }
+            _ => false,
+        };
+        breakpoints.iter().find(is_here)
+    }
+
+    /// Notes that a breakpoint stopped the run here, so that it goes on from here when it is resumed.
+    pub fn stop_here(&mut self) {
+        self.tally.stopped_at = Some(self.tally.events);
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// The id that the run was given.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The state, with the conversation.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The conversation: the log, whatever the model is shown of it.
+    pub fn transcript(&self) -> &Transcript {
+        self.state.messages()
+    }
+
+    /// What the model is shown of the log.
+    pub fn view(&self) -> &View {
+        self.prompt.view()
+    }
+
+    /// The instructions, rendered when the run began.
+    pub fn instructions(&self) -> Option<&str> {
+        self.prompt.instructions()
+    }
+
+    /// The number of model replies.
+    pub fn steps(&self) -> u64 {
+        self.tally.steps
+    }
+
+    /// The number of events that were committed.
+    pub fn events(&self) -> u64 {
+        self.tally.events
+    }
+
+    /// The tokens used.
+    pub fn usage(&self) -> Usage {
+        self.tally.usage
+    }
+
+    /// The number of calls that ran, by tool.
+    pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.tally.calls.iter().map(|(tool, calls)| (&**tool, *calls))
+    }
+
+    /// The time the run has taken, pauses left out.
+    pub fn elapsed(&self) -> Duration {
+        self.tally.elapsed
+    }
+
+    /// Why the last reply ended, if there was one.
+    pub fn finish_reason(&self) -> Option<&FinishReason> {
+        self.tally.finish_reason.as_ref()
+    }
+
+    /// The summary that stands for the beginning of the conversation.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+
+    /// The valid output, if one was asked for and is there.
+    pub fn output(&self) -> Option<&serde_json::Value> {
+        self.tally.output.as_ref()
+    }
+
+    /// Why the run ended, if it has.
+    pub fn exit(&self) -> Option<&Exit> {
+        match &self.phase {
+            Phase::Done(exit) => Some(exit),
+            _ => None,
+        }
+    }
+
+    /// Why the run is about to end.
+    pub(crate) fn pending_exit(&self) -> Option<&Exit> {
+        match &self.phase {
+            Phase::Leaving(exit) | Phase::Closing(exit) | Phase::Done(exit) => Some(exit),
+            _ => None,
+        }
+    }
+
+    /// The last reply of the model in this run.
+    pub fn reply(&self) -> Option<&Arc<Message>> {
+        let of_this_run = self.tally.turn_start..self.transcript().len();
+        let mut messages = of_this_run.rev().filter_map(|index| self.transcript().get(index));
+        if self.tally.steps == 0 {
+            return None;
+        }
+        messages.find(|message| message.role() == Role::Assistant)
+    }
+
+    /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay
+    /// is checked by it. O(the state).
+    pub fn digest(&self) -> String {
+        crate::digest::of(&self.state)
+    }
+}
+
+/// The id of a request that comes from a call of a call.
+pub(super) fn nested_id(call: &str, inner: &str) -> String {
+    format!("{call} > {inner}")
+}
+
+impl AskReason {
+    pub(super) const fn is_rule(self) -> bool {
+        matches!(self, AskReason::Rule)
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run")
+            .field("id", &self.id)
+            .field("agent", &self.agent.name())
+            .field("steps", &self.tally.steps)
+            .field("messages", &self.transcript().len())
+            .field("needs", &self.decide())
+            .finish_non_exhaustive()
+    }
+}

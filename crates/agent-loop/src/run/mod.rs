@@ -1,0 +1,25 @@
+//! The run itself: a machine that decides and performs nothing.
+//!
+//! In the order one meets them: a [`Run`] begins with an [`Input`]; [`Run::decide`] says what it
+//! [needs](Need); a host does that and feeds the [`Answer`], which [`Run::feed`] turns into an [`Event`];
+//! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
+//! replay is to commit the events of a record.
+
+mod batch;
+mod commit;
+mod event;
+mod exit;
+mod feed;
+mod input;
+mod machine;
+mod prompt;
+mod stored;
+
+pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, OutputFate, StepEnd};
+pub use self::exit::{Breakpoint, Exit, Pause};
+pub use self::feed::{Answer, HookReport};
+pub use self::input::Input;
+pub use self::machine::{Need, Run};
+pub use self::stored::LoadError;
+
+pub(crate) use self::stored::check_version;

@@ -1,0 +1,108 @@
+//! What the model is shown: the instructions, and the part of the log that the policies let through.
+//!
+//! Kept from step to step, so that a request costs what is new in it. Only [`Kept`] of it is stored; the
+//! rest is made again from the log.
+
+use stepfold_state_core::chat::{Message, Transcript};
+
+use crate::trim::{Kept, Summary, TurnView, View, Window};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Prompt {
+    instructions: Option<String>,
+    shown: Shown,
+    /// The instructions and what is shown.
+    transcript: Transcript,
+}
+
+#[derive(Clone, Debug)]
+enum Shown {
+    Plain(View),
+    Windowed(TurnView),
+}
+
+impl Shown {
+    fn view(&self) -> &View {
+        match self {
+            Shown::Plain(view) => view,
+            Shown::Windowed(turn) => turn.view(),
+        }
+    }
+}
+
+impl Prompt {
+    pub(crate) fn empty() -> Self {
+        let log = Transcript::new();
+        Prompt { instructions: None, shown: Shown::Plain(View::whole(&log)), transcript: log }
+    }
+
+    /// Shows `view` of the log, within the window; the turn began at `turn_start`.
+    pub(crate) fn new(
+        instructions: Option<String>,
+        view: View,
+        window: Option<&Window>,
+        log: &Transcript,
+        turn_start: usize,
+    ) -> Self {
+        let shown = match window {
+            None => Shown::Plain(view.grown(log)),
+            Some(window) => Shown::Windowed(window.resume(view, log, turn_start)),
+        };
+        let mut prompt = Prompt { instructions, shown, transcript: Transcript::new() };
+        prompt.rebuild();
+        prompt
+    }
+
+    /// The same with what the log has gained since. O(what is new), unless the window has to shrink.
+    pub(crate) fn grow(&mut self, log: &Transcript) {
+        let before = self.shown.view().transcript().len();
+        let was_whole = self.shown.view().is_whole();
+        let shown = std::mem::replace(&mut self.shown, Shown::Plain(View::whole(&Transcript::new())));
+        let dropped = shown.view().dropped();
+        self.shown = match shown {
+            Shown::Plain(view) => Shown::Plain(view.grown(log)),
+            Shown::Windowed(turn) => Shown::Windowed(turn.grown(log)),
+        };
+        let view = self.shown.view();
+        if view.dropped() != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
+            self.rebuild();
+        } else if self.instructions.is_none() {
+            self.transcript = view.transcript().clone();
+        } else {
+            self.transcript.extend(view.transcript().iter_from(before).cloned());
+        }
+    }
+
+    fn rebuild(&mut self) {
+        let view = self.shown.view().transcript();
+        self.transcript = match &self.instructions {
+            None => view.clone(),
+            Some(text) => {
+                let mut transcript = Transcript::new().with(Message::system(text.as_str()));
+                transcript.extend(view.iter().cloned());
+                transcript
+            }
+        };
+    }
+
+    pub(crate) fn transcript(&self) -> &Transcript {
+        &self.transcript
+    }
+
+    pub(crate) fn instructions(&self) -> Option<&str> {
+        self.instructions.as_deref()
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        self.shown.view()
+    }
+}
+
+/// What is kept and what is summarised of a log that has not been looked at since.
+pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Summary>) -> View {
+    match (kept, summary) {
+        (_, Some(summary)) => summary.view(log),
+        (Some(kept), None) => View::of(log, kept.clone()),
+        (None, None) => View::whole(log),
+    }
+}

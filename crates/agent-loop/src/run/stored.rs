@@ -1,0 +1,250 @@
+//! The stored form of a run: versioned JSON that says which agent it is of.
+//!
+//! Derived things are not stored: which tools there are, which ids are taken, what the model is shown (but
+//! for which messages it was shown, because a window may have left some out).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::state::{Schema, State, StateError};
+use thiserror::Error;
+
+use super::commit::ids_of;
+use super::event::FORMAT_VERSION;
+use super::machine::{Approved, Phase, Run, Tally};
+use super::prompt::Prompt;
+use crate::agent::{Agent, Fingerprint};
+use crate::trim::{Kept, Summary, View};
+
+/// What is written.
+#[derive(Serialize)]
+struct RunOut<'a> {
+    version: u64,
+    id: &'a str,
+    agent: &'a Fingerprint,
+    schema: &'a Schema,
+    state: &'a State,
+    phase: &'a Phase,
+    tally: &'a Tally,
+    shown: ShownOut<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<&'a Summary>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    approved: &'a [Approved],
+}
+
+#[derive(Serialize)]
+struct ShownOut<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions: Option<&'a str>,
+    kept: &'a Kept,
+    of: usize,
+}
+
+/// The same, read back. The schema is for people and other programs; the agent has its own.
+#[derive(Deserialize)]
+struct RunIn {
+    id: Arc<str>,
+    agent: Fingerprint,
+    state: Box<RawValue>,
+    phase: Phase,
+    tally: Tally,
+    shown: ShownIn,
+    #[serde(default)]
+    summary: Option<Summary>,
+    #[serde(default)]
+    approved: Vec<Approved>,
+}
+
+#[derive(Deserialize)]
+struct ShownIn {
+    #[serde(default)]
+    instructions: Option<String>,
+    kept: Kept,
+    of: usize,
+}
+
+#[derive(Deserialize)]
+struct VersionIn {
+    version: u64,
+}
+
+/// Why a stored run cannot go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It is not a stored run.
+    #[error("the stored {what} cannot be read")]
+    Json {
+        /// What was being read.
+        what: &'static str,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// It was written by a newer version.
+    #[error(
+        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+    )]
+    NewerFormat {
+        /// What was being read.
+        what: &'static str,
+        /// The format that was found.
+        found: u64,
+        /// The newest format that is understood.
+        supported: u64,
+    },
+    /// The agent is not the one that the run was of.
+    #[error(
+        "the agent has changed since the run was stored: {}; use `load_changed` to go on all the same",
+        changes.join("; ")
+    )]
+    AgentChanged {
+        /// What changed, in words.
+        changes: Vec<String>,
+    },
+    /// The state does not fit the schema of the agent.
+    #[error("the state of the stored run does not fit the agent's schema")]
+    State(#[from] StateError),
+    /// A file could not be read or written.
+    #[error("the file {} cannot be {doing}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// Refuses what a newer version wrote.
+pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadError> {
+    let stored: VersionIn = serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
+    if stored.version > FORMAT_VERSION {
+        return Err(LoadError::NewerFormat { what, found: stored.version, supported: FORMAT_VERSION });
+    }
+    Ok(())
+}
+
+/// Versioned JSON: with the agent's fingerprint, the schema, the state, and everything that is open.
+impl Serialize for Run {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let view = self.prompt.view();
+        RunOut {
+            version: FORMAT_VERSION,
+            id: &self.id,
+            agent: self.agent.fingerprint(),
+            schema: self.agent.schema(),
+            state: &self.state,
+            phase: &self.phase,
+            tally: &self.tally,
+            shown: ShownOut {
+                instructions: self.prompt.instructions(),
+                kept: view.kept(),
+                of: view.kept().len() + view.dropped(),
+            },
+            summary: self.summary.as_ref(),
+            approved: &self.approved,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl Run {
+    /// The run as JSON, to be [loaded](Run::load) by whatever process goes on with it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Run};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let run = Run::new(&agent, "which area has most stalls?", "run-1")?;
+    /// let stored = run.to_json();
+    /// let loaded = Run::load(&agent, &stored)?;
+    /// assert_eq!(loaded.to_json(), stored);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn to_json(&self) -> String {
+        // Whatever is in a run was JSON before, or is made of strings and numbers.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Goes on with a stored run of this agent. It can be loaded any number of times: each goes on by itself.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the JSON is no run or of a newer format, when the state does not fit the schema, and
+    /// when the agent has changed; it says what changed.
+    pub fn load(agent: &Agent, json: &str) -> Result<Self, LoadError> {
+        let (run, changes) = Run::load_changed(agent, json)?;
+        match changes.is_empty() {
+            true => Ok(run),
+            false => Err(LoadError::AgentChanged { changes }),
+        }
+    }
+
+    /// Goes on with a stored run although the agent may have changed, and tells what changed.
+    ///
+    /// # Errors
+    /// As [`Run::load`], but for the changes.
+    pub fn load_changed(agent: &Agent, json: &str) -> Result<(Self, Vec<String>), LoadError> {
+        check_version(json, "run")?;
+        let stored: RunIn =
+            serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
+        let changes = stored.agent.changes(agent.fingerprint());
+        let state = State::from_json(agent.schema(), stored.state.get())?;
+        let prompt = prompt_of(agent, &state, &stored);
+        let run = Run {
+            agent: agent.clone(),
+            id: stored.id,
+            call_ids: ids_of(state.messages()),
+            state,
+            phase: stored.phase,
+            tally: stored.tally,
+            summary: stored.summary,
+            approved: stored.approved,
+            prompt,
+            offer: agent.static_offer().cloned(),
+        };
+        Ok((run, changes))
+    }
+
+    /// Writes the run into a folder, under a name that no other state of it or of another run has: a file
+    /// appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] when the folder cannot be written to.
+    pub fn save_in(&self, folder: impl AsRef<Path>) -> Result<PathBuf, LoadError> {
+        crate::file::save_in(folder.as_ref(), &self.id, self.tally.events, self.to_json().as_bytes())
+    }
+
+    /// Goes on with a run from a file, as [`load`](Run::load) does.
+    ///
+    /// # Errors
+    /// As [`Run::load`], and when the file cannot be read.
+    pub fn load_file(agent: &Agent, path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        let json = std::fs::read_to_string(path).map_err(|source| LoadError::File {
+            path: path.to_owned(),
+            doing: "read",
+            source,
+        })?;
+        Run::load(agent, &json)
+    }
+}
+
+/// What the model was shown when the run was stored, so that its window goes on as if nothing had been.
+fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
+    let log = state.messages();
+    let seen: Transcript = match stored.shown.of >= log.len() {
+        true => log.clone(),
+        false => log.iter().take(stored.shown.of).cloned().collect(),
+    };
+    let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
+    let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
+    let window = agent.config().window.as_ref();
+    Prompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
+}
