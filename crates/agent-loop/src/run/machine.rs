@@ -269,7 +269,7 @@ impl Run {
         }
         request.response_format =
             self.agent.output_spec().and_then(crate::agent::OutputSpec::response_format);
-        request.model = config.model_name.clone();
+        request.model.clone_from(&config.model_name);
         request
     }
 

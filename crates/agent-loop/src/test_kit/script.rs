@@ -104,7 +104,7 @@ impl Script {
 }
 
 impl ChatModel for Script {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "test-kit/script"
     }
 
