@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use stepfold_state_core::state::{Delta, Handler, ReadKey, Snapshot, StateError, Write, WriteKey};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::progress::Progress;
 use crate::tool::Access;
 
 /// The surroundings of one call, handed to the tool.
@@ -45,9 +45,6 @@ struct Inner {
     writes: Mutex<Option<Delta>>,
 }
 
-/// Progress, with the place of its call in the reply.
-pub(crate) type Report = (usize, Value);
-
 /// What stays the same for all tries of a call.
 #[derive(Clone)]
 pub(crate) struct CallContext {
@@ -56,7 +53,7 @@ pub(crate) struct CallContext {
     pub(crate) idempotency_key: Arc<str>,
     pub(crate) cancellation: CancellationToken,
     pub(crate) resources: Resources,
-    pub(crate) progress: mpsc::Sender<Report>,
+    pub(crate) progress: Progress,
 }
 
 impl ToolContext {
@@ -148,7 +145,7 @@ impl ToolContext {
     /// Reports progress to whoever watches the run. Never waits: when nobody keeps up, the report is
     /// dropped.
     pub fn report(&self, progress: impl Into<Value>) {
-        let _ = self.0.call.progress.try_send((self.0.call.index, progress.into()));
+        self.0.call.progress.push((self.0.call.index, progress.into()));
     }
 
     /// A resource of the application: a pool, a client, a configuration.

@@ -90,6 +90,7 @@ mod extract;
 mod function;
 mod invoke;
 mod policy;
+mod progress;
 mod schema;
 mod tool;
 mod toolset;

@@ -2,11 +2,12 @@
 //! has its outcome.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use stepfold_state_core::chat::{ToolCall, Usage};
 use stepfold_state_core::state::Snapshot;
-use stepfold_tools::{CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome};
+use stepfold_tools::{
+    CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Resources,
+};
 
 use super::Host;
 use super::hooks::after_tool;
@@ -22,9 +23,10 @@ impl Host<'_> {
             self.offer_tools(run).await?;
         }
         let calls = run.calls_as_run();
-        let scope = Arc::new(Scope::of(run, self.elapsed()));
+        let (scope, resources) = self.scope.get_or_insert_with(|| Scope::of(run)).clone();
+        scope.open(run, self.elapsed());
         let stop = self.cancellation.child_token();
-        let mut invocation = invocation(run, calls.clone(), &scope, stop.clone());
+        let mut invocation = invocation(run, calls.clone(), resources, stop.clone());
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let mut is_up = false;
         let mut suspended = BTreeSet::new();
@@ -129,13 +131,13 @@ impl Host<'_> {
     }
 }
 
-fn invocation(run: &Run, calls: Vec<ToolCall>, scope: &Arc<Scope>, stop: CancellationToken) -> Invocation {
+fn invocation(run: &Run, calls: Vec<ToolCall>, resources: Resources, stop: CancellationToken) -> Invocation {
     let config = run.agent().config();
     let mut options = InvokeOptions::scoped(run.key_scope())
         .with_limits(config.tool_limits.clone())
         .with_overflow(config.overflow.clone())
         .with_cancellation(stop)
-        .with_resources(config.resources.clone().with(Arc::clone(scope)));
+        .with_resources(resources);
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
     let state: Snapshot = run.state().snapshot();

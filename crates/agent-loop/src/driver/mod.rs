@@ -9,12 +9,14 @@ mod nested;
 mod options;
 mod stream;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use stepfold_tools::CancellationToken;
+use stepfold_tools::{CancellationToken, Resources};
 use tokio::sync::mpsc;
 
 pub use self::nested::AgentTool;
+use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
 use crate::approval::{Decision, DynApprover};
@@ -60,6 +62,8 @@ struct Host<'a> {
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
     inbox: Option<mpsc::Receiver<Message>>,
+    /// What agents among the tools share with the run, and the resources with it among them.
+    scope: Option<(Arc<Scope>, Resources)>,
     clock: Box<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
     since: Duration,

@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold_state_core::chat::Usage;
 use stepfold_state_core::state::{Delta, Write};
-use stepfold_tools::{BuildError, Effect, RawArgs, Tool, ToolContext, ToolError};
+use stepfold_tools::{BuildError, Effect, RawArgs, Resources, Tool, ToolContext, ToolError};
 
 use crate::agent::{Agent, RunLimits};
 use crate::approval::{ApprovalRequest, Decision};
@@ -133,14 +133,21 @@ impl AgentTool {
 }
 
 /// What the outer run gives to the agents among its tools, and what it gets back.
+#[derive(Default)]
 pub(super) struct Scope {
     /// How many runs this one is inside of.
     depth: usize,
+    open: Mutex<OpenStep>,
+}
+
+/// The same for the open step.
+#[derive(Default)]
+struct OpenStep {
     /// What is left of the outer run's limits.
     limits: RunLimits,
     /// By call id: the inner runs that waited, and what was decided.
     resumed: HashMap<String, (Value, Vec<(String, Decision)>)>,
-    back: Mutex<HashMap<String, Nested>>,
+    back: HashMap<String, Nested>,
 }
 
 /// What comes back from an inner run, beside the result.
@@ -160,33 +167,57 @@ struct StoredChild {
 }
 
 impl Scope {
-    pub(super) fn of(run: &Run, elapsed: Duration) -> Self {
-        let limits = run.agent().limits();
-        let used = run.usage().total_tokens();
-        let ran: u64 = run.calls_by_tool().map(|(_, calls)| calls).sum();
-        let mut left = RunLimits { steps: u64::MAX, calls_per_reply: usize::MAX, ..RunLimits::default() };
-        // Nothing left is one, since a limit of zero is refused: the inner run ends after its first step.
-        left.tokens = limits.tokens.map(|limit| limit.saturating_sub(used).max(1));
-        left.tool_calls = limits.tool_calls.map(|limit| limit.saturating_sub(ran).max(1));
-        left.time = limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1)));
+    /// The scope of a run; it goes to the tools among the resources.
+    pub(super) fn of(run: &Run) -> (Arc<Self>, Resources) {
+        let resources = &run.agent().config().resources;
+        let depth = resources.get::<Arc<Scope>>().map_or(0, |outer| outer.depth + 1);
+        let scope = Arc::new(Scope { depth, ..Scope::default() });
+        (Arc::clone(&scope), resources.clone().with(scope))
+    }
+
+    /// A step begins.
+    pub(super) fn open(&self, run: &Run, elapsed: Duration) {
+        let mut open = self.lock();
+        open.limits = left(run, elapsed);
+        open.back.clear();
         let resumed = run
             .suspended_calls()
             .map(|(id, suspended)| (id.to_owned(), (suspended.child.clone(), suspended.decisions.clone())));
-        let outer = run.agent().config().resources.get::<Arc<Scope>>();
-        Scope {
-            depth: outer.map_or(0, |outer| outer.depth + 1),
-            limits: left,
-            resumed: resumed.collect(),
-            back: Mutex::default(),
-        }
+        open.resumed = resumed.collect();
     }
 
     pub(super) fn take(&self, call_id: &str) -> Option<Nested> {
-        self.back.lock().unwrap_or_else(PoisonError::into_inner).remove(call_id)
+        self.lock().back.remove(call_id)
     }
 
     fn give(&self, call_id: &str, nested: Nested) {
-        self.back.lock().unwrap_or_else(PoisonError::into_inner).insert(call_id.to_owned(), nested);
+        self.lock().back.insert(call_id.to_owned(), nested);
+    }
+
+    fn limits(&self) -> RunLimits {
+        self.lock().limits.clone()
+    }
+
+    fn resumed(&self, call_id: &str) -> Option<(Value, Vec<(String, Decision)>)> {
+        self.lock().resumed.get(call_id).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenStep> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left of a run's limits. Nothing left is one, since a limit of zero is refused: the inner run ends
+/// after its first step.
+fn left(run: &Run, elapsed: Duration) -> RunLimits {
+    let limits = run.agent().limits();
+    let ran = || run.calls_by_tool().map(|(_, calls)| calls).sum::<u64>();
+    RunLimits {
+        steps: u64::MAX,
+        calls_per_reply: usize::MAX,
+        tool_calls: limits.tool_calls.map(|limit| limit.saturating_sub(ran()).max(1)),
+        tokens: limits.tokens.map(|limit| limit.saturating_sub(run.usage().total_tokens()).max(1)),
+        time: limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1))),
     }
 }
 
@@ -203,14 +234,14 @@ async fn call(
     }
     let agent = within(&agent, scope.as_deref().map(|scope| &**scope))?;
     let call_id = context.call_id();
-    let resumed = scope.as_ref().and_then(|scope| scope.resumed.get(call_id));
+    let resumed = scope.as_ref().and_then(|scope| scope.resumed(call_id));
     let mut watch = Watch { context: context.clone(), shared, writes: Delta::new() };
     let (run, decisions) = if let Some((child, decisions)) = resumed {
-        let stored = StoredChild::deserialize(child)?;
+        let stored = StoredChild::deserialize(&child)?;
         watch.writes = stored.writes;
         // What is left of the outer limits has changed; else the inner agent is the one it was.
         let (run, _) = Run::load_changed(&agent, &stored.run.to_string())?;
-        (run, decisions.clone())
+        (run, decisions)
     } else {
         let task = arguments.get("task").and_then(Value::as_str).unwrap_or_default();
         let input = Input::from(task).with_values(shared_values(&context, &watch.shared));
@@ -240,14 +271,10 @@ async fn call(
 /// The agent within what is left of the outer run's limits.
 fn within(agent: &Agent, scope: Option<&Scope>) -> Result<Agent, ToolError> {
     let Some(scope) = scope else { return Ok(agent.clone()) };
-    let limits = agent.limits().clone().within(&scope.limits);
+    let limits = agent.limits().clone().within(&scope.limits());
     let is_same = limits == *agent.limits();
-    let resources = agent.config().resources.clone().with(Arc::new(Scope {
-        depth: scope.depth,
-        limits: scope.limits.clone(),
-        resumed: HashMap::new(),
-        back: Mutex::default(),
-    }));
+    let outer = Arc::new(Scope { depth: scope.depth, ..Scope::default() });
+    let resources = agent.config().resources.clone().with(outer);
     let builder = agent.to_builder().resources(resources);
     Ok(if is_same { builder.build()? } else { builder.limits(limits).build()? })
 }

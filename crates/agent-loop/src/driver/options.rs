@@ -206,8 +206,18 @@ impl<'a> RunBuilder<'a> {
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
         let clock = clock.unwrap_or_else(|| Box::new(TokioClock::start()));
         let (since, before) = (clock.now(), run.elapsed());
-        let mut host =
-            Host { observer, approver, decisions, breakpoints, cancellation, inbox, clock, since, before };
+        let mut host = Host {
+            observer,
+            approver,
+            decisions,
+            breakpoints,
+            cancellation,
+            inbox,
+            scope: None,
+            clock,
+            since,
+            before,
+        };
         match drive(&mut run, &mut host).await {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());

@@ -15,7 +15,6 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Handler, KeySchema, Schema, Snapshot};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Overflow;
@@ -24,12 +23,10 @@ use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
 use super::settle::fold;
-use crate::context::{CallContext, Report, Resources};
+use crate::context::{CallContext, Resources};
+use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
 use crate::toolset::Tools;
-
-/// Reports that wait to be read. More are dropped: progress is no record.
-const PROGRESS_QUEUE: usize = 256;
 
 /// Bounds on what the calls of one reply may take.
 #[derive(Clone, Debug)]
@@ -209,7 +206,7 @@ pub struct Invocation {
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<Outcome>>,
     errors: BTreeMap<usize, Box<dyn Error + Send + Sync>>,
-    progress: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
+    progress: Progress,
     cancellation: CancellationToken,
 }
 
@@ -230,7 +227,7 @@ impl Invocation {
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
             errors: BTreeMap::new(),
-            progress: mpsc::channel(PROGRESS_QUEUE),
+            progress: Progress::default(),
             cancellation: options.cancellation.child_token(),
             calls: calls.into(),
             options: Arc::new(options),
@@ -320,7 +317,7 @@ impl Invocation {
             tokio::select! {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
-                Some((call, report)) = self.progress.1.recv() => self.tell_progress(call, report),
+                (call, report) = self.progress.next() => self.tell_progress(call, report),
             }
         }
     }
@@ -371,7 +368,7 @@ impl Invocation {
                 idempotency_key: key_of(&self.options.key_scope, &call.id).into(),
                 cancellation: self.cancellation.clone(),
                 resources: self.options.resources.clone(),
-                progress: self.progress.0.clone(),
+                progress: self.progress.clone(),
             };
             let running = Running::new(
                 tool,
@@ -389,7 +386,7 @@ impl Invocation {
         // What the tool reported before it ended comes before its end. More than the queue holds it cannot
         // be; others may report as fast as it is read.
         for _ in 0..PROGRESS_QUEUE {
-            let Ok((call, report)) = self.progress.1.try_recv() else { break };
+            let Some((call, report)) = self.progress.pop() else { break };
             self.tell_progress(call, report);
         }
         self.schedule.finish(call);

@@ -1,0 +1,89 @@
+//! Reports of tools on their way to whoever watches: a bounded queue that never makes a tool wait.
+//!
+//! A channel would do, but for its size: it sets a block of memory aside for each invocation, and most
+//! invocations never report anything.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::Notify;
+
+/// Progress, with the place of its call in the reply.
+pub(crate) type Report = (usize, Value);
+
+/// Reports that wait to be read. More are dropped: progress is no record.
+pub(crate) const PROGRESS_QUEUE: usize = 256;
+
+/// The reports of one invocation. Clones share them; one of them reads.
+#[derive(Clone, Default)]
+pub(crate) struct Progress(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    reports: Mutex<VecDeque<Report>>,
+    arrived: Notify,
+}
+
+impl Progress {
+    /// Adds a report, unless too many wait.
+    pub(crate) fn push(&self, report: Report) {
+        let mut reports = self.reports();
+        if reports.len() < PROGRESS_QUEUE {
+            reports.push_back(report);
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// The next report that is there.
+    pub(crate) fn pop(&self) -> Option<Report> {
+        self.reports().pop_front()
+    }
+
+    /// Waits for the next report. Cancel-safe.
+    pub(crate) async fn next(&self) -> Report {
+        loop {
+            // A tool that reports without a pause must not keep the other tasks of the thread waiting.
+            tokio::task::coop::consume_budget().await;
+            // A report that comes between the look and the wait leaves a permit.
+            if let Some(report) = self.pop() {
+                return report;
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+
+    fn reports(&self) -> MutexGuard<'_, VecDeque<Report>> {
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn keeps_the_order_and_the_bound() {
+        let progress = Progress::default();
+        for number in 0..PROGRESS_QUEUE + 10 {
+            progress.push((number, json!(number)));
+        }
+        for number in 0..PROGRESS_QUEUE {
+            assert_eq!(progress.next().await.0, number);
+        }
+        assert!(progress.pop().is_none());
+    }
+
+    #[tokio::test]
+    async fn wakes_whoever_waits() {
+        let progress = Progress::default();
+        let writer = progress.clone();
+        let (report, ()) = tokio::join!(progress.next(), async move {
+            tokio::task::yield_now().await;
+            writer.push((7, json!("half")));
+        });
+        assert_eq!(report, (7, json!("half")));
+    }
+}
