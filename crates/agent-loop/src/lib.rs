@@ -1,4 +1,114 @@
 //! The run of an agent as a machine that can be stopped, stored, resumed and replayed.
+//!
+//! # The tour
+//!
+//! An [`Agent`] is what stays the same from run to run: a model, tools, instructions, the schema of the state,
+//! and rules for when to stop. [`Agent::run`] runs it on an [`Input`]; what comes of it is an [`Outcome`],
+//! which names its [`Exit`].
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # use stepfold_agent_loop::test_kit::Script;
+//! use serde_json::json;
+//! use stepfold_agent_loop::{Agent, Exit, Input};
+//! use stepfold_state_core::state::Schema;
+//! use stepfold_tools::{Args, Tool, ToolError};
+//!
+//! #[derive(serde::Deserialize, schemars::JsonSchema)]
+//! struct Count {
+//!     area: u64,
+//! }
+//!
+//! async fn count(Args(count): Args<Count>) -> Result<serde_json::Value, ToolError> {
+//!     Ok(json!({"stalls": count.area * 4}))
+//! }
+//!
+//! # let model = Script::parse("\
+//! # assistant: > c1 count(area=3)   > c2 count(area=7)
+//! # assistant: 40 stalls
+//! # ")?;
+//! let agent = Agent::builder(model)
+//!     .instructions("You count stalls for {user_name}.")
+//!     .schema(Schema::builder().key::<String>("user_name").key::<Vec<u64>>("counted").build()?)
+//!     .tools([Tool::new("count", "Counts the stalls of an area.", count)
+//!         .output_to_state("counted", "stalls")
+//!         .build()?])
+//!     .max_steps(10)
+//!     .build()?;
+//!
+//! let input = Input::from("how many stalls have areas 3 and 7?").with_values(json!({"user_name": "Ada"}));
+//! let outcome = agent.run(input).await?;
+//!
+//! assert_eq!(outcome.exit(), &Exit::Text);
+//! assert_eq!(outcome.state().get("counted").unwrap(), json!([12, 28]));
+//! assert_eq!(outcome.transcript().to_string(), r#"user:      how many stalls have areas 3 and 7?
+//! assistant: > c1 count(area=3)   > c2 count(area=7)
+//! tool c1:   {"stalls": 12}
+//! tool c2:   {"stalls": 28}
+//! assistant: 40 stalls
+//! "#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! Below is the [`Run`]: a machine that performs nothing. It says what it [needs](Need), is fed with
+//! [answers](Answer), and makes an [`Event`] of each; committing the event is the only thing that changes it. The
+//! driver behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An
+//! [`Observer`] is told every event before it is committed, and stops the run if it cannot take note of it.
+//!
+//! To pause is not to answer yet. So a run that waits for somebody ([`Pause`]) is an outcome like any other: it
+//! has a [`Run`] inside, which is stored with [`Run::to_json`], [loaded](Run::load) in whatever process goes on
+//! with it, and [resumed](Run::resume), any number of times.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # use stepfold_agent_loop::test_kit::Script;
+//! # use stepfold_tools::{Tool, ToolError};
+//! use stepfold_agent_loop::{Agent, Decision, Exit, Pause, Run};
+//! use stepfold_tools::Approval;
+//!
+//! # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+//! # let model = Script::parse("assistant: > c1 pay(euro=5)\nassistant: done")?;
+//! let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+//! let agent = Agent::builder(model).tools([pay]).build()?;
+//!
+//! let outcome = agent.run("pay the bill").await?;
+//! assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
+//! assert_eq!(outcome.pending()[0].call.name, "pay");
+//! let stored = outcome.run().to_json();
+//!
+//! // Next week, in another process:
+//! let outcome = Run::load(&agent, &stored)?.resume().decide("c1", Decision::Approve).await?;
+//! assert_eq!(outcome.text(), "done");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
+//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`Traces`], [`Recording`] for
+//! replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//!
+//! # What holds
+//!
+//! - Folding the events of a run over the state that it began with gives the state that it ended with.
+//! - Stopped anywhere, stored, loaded and resumed, a run ends with the same state and the same conversation.
+//! - No conversation that reaches a model is malformed, whatever was cancelled, rejected, cut or trimmed: it is
+//!   repaired when a run begins, and every call is answered before the model is asked again.
+//! - A call that must not run twice is marked in the record before it starts. If the process dies, it is not
+//!   run again: the model is told that its outcome is unknown, or somebody is asked.
+//! - A step costs the same after ten thousand steps as after one.
+//! - Everything is bounded: steps, calls of a reply, repairs, repeated calls, nesting.
+//!
+//! # What is absent
+//!
+//! Nothing is stored here but snapshots that somebody asks for; sessions meet the loop in the runner. There is
+//! no model here but those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
+//!
+//! # Where this comes from
+//!
+//! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack's Agent
+//! (spec/001 of the project), trimming is that of spec/003; where we differ stands in `docs/compare.md`, and why
+//! in `docs/decisions.md`.
 
 mod agent;
 mod approval;
@@ -30,6 +140,6 @@ pub use crate::outcome::{Outcome, OutputError};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, OutputFate, Pause, Run, StepEnd,
+    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input, LoadError,
+    Need, OutputFate, Pause, Run, StepEnd,
 };
