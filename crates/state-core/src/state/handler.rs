@@ -222,6 +222,15 @@ impl Handler {
         }
     }
 
+    /// For handlers that only append: how many items stay, all if none.
+    pub(crate) fn keeps(&self) -> Option<Option<usize>> {
+        match self.0 {
+            Rule::MergeLists => Some(None),
+            Rule::KeepLast(count) => Some(Some(count)),
+            _ => None,
+        }
+    }
+
     /// The default for a declared type: `merge_lists` for arrays that can grow (or null), else
     /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {
