@@ -222,11 +222,11 @@ impl Handler {
         }
     }
 
-    /// For handlers that only append: how many items stay, all if none.
-    pub(crate) fn keeps(&self) -> Option<Option<usize>> {
+    /// How many items stay, for handlers that only append.
+    pub(crate) fn keeps(&self) -> Option<usize> {
         match self.0 {
-            Rule::MergeLists => Some(None),
-            Rule::KeepLast(count) => Some(Some(count)),
+            Rule::MergeLists => Some(usize::MAX),
+            Rule::KeepLast(count) => Some(count),
             _ => None,
         }
     }

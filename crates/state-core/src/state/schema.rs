@@ -149,8 +149,8 @@ impl KeySchema {
 pub struct Growth {
     /// The items that come behind those there are.
     pub items: Vec<Value>,
-    /// How many items stay, counted from the end; all if none.
-    pub keep: Option<usize>,
+    /// How many items stay at most, counted from the end.
+    pub keep: usize,
 }
 
 impl Schema {
@@ -316,7 +316,7 @@ impl Schema {
             Value::Array(items) => items,
             bare => vec![bare],
         };
-        let length = length.saturating_add(items.len()).min(keep.unwrap_or(usize::MAX));
+        let length = length.saturating_add(items.len()).min(keep);
         Ok(entry.value_type.takes_list_of(length).then_some(Growth { items, keep }))
     }
 

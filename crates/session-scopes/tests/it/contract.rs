@@ -1,0 +1,14 @@
+//! Our own stores take the exam.
+
+use stepfold_session_scopes::MemoryStore;
+use stepfold_session_scopes::contract::{Exam, Report};
+
+fn check(report: Report) {
+    let passed = report.passed().unwrap_or_else(|report| panic!("{report}"));
+    assert!(passed.len() > 50, "only {} cases ran", passed.len());
+}
+
+#[tokio::test]
+async fn memory() {
+    check(Exam::new("memory", async || Ok(MemoryStore::new())).run().await);
+}
