@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use stepfold_state_core::state::{Cell, StateError, Write};
+use stepfold_state_core::state::{Cell, Handler, StateError, Write};
 
 use crate::error::SessionError;
 use crate::ids::SessionId;
@@ -19,11 +19,19 @@ pub(crate) fn merge_write(
 ) -> Result<Option<Cell>, SessionError> {
     guarded(|| {
         let adopted = match held {
+            Some(held) if held.schema == *schema.text() => Some(held.cell.clone()),
+            // What was there does not matter, so it need not fit either.
+            Some(_) if is_blind(write) => None,
             Some(held) => adopted(schema, write.key(), held)?,
             None => None,
         };
         schema.schema().merge(adopted.as_ref(), write).map_err(SessionError::state(what))
     })
+}
+
+/// Whether a write makes the same of whatever is there.
+pub(crate) fn is_blind(write: &Write) -> bool {
+    write.handler().is_none_or(|handler| *handler == Handler::replace_values())
 }
 
 /// The stored value as it is under the schema.

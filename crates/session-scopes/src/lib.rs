@@ -7,9 +7,13 @@ mod error;
 mod event;
 mod ids;
 mod memory;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod rows;
 mod schema;
 mod scope;
 mod session;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod time;
 
@@ -24,6 +28,8 @@ pub use crate::memory::MemoryStore;
 pub use crate::schema::{Adopted, SessionSchema};
 pub use crate::scope::{ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, merged, split};
 pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected,
     ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt,

@@ -95,6 +95,13 @@ impl SessionSchema {
         Ok(Adopted::Converted(Cell::from(converted)))
     }
 
+    /// Whether a value that was written under the schema of `stored` fits without a look at it.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn has_type_of(&self, key: &str, stored: &str) -> bool {
+        let declared = || self.schema().key(key).map(|declared| declared.json_schema().clone());
+        *self.0.text == *stored || declared() == stored_type(key, stored)
+    }
+
     /// The writes that a new session begins with: given values, and the defaults of the session's own keys.
     ///
     /// Values of the session's own keys are taken as they are; those of `app:` and `user:` go through

@@ -12,3 +12,11 @@ fn check(report: Report) {
 async fn memory() {
     check(Exam::new("memory", async || Ok(MemoryStore::new())).run().await);
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stepfold_session_scopes::SqliteStore::open(folder.path().join("sessions.db")).unwrap();
+    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
+}

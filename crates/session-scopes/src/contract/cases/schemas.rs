@@ -52,6 +52,8 @@ async fn incompatible_changes_are_an_error_that_names_both_types(room: Room) -> 
     let sum = SessionSchema::new(Schema::builder().key::<String>("count").handler(Handler::max()).build()?);
     let result = room.write(&key, 0, "e1", &sum, &[("count", json!("x"))]).await;
     ensure_error!(result, SessionError::SchemaMismatch { .. });
+    room.write(&key, 0, "e1", &new, &[("count", json!("one"))]).await?;
+    ensure_eq!(room.get(&key).await?.to_json(), json!({"count": "one"}));
     Ok(())
 }
 
