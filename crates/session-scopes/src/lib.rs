@@ -7,6 +7,8 @@ mod error;
 mod event;
 mod ids;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod rows;
 mod schema;
@@ -25,6 +27,8 @@ pub use crate::ids::{
     AppId, Author, EventId, InvocationId, MAX_ID_BYTES, OperationId, SessionId, SessionKey, UserId,
 };
 pub use crate::memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use crate::postgres::{PostgresOptions, PostgresStore};
 pub use crate::schema::{Adopted, SessionSchema};
 pub use crate::scope::{ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, merged, split};
 pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};

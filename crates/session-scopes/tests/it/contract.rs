@@ -20,3 +20,12 @@ async fn sqlite() {
     let store = stepfold_session_scopes::SqliteStore::open(folder.path().join("sessions.db")).unwrap();
     check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
 }
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() {
+    let Some(server) = crate::server::server() else { return };
+    let url = server.database("contract").await;
+    let store = stepfold_session_scopes::PostgresStore::open(url).await.unwrap();
+    check(Exam::new("postgres", async || Ok(store.clone())).run().await);
+}

@@ -13,3 +13,5 @@
 
 #[cfg(feature = "contract")]
 mod contract;
+#[cfg(feature = "postgres")]
+mod server;
