@@ -253,10 +253,10 @@ impl Inner {
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {
         let ForkSession { from, id, version, at } = request;
-        let id = self.free_id(&from.app, &from.user, id, at)?;
         let (_, entry) = self.entry(&from)?;
         let version = version.unwrap_or_else(|| entry.version());
         let fork = entry.fork(&from, version, self.newest + 1, at)?;
+        let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
         self.insert(&key, fork);
         self.get(&GetSession::new(key).events(EventRange::None))

@@ -55,7 +55,8 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     match format {
         Ok(Some(format)) => Ok(crate::rows::from_db(format)),
         Ok(None) => Err(SessionError::ForeignTable { table: META.to_owned() }),
-        Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == rusqlite::ErrorCode::Unknown => {
+        // No such column.
+        Err(rusqlite::Error::SqlInputError { .. }) => {
             Err(SessionError::ForeignTable { table: META.to_owned() })
         }
         Err(error) => Err(failed(error)),

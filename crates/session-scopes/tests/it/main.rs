@@ -1,9 +1,11 @@
 //! Tests at the crate's boundary.
 
+#![cfg(all(feature = "contract", feature = "sqlite", feature = "postgres"))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::print_stderr,
     clippy::items_after_statements,
     clippy::needless_pass_by_value,
@@ -11,7 +13,14 @@
     reason = "a helper of a test fails the test, takes what reads best, and need not be fast"
 )]
 
-#[cfg(feature = "contract")]
+mod children;
 mod contract;
-#[cfg(feature = "postgres")]
+mod crashes;
+mod golden;
+mod parallel;
+mod scenario;
+mod semantics;
 mod server;
+mod set_up;
+mod size;
+mod tenancy;
