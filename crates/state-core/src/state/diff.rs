@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::schema::MESSAGES;
 use super::state::State;
-use super::value::{Cell, ValueRef};
+use super::value::{Cell, Kept, ValueRef};
 use crate::chat::Transcript;
 
 /// The changes from one state to a later one, key by key, in the order of the keys.
@@ -119,7 +119,7 @@ fn cell_change(before: &Cell, after: Option<&Cell>) -> Option<ValueChange> {
     if before.ptr_eq(after) {
         return None;
     }
-    if let (Cell::List(before), Cell::List(after)) = (before, after)
+    if let (Kept::List(before), Kept::List(after)) = (&before.0, &after.0)
         && after.len() > before.len()
         && (after.grew_from(before) || before.iter().eq(after.iter().take(before.len())))
     {

@@ -222,6 +222,15 @@ impl Handler {
         }
     }
 
+    /// How many items stay, for handlers that only append.
+    pub(crate) fn keeps(&self) -> Option<usize> {
+        match self.0 {
+            Rule::MergeLists => Some(usize::MAX),
+            Rule::KeepLast(count) => Some(count),
+            _ => None,
+        }
+    }
+
     /// The default for a declared type: `merge_lists` for arrays that can grow (or null), else
     /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {

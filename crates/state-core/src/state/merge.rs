@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 use super::error::{Fault, Faults, HandlerError, StateError};
 use super::handler::{Custom, Handler, Rule};
 use super::types::{Kinds, ValueType};
-use super::value::Cell;
+use super::value::{Cell, Kept};
 use crate::depth;
 use crate::list::List;
 
@@ -166,7 +166,7 @@ impl Merge<'_> {
 
     /// Checks what the items alone do not tell: whether the key can hold a list, and the list's rules.
     fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<Cell, StateError> {
-        let cell = Cell::List(items);
+        let cell = Cell::list(items);
         let length = cell.view().len().unwrap_or_default();
         let is_doubtful = self.value_type.doubts_list_of(length);
         if !is_clean || is_doubtful || !self.value_type.kinds().contains(Kinds::ARRAY) {
@@ -261,11 +261,11 @@ fn into_items(list: Value) -> Vec<Value> {
 /// The current items, and whether they were a list of the declared type: absent and null count as
 /// empty, any other value is wrapped and then has to be checked as an item.
 fn current_items(current: Option<&Cell>) -> (List<Arc<Value>>, bool) {
-    match current {
+    match current.map(|cell| &cell.0) {
         None => (List::new(), true),
-        Some(Cell::List(items)) => (items.clone(), true),
-        Some(Cell::Json(value)) if value.is_null() => (List::new(), true),
-        Some(Cell::Json(value)) => (std::iter::once(Arc::clone(value)).collect(), false),
+        Some(Kept::List(items)) => (items.clone(), true),
+        Some(Kept::Json(value)) if value.is_null() => (List::new(), true),
+        Some(Kept::Json(value)) => (std::iter::once(Arc::clone(value)).collect(), false),
     }
 }
 

@@ -19,7 +19,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::delta::Write;
+use super::delta::{Change, Write};
 use super::error::{Fault, Faults, StateError, without_values};
 use super::handler::{Handler, Handlers};
 use super::key::{Key, WriteKey, encode, fault_of};
@@ -129,6 +129,16 @@ impl KeySchema {
         self.default.as_ref()
     }
 
+    /// Checks a whole value against the type of the key.
+    ///
+    /// # Errors
+    /// [`StateError::WrongType`] with every place where it does not fit, or [`StateError::TooDeep`].
+    pub fn check(&self, value: &Value) -> Result<(), StateError> {
+        let whole = self.merge(&self.name, &self.handler);
+        whole.check_depth(value)?;
+        whole.check_whole(value)
+    }
+
     pub(crate) fn merge<'a>(&'a self, key: &'a str, handler: &'a Handler) -> Merge<'a> {
         Merge { key, value_type: &self.value_type, handler }
     }
@@ -139,6 +149,15 @@ impl Default for Schema {
     fn default() -> Self {
         Schema::builder().build().unwrap_or_else(|_| unreachable!("what declares no key has no fault"))
     }
+}
+
+/// What a write adds to a list; see [`Schema::growth`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growth {
+    /// The items that come behind those there are.
+    pub items: Vec<Value>,
+    /// How many items stay at most, counted from the end.
+    pub keep: usize,
 }
 
 impl Schema {
@@ -257,6 +276,69 @@ impl Schema {
                 handler: handler.to_string(),
                 source: message.into(),
             }),
+        }
+    }
+
+    /// Merges a write into what a store holds of its key, for stores that run handlers where the values
+    /// are. None for a removal of a key without a default. A key that the store does not hold starts from
+    /// its default, as it does in a [`State`](super::State).
+    ///
+    /// # Errors
+    /// As [`State::apply_write`](super::State::apply_write).
+    pub fn merge(&self, current: Option<&Cell>, write: &Write) -> Result<Option<Cell>, StateError> {
+        let entry = self.writable(write.key())?;
+        let default = match (current, entry.default()) {
+            (None, Some(default)) => Some(Cell::from(default.clone())),
+            _ => None,
+        };
+        self.fold_write(entry, current.or(default.as_ref()), write)
+    }
+
+    /// What a write appends to a stored list of `length` items, if that is all it does, whatever the items
+    /// are: then a store need not read them.
+    ///
+    /// None where the items matter: other handlers than `merge_lists` and `keep_last`, removals, lists
+    /// with rules of their own.
+    ///
+    /// # Errors
+    /// As [`Schema::merge`], for what is wrong with the new items themselves.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Handler, Schema};
+    ///
+    /// let schema = Schema::builder().key::<Vec<i64>>("numbers").build()?;
+    /// let growth = schema.growth(&schema.write("numbers", 3)?, 1_000_000)?.expect("it only appends");
+    /// assert_eq!(growth.items, [json!(3)]);
+    /// assert!(schema.growth(&schema.write_with("numbers", 3, &Handler::union())?, 1)?.is_none());
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn growth(&self, write: &Write, length: usize) -> Result<Option<Growth>, StateError> {
+        let entry = self.writable(write.key())?;
+        let Change::Merge { handler, value } = write.change() else { return Ok(None) };
+        let handler = handler.resolve(&self.0.handlers)?;
+        let Some(keep) = handler.keeps() else { return Ok(None) };
+        let items = match entry.merge(write.key(), handler).incoming(value.clone())? {
+            Value::Array(items) => items,
+            bare => vec![bare],
+        };
+        let length = length.saturating_add(items.len()).min(keep);
+        Ok(entry.value_type.takes_list_of(length).then_some(Growth { items, keep }))
+    }
+
+    pub(crate) fn fold_write(
+        &self,
+        entry: &KeySchema,
+        current: Option<&Cell>,
+        write: &Write,
+    ) -> Result<Option<Cell>, StateError> {
+        match write.change() {
+            Change::Merge { handler, value } => {
+                let handler = handler.resolve(&self.0.handlers)?;
+                entry.merge(write.key(), handler).merge(current, value.clone()).map(Some)
+            }
+            Change::Remove => Ok(entry.default().cloned().map(Cell::from)),
         }
     }
 

@@ -18,7 +18,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::delta::{Change, Delta, Write};
+use super::delta::{Delta, Write};
 use super::diff::Diff;
 use super::error::{Fault, StateError, without_values};
 use super::handler::{Handler, Rule};
@@ -106,6 +106,28 @@ impl State {
     /// ```
     pub fn from_json(schema: &Schema, json: &str) -> Result<Self, StateError> {
         State::from_stored(schema, StoredState::from_json(json)?.values)
+    }
+
+    /// A state of values that a store held, and the conversation. What the store does not hold has its
+    /// default.
+    ///
+    /// The values are *not* checked: they came out of [`Schema::merge`] or [`KeySchema::check`] under the
+    /// same types. That makes it cost the number of keys, whatever is in them.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownKey`] or [`StateError::InvalidKey`] for a key that the schema does not let in.
+    pub fn from_cells<K: AsRef<str>>(
+        schema: &Schema,
+        cells: impl IntoIterator<Item = (K, Cell)>,
+        messages: Transcript,
+    ) -> Result<Self, StateError> {
+        let mut state = State::new(schema);
+        state.messages = messages;
+        for (key, cell) in cells {
+            let entry = schema.entry(key.as_ref())?;
+            state.cells.insert_mut(entry.name_for(key.as_ref()), cell);
+        }
+        Ok(state)
     }
 
     fn from_stored(schema: &Schema, stored: StoredValues) -> Result<Self, StateError> {
@@ -260,21 +282,13 @@ impl State {
         }
         let schema = self.schema.clone();
         let entry = schema.entry(write.key())?;
-        match write.change() {
-            Change::Merge { handler, value } => {
-                let handler = handler.resolve(schema.handlers())?;
-                self.merge(entry, write.key(), handler, value.clone())
-            }
-            Change::Remove => {
-                match entry.default() {
-                    Some(default) => self.put(entry, write.key(), Cell::from(default.clone())),
-                    None => {
-                        self.cells.remove_mut(write.key());
-                    }
-                }
-                Ok(())
+        match schema.fold_write(entry, self.cells.get(write.key()), write)? {
+            Some(cell) => self.put(entry, write.key(), cell),
+            None => {
+                self.cells.remove_mut(write.key());
             }
         }
+        Ok(())
     }
 
     /// The conversation.

@@ -101,6 +101,11 @@ impl ValueType {
         self.shape.has_list_rules || !u64::try_from(length).is_ok_and(|length| (min..=max).contains(&length))
     }
 
+    /// Whether any array of so many items fits, as long as each item does.
+    pub(crate) fn takes_list_of(&self, length: usize) -> bool {
+        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.doubts_list_of(length)
+    }
+
     /// Whether a part of an object, checked by itself, tells all about the whole object.
     pub(crate) fn is_open_map(&self) -> bool {
         self.shape.is_open_map

@@ -14,9 +14,26 @@ use serde_json::Value;
 use crate::chat::Transcript;
 use crate::list::List;
 
-/// A value in a state, as it is kept. Cloning is O(1).
+/// A value as a state keeps it, for stores that hold values between states. Cloning is O(1).
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::state::{Cell, Schema};
+///
+/// let schema = Schema::builder().key::<Vec<i64>>("numbers").build()?;
+/// let stored = Cell::from(json!([1, 2]));
+/// let merged = schema.merge(Some(&stored), &schema.write("numbers", 3)?)?.expect("nothing was removed");
+/// assert_eq!(merged.view(), json!([1, 2, 3]));
+/// assert_eq!(stored.view(), json!([1, 2]));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) enum Cell {
+pub struct Cell(pub(crate) Kept);
+
+/// What is in a cell.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
     /// An array. Its items are shared, so that a chunk of the list is copied without copying them.
     List(List<Arc<Value>>),
     /// Anything but an array.
@@ -24,18 +41,24 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
-    pub(crate) fn view(&self) -> ValueRef<'_> {
-        match self {
-            Cell::List(items) => ValueRef::List(items),
-            Cell::Json(value) => ValueRef::Json(value),
+    /// A list of these items, each of which may be shared with other lists.
+    pub fn list(items: List<Arc<Value>>) -> Self {
+        Cell(Kept::List(items))
+    }
+
+    /// The value, borrowed.
+    pub fn view(&self) -> ValueRef<'_> {
+        match &self.0 {
+            Kept::List(items) => ValueRef::List(items),
+            Kept::Json(value) => ValueRef::Json(value),
         }
     }
 
     /// Whether both are the same version of the same value, found without looking inside.
     pub(crate) fn ptr_eq(&self, other: &Cell) -> bool {
-        match (self, other) {
-            (Cell::List(mine), Cell::List(theirs)) => mine.ptr_eq(theirs),
-            (Cell::Json(mine), Cell::Json(theirs)) => Arc::ptr_eq(mine, theirs),
+        match (&self.0, &other.0) {
+            (Kept::List(mine), Kept::List(theirs)) => mine.ptr_eq(theirs),
+            (Kept::Json(mine), Kept::Json(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         }
     }
@@ -44,8 +67,8 @@ impl Cell {
 impl From<Value> for Cell {
     fn from(value: Value) -> Self {
         match value {
-            Value::Array(items) => Cell::List(items.into_iter().map(Arc::new).collect()),
-            other => Cell::Json(Arc::new(other)),
+            Value::Array(items) => Cell(Kept::List(items.into_iter().map(Arc::new).collect())),
+            other => Cell(Kept::Json(Arc::new(other))),
         }
     }
 }

@@ -1,0 +1,72 @@
+//! Writes meeting stored values: what every store does inside its transaction.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use stepfold_state_core::state::{Cell, Handler, StateError, Write};
+
+use crate::error::SessionError;
+use crate::ids::SessionId;
+use crate::schema::{Adopted, SessionSchema};
+use crate::session::Held;
+use crate::time::Timestamp;
+
+/// Merges a write into what is stored of its key. None: the key is gone.
+pub(crate) fn merge_write(
+    schema: &SessionSchema,
+    held: Option<&Held>,
+    write: &Write,
+    what: &str,
+) -> Result<Option<Cell>, SessionError> {
+    guarded(|| {
+        let adopted = match held {
+            Some(held) if held.schema == *schema.text() => Some(held.cell.clone()),
+            // What was there does not matter, so it need not fit either.
+            Some(_) if is_blind(write) => None,
+            Some(held) => adopted(schema, write.key(), held)?,
+            None => None,
+        };
+        schema.schema().merge(adopted.as_ref(), write).map_err(SessionError::state(what))
+    })
+}
+
+/// Whether a write makes the same of whatever is there.
+pub(crate) fn is_blind(write: &Write) -> bool {
+    write.handler().is_none_or(|handler| *handler == Handler::replace_values())
+}
+
+/// The stored value as it is under the schema.
+fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Cell>, SessionError> {
+    Ok(match schema.adopt(key, &held.cell, &held.schema)? {
+        Adopted::Same => Some(held.cell.clone()),
+        Adopted::Converted(cell) => Some(cell),
+        Adopted::Hidden => None,
+    })
+}
+
+/// Runs what may call a custom handler or a migration. One that panics fails its own operation only.
+pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
+}
+
+/// What an error about these writes calls them.
+pub(crate) fn delta_of(event: &impl std::fmt::Display) -> String {
+    format!("the delta of event {event}")
+}
+
+/// The writes of a new session, and what an error calls them.
+pub(crate) fn initial(
+    schema: &SessionSchema,
+    values: &serde_json::Map<String, serde_json::Value>,
+) -> Result<Vec<Write>, SessionError> {
+    schema
+        .initial_writes(values)
+        .map_err(|source: StateError| SessionError::State { what: INITIAL.to_owned(), source })
+}
+
+/// What an error calls the writes of a new session.
+pub(crate) const INITIAL: &str = "what a session begins with";
+
+/// The id of a session that was given none: readable, and unique as the store's number is.
+pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {
+    SessionId::new(format!("{:x}-{number:x}", at.as_micros() / 1000))
+}

@@ -1,0 +1,185 @@
+//! Committing events: all or nothing, once, and in order.
+
+use futures_util::future::join_all;
+use serde_json::json;
+use stepfold_state_core::chat::Message;
+use stepfold_state_core::state::Delta;
+
+use crate::contract::room::{
+    Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
+};
+use crate::error::SessionError;
+use crate::store::{Expected, ScopeKey, SessionStore};
+
+cases! {
+    an_append_writes_all_scopes,
+    an_append_is_made_whole_or_not_at_all,
+    temp_is_never_stored,
+    a_stale_writer_gets_a_conflict,
+    of_sixteen_stale_appends_one_is_accepted,
+    a_repeated_append_gives_the_first_receipt,
+    an_event_id_with_other_content_is_an_error,
+    of_sixteen_repeats_one_is_made,
+    keys_are_checked_in_deltas,
+    removals_remove_and_null_is_a_value,
+    an_append_to_nothing_is_an_error,
+}
+
+async fn an_append_writes_all_scopes(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"text": "a"})).await?.key;
+    let writes = [("app:text", json!("A")), ("text", json!("b")), ("user:text", json!("U"))];
+    let receipt = room.write(&key, 0, "e1", &schema, &writes).await?;
+    ensure_eq!((receipt.version, receipt.event.as_str()), (1, "e1"));
+    let session = room.get(&key).await?;
+    let stored = json!({"app:text": "A", "defaulted": 10, "text": "b", "user:text": "U"});
+    ensure_eq!((session.version, session.to_json()), (1, stored));
+    let app = room.store.read_scope(ScopeKey::app(room.app.as_str())?).await?;
+    ensure_eq!(app.len(), 1);
+    Ok(())
+}
+
+async fn an_append_is_made_whole_or_not_at_all(room: Room) -> Checked {
+    let schema = schema()?;
+    let values = json!({"app:sum": 1, "list": [1], "sum": i64::MAX, "user:sum": 1});
+    let key = room.create(&schema, "s1", values.clone()).await?.key;
+    let before = room.get(&key).await?.to_json();
+    // The last write overflows where it is folded, behind others in every scope.
+    let writes =
+        [("app:sum", json!(1)), ("user:sum", json!(1)), ("list", json!([2])), ("sum", json!(u64::MAX))];
+    let failed = room.write(&key, 0, "e1", &schema, &writes).await;
+    ensure_error!(failed, SessionError::State { .. });
+    let session = room.get(&key).await?;
+    ensure_eq!((session.version, session.events.len(), session.to_json()), (0, 0, before));
+    // The same id can be used by an append that works.
+    room.write(&key, 0, "e1", &schema, &writes[..3]).await?;
+    Ok(())
+}
+
+async fn temp_is_never_stored(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"temp:secret": "s3cr3t"})).await?.key;
+    let writes = [("temp:secret", json!("s3cr3t")), ("text", json!("x"))];
+    let receipt = room.write(&key, 0, "e1", &schema, &writes).await?;
+    let session = room.get(&key).await?;
+    ensure_eq!(session.to_json(), json!({"defaulted": 10, "text": "x"}));
+    ensure!(!format!("{session:?}").contains("s3cr3t"), "a value of temp: was stored: {session:?}");
+    // What was dropped makes no difference to a repeat.
+    ensure_eq!(room.write(&key, 0, "e1", &schema, &writes).await?, receipt);
+    Ok(())
+}
+
+async fn a_stale_writer_gets_a_conflict(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    room.write(&key, 0, "e1", &schema, &[("sum", json!(1))]).await?;
+    for stale in [0, 2, u64::MAX] {
+        let result = room.write(&key, stale, "e2", &schema, &[("sum", json!(1))]).await;
+        match result {
+            Err(SessionError::Conflict { expected, actual: 1, .. }) if expected == stale => {}
+            other => return Err(Fault::new(format!("{other:?}, expected a conflict of {stale} and 1"))),
+        }
+    }
+    ensure_eq!(room.get(&key).await?.get("sum").map(|value| value.to_json()), Some(json!(1)));
+    Ok(())
+}
+
+async fn of_sixteen_stale_appends_one_is_accepted(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let appends = (0..16).map(|writer| {
+        let (room, key, schema) = (&room, &key, &schema);
+        async move { room.write(key, 0, &format!("e{writer}"), schema, &[("sum", json!(1))]).await }
+    });
+    let results = join_all(appends).await;
+    let accepted = results.iter().filter(|result| result.is_ok()).count();
+    let conflicts =
+        results.iter().filter(|result| matches!(result, Err(SessionError::Conflict { .. }))).count();
+    ensure_eq!((accepted, conflicts), (1, 15));
+    let session = room.get(&key).await?;
+    ensure_eq!((session.version, session.events.len()), (1, 1));
+    Ok(())
+}
+
+async fn a_repeated_append_gives_the_first_receipt(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let writes = [("app:sum", json!(1)), ("list", json!([1]))];
+    let receipt = room.write(&key, 0, "e1", &schema, &writes).await?;
+    room.write(&key, 1, "e2", &schema, &[]).await?;
+    for expected in [Expected::Version(0), Expected::Any] {
+        ensure_eq!(room.write(&key, expected, "e1", &schema, &writes).await?, receipt);
+    }
+    let session = room.get(&key).await?;
+    ensure_eq!(session.to_json(), json!({"app:sum": 1, "defaulted": 10, "list": [1]}));
+    ensure_eq!(session.version, 2);
+    Ok(())
+}
+
+async fn an_event_id_with_other_content_is_an_error(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    room.append(&key, 0, event("e1")?.with_message(Message::user("a")), &schema).await?;
+    let other = event("e1")?.with_message(Message::user("b"));
+    ensure_error!(room.append(&key, 1, other, &schema).await, SessionError::EventReused { .. });
+    // Ids belong to their session.
+    let second = room.create(&schema, "s2", json!({})).await?.key;
+    room.append(&second, 0, event("e1")?, &schema).await?;
+    Ok(())
+}
+
+async fn of_sixteen_repeats_one_is_made(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let appends = (0..16).map(|_| room.write(&key, Expected::Any, "e1", &schema, &[]));
+    for receipt in join_all(appends).await {
+        ensure_eq!(receipt?.version, 1);
+    }
+    ensure_eq!(room.get(&key).await?.version, 1);
+    Ok(())
+}
+
+async fn keys_are_checked_in_deltas(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let long = "x".repeat(257);
+    for name in
+        ["", "app:", "user: ", "other:x", "a\u{0}b", "\u{202E}x", long.as_str(), "temp:\n", "messages"]
+    {
+        let text = json!([{"handler": "replace_values", "key": name, "value": 1}]).to_string();
+        let delta: Delta = serde_json::from_str(&text)?;
+        let result = room.append(&key, 0, event("e1")?.with_delta(delta), &schema).await;
+        ensure!(matches!(result, Err(SessionError::State { .. })), "{name:?}: {result:?}");
+    }
+    let longest = "x".repeat(256);
+    room.write(&key, 0, "e1", &schema, &[(longest.as_str(), json!(1))]).await?;
+    let read = room.get(&key).await?;
+    ensure_eq!(read.get(&longest).map(|value| value.to_json()), Some(json!(1)));
+    Ok(())
+}
+
+async fn removals_remove_and_null_is_a_value(room: Room) -> Checked {
+    let schema = schema()?;
+    let values = json!({"any": 1, "app:any": 1, "defaulted": 5, "list": [1], "user:list": [1]});
+    let key = room.create(&schema, "s1", values).await?.key;
+    room.write(&key, 0, "e1", &schema, &[("any", json!(null)), ("app:any", json!(null))]).await?;
+    let session = room.get(&key).await?;
+    ensure!(session.get("any").is_some_and(|value| value.is_null()), "null was not stored");
+    ensure!(session.get("app:any").is_some_and(|value| value.is_null()), "null was not stored");
+    let removals = ["any", "app:any", "defaulted", "list", "user:list", "never"];
+    let removals: Result<Delta, _> = removals.iter().map(|key| schema.schema().removal(key)).collect();
+    let again = delta(&schema, &[("list", json!([2])), ("user:list", json!([2]))])?;
+    room.append(&key, 1, event("e2")?.with_delta(removals?).with_delta(again), &schema).await?;
+    let stored = json!({"defaulted": 10, "list": [2], "user:list": [2]});
+    ensure_eq!(room.get(&key).await?.to_json(), stored);
+    Ok(())
+}
+
+async fn an_append_to_nothing_is_an_error(room: Room) -> Checked {
+    let key = room.key("nothing")?;
+    let result = room.write(&key, Expected::Any, "e1", &schema()?, &[("app:sum", json!(1))]).await;
+    ensure_error!(result, SessionError::NotFound { .. });
+    let app = room.store.read_scope(ScopeKey::app(room.app.as_str())?).await?;
+    ensure!(app.is_empty(), "the app was written though the session is not there");
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Lists of sessions.
+
+use serde_json::json;
+
+use crate::contract::room::{
+    Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, event, schema,
+};
+use crate::error::SessionError;
+use crate::store::{CreateSession, Cursor, EventRange, Expected, ListSessions, SessionStore};
+
+cases! {
+    lists_are_paged_newest_first,
+    lists_give_metadata_unless_asked_for_more,
+    a_strange_cursor_is_an_error,
+}
+
+async fn lists_are_paged_newest_first(room: Room) -> Checked {
+    let schema = schema()?;
+    for number in 0..7i64 {
+        // Two were made at the same time: the later one counts as newer.
+        let request = CreateSession::with_key(room.key(&format!("s{number}"))?, &schema, at(number / 2));
+        room.store.create(request).await?;
+    }
+    let mut late = event("e1")?;
+    late.at = at(100);
+    room.append(&room.key("s2")?, Expected::Any, late, &schema).await?;
+    let (mut after, mut pages) = (None, Vec::new());
+    loop {
+        let list = ListSessions::new(room.app.as_str(), "alice")?.limit(3).after(after);
+        let page = room.store.list(list).await?;
+        pages.push(page.sessions.iter().map(|session| session.key.id.to_string()).collect::<Vec<_>>());
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    ensure_eq!(pages, [vec!["s2", "s6", "s5"], vec!["s4", "s3", "s1"], vec!["s0"]]);
+    let none = room.store.list(ListSessions::new(room.app.as_str(), "nobody")?).await?;
+    ensure!(none.sessions.is_empty() && none.next.is_none(), "{none:?}");
+    Ok(())
+}
+
+async fn lists_give_metadata_unless_asked_for_more(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"app:text": "a", "list": [1], "user:text": "u"})).await?.key;
+    for id in ["e1", "e2"] {
+        room.write(&key, Expected::Any, id, &schema, &[("list", json!([id]))]).await?;
+    }
+    let list = ListSessions::new(room.app.as_str(), "alice")?;
+    let plain = room.store.list(list.clone()).await?.sessions.remove(0);
+    ensure!(plain.values.is_none() && plain.events.is_empty(), "{plain:?}");
+    ensure_eq!((plain.version, plain.created, plain.updated), (2, at(0), at(1)));
+    let full = room.store.list(list.with_state().events(EventRange::Last(1))).await?.sessions.remove(0);
+    let stored = json!({"app:text": "a", "defaulted": 10, "list": [1, "e1", "e2"], "user:text": "u"});
+    ensure_eq!(full.to_json(), stored);
+    ensure_eq!(full.events.iter().map(|committed| committed.version).collect::<Vec<_>>(), [2]);
+    Ok(())
+}
+
+async fn a_strange_cursor_is_an_error(room: Room) -> Checked {
+    for text in ["", "x", "1", "1.x", "'; --"] {
+        let list = ListSessions::new(room.app.as_str(), "alice")?.after(Some(Cursor::new(text)));
+        ensure_error!(room.store.list(list).await, SessionError::InvalidCursor);
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Reading sessions: what is asked for, of one version.
+
+use futures_util::future::join_all;
+use serde_json::json;
+use stepfold_state_core::chat::Message;
+
+use crate::contract::room::{
+    Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, event, schema,
+};
+use crate::error::SessionError;
+use crate::event::{EventKind, Record};
+use crate::session::Session;
+use crate::store::{EventRange, Expected, GetSession, SessionStore};
+
+cases! {
+    get_gives_the_events_that_are_asked_for,
+    get_without_state_gives_none,
+    get_of_nothing_is_an_error,
+    shared_values_are_always_the_current_ones,
+    state_and_events_are_of_one_version,
+    everything_on_an_event_survives,
+    the_conversation_is_read_from_the_events,
+}
+
+fn versions(session: &Session) -> Vec<u64> {
+    session.events.iter().map(|committed| committed.version).collect()
+}
+
+async fn get_gives_the_events_that_are_asked_for(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    // The clock goes back in the middle; the order is that of versions.
+    for (version, seconds) in [10, 20, 5, 30, 40].into_iter().enumerate() {
+        let mut event = event(&format!("e{version}"))?;
+        event.at = at(seconds);
+        room.append(&key, version as u64, event, &schema).await?;
+    }
+    for (range, expected) in [
+        (EventRange::None, vec![]),
+        (EventRange::All, vec![1, 2, 3, 4, 5]),
+        (EventRange::Last(2), vec![4, 5]),
+        (EventRange::Last(0), vec![]),
+        (EventRange::Last(9), vec![1, 2, 3, 4, 5]),
+        (EventRange::AfterVersion(3), vec![4, 5]),
+        (EventRange::AfterVersion(0), vec![1, 2, 3, 4, 5]),
+        (EventRange::AfterVersion(9), vec![]),
+        (EventRange::Since(at(30)), vec![4, 5]),
+        (EventRange::Since(at(6)), vec![4, 5]),
+        (EventRange::Since(at(0)), vec![1, 2, 3, 4, 5]),
+        (EventRange::Since(at(50)), vec![]),
+    ] {
+        let session = room.store.get(GetSession::new(key.clone()).events(range)).await?;
+        ensure!(versions(&session) == expected, "{range:?}: {:?}, expected {expected:?}", versions(&session));
+        ensure_eq!(session.version, 5);
+    }
+    Ok(())
+}
+
+async fn get_without_state_gives_none(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({"topic": "x"})).await?.key;
+    let session = room.store.get(GetSession::new(key).without_state()).await?;
+    ensure!(session.values.is_none(), "the values were read");
+    Ok(())
+}
+
+async fn get_of_nothing_is_an_error(room: Room) -> Checked {
+    ensure_error!(room.get(&room.key("nothing")?).await, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn shared_values_are_always_the_current_ones(room: Room) -> Checked {
+    let schema = schema()?;
+    let first = room.create(&schema, "s1", json!({})).await?.key;
+    let second = room.create(&schema, "s2", json!({})).await?.key;
+    let writes = [("app:text", json!("new")), ("user:text", json!("new"))];
+    room.write(&first, 0, "e1", &schema, &writes).await?;
+    let read = room.get(&second).await?;
+    ensure_eq!(read.to_json(), json!({"app:text": "new", "defaulted": 10, "user:text": "new"}));
+    Ok(())
+}
+
+async fn state_and_events_are_of_one_version(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let write = async {
+        for version in 0..40u64 {
+            let writes = [("sum", json!(1)), ("list", json!([version]))];
+            room.write(&key, version, &format!("e{version}"), &schema, &writes).await?;
+        }
+        Ok::<(), Fault>(())
+    };
+    let read = async {
+        for _ in 0..40 {
+            let session = room.get(&key).await?;
+            let sum = session.get("sum").map_or(json!(0), |value| value.to_json());
+            let items = session.get("list").and_then(|value| value.len()).unwrap_or(0);
+            let events = session.events.len() as u64;
+            let whole = sum == json!(events) && items as u64 == events && events == session.version;
+            ensure!(whole, "version {}: {events} events, a sum of {sum}, {items} items", session.version);
+        }
+        Ok(())
+    };
+    let (written, read) = futures_util::future::join(write, join_all([Box::pin(read)])).await;
+    written?;
+    read.into_iter().collect::<Checked>()
+}
+
+async fn everything_on_an_event_survives(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let data = json!({"float": 1.0, "int": 1, "large": u64::MAX, "nested": [[], {}, null, "\u{0}"], "small": i64::MIN});
+    let record = Record { format: "run".to_owned(), version: 3, data };
+    let full = event("e1")?
+        .with_kind(EventKind::new("approval"))
+        .with_message(Message::user("first").with_extra("signature", "abc"))
+        .with_message(Message::assistant("one\n\ntwo\n"))
+        .with_delta(crate::contract::room::delta(&schema, &[("text", json!("x")), ("app:sum", json!(2))])?)
+        .with_started(["c1", "c2"])
+        .with_record(record)
+        .with_metadata("trace", json!({"id": 7}));
+    room.append(&key, 0, full.clone(), &schema).await?;
+    let bare = event("e2")?;
+    room.append(&key, 1, bare.clone(), &schema).await?;
+    let session = room.get(&key).await?;
+    ensure_eq!(*session.events[0].event, full);
+    ensure_eq!(*session.events[1].event, bare);
+    ensure_eq!(session.updated, bare.at);
+    Ok(())
+}
+
+async fn the_conversation_is_read_from_the_events(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    for (id, message) in [("e1", Message::user("hi")), ("e2", Message::assistant("hello"))] {
+        room.append(&key, Expected::Any, event(id)?.with_message(message), &schema).await?;
+    }
+    let state = room.get(&key).await?.state(&schema)?;
+    ensure_eq!(state.messages().to_string(), "user:      hi\nassistant: hello\n");
+    Ok(())
+}

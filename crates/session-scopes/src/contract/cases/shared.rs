@@ -1,0 +1,104 @@
+//! What outlives sessions, read and written without one.
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::contract::room::{
+    Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, schema,
+};
+use crate::error::SessionError;
+use crate::ids::OperationId;
+use crate::schema::SessionSchema;
+use crate::session::Values;
+use crate::store::{ScopeKey, SessionStore, WriteScope};
+
+cases! {
+    scopes_are_read_and_written_without_a_session,
+    a_scope_takes_its_own_keys_only,
+    a_write_with_an_operation_id_is_made_once,
+    a_write_to_a_scope_is_made_whole_or_not_at_all,
+    scopes_and_sessions_write_the_same_values,
+}
+
+fn write(
+    scope: &ScopeKey,
+    schema: &SessionSchema,
+    key: &str,
+    value: serde_json::Value,
+) -> Result<WriteScope, SessionError> {
+    Ok(WriteScope::new(scope.clone(), delta(schema, &[(key, value)])?, schema))
+}
+
+fn number(values: &Values, key: &str) -> Option<serde_json::Value> {
+    values.get(key).map(|value| value.to_json())
+}
+
+async fn scopes_are_read_and_written_without_a_session(room: Room) -> Checked {
+    let schema = schema()?;
+    let (app, user) = (ScopeKey::app(room.app.as_str())?, ScopeKey::user(room.app.as_str(), "alice")?);
+    ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a new app has values");
+    for (scope, key) in [(&app, "app:list"), (&user, "user:list")] {
+        room.store.write_scope(write(scope, &schema, key, json!([1]))?).await?;
+        let values = room.store.write_scope(write(scope, &schema, key, json!([2]))?).await?;
+        ensure_eq!(number(&values, key), Some(json!([1, 2])));
+        let read = room.store.read_scope(scope.clone()).await?;
+        ensure_eq!((number(&read, key), read.len()), (Some(json!([1, 2])), 1));
+    }
+    Ok(())
+}
+
+async fn a_scope_takes_its_own_keys_only(room: Room) -> Checked {
+    let schema = schema()?;
+    let (app, user) = (ScopeKey::app(room.app.as_str())?, ScopeKey::user(room.app.as_str(), "alice")?);
+    for (scope, key) in
+        [(&app, "user:sum"), (&app, "sum"), (&app, "temp:x"), (&user, "app:sum"), (&user, "sum")]
+    {
+        let result = room.store.write_scope(write(scope, &schema, key, json!(1))?).await;
+        ensure_error!(result, SessionError::WrongScope { .. });
+    }
+    Ok(())
+}
+
+async fn a_write_with_an_operation_id_is_made_once(room: Room) -> Checked {
+    let schema = schema()?;
+    let app = ScopeKey::app(room.app.as_str())?;
+    let once = |value: i64| -> Result<WriteScope, SessionError> {
+        Ok(write(&app, &schema, "app:sum", json!(value))?.once(OperationId::new("o1")?))
+    };
+    let (first, again) = (once(1)?, once(1)?);
+    for result in join_all([room.store.write_scope(first), room.store.write_scope(again)]).await {
+        ensure_eq!(number(&result?, "app:sum"), Some(json!(1)));
+    }
+    ensure_error!(room.store.write_scope(once(2)?).await, SessionError::OperationReused { .. });
+    // Operation ids belong to their scope.
+    let user = ScopeKey::user(room.app.as_str(), "alice")?;
+    let other = write(&user, &schema, "user:sum", json!(5))?.once(OperationId::new("o1")?);
+    ensure_eq!(number(&room.store.write_scope(other).await?, "user:sum"), Some(json!(5)));
+    ensure_eq!(number(&room.store.read_scope(app).await?, "app:sum"), Some(json!(1)));
+    Ok(())
+}
+
+async fn a_write_to_a_scope_is_made_whole_or_not_at_all(room: Room) -> Checked {
+    let schema = schema()?;
+    let app = ScopeKey::app(room.app.as_str())?;
+    let writes = [("app:list", json!([1])), ("app:sum", json!(i64::MAX)), ("app:sum", json!(u64::MAX))];
+    let broken = WriteScope::new(app.clone(), delta(&schema, &writes)?, &schema);
+    let broken = broken.once(OperationId::new("o1")?);
+    ensure_error!(room.store.write_scope(broken).await, SessionError::State { .. });
+    ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a part was written");
+    let whole = write(&app, &schema, "app:sum", json!(1))?.once(OperationId::new("o1")?);
+    room.store.write_scope(whole).await?;
+    Ok(())
+}
+
+async fn scopes_and_sessions_write_the_same_values(room: Room) -> Checked {
+    let schema = schema()?;
+    let app = ScopeKey::app(room.app.as_str())?;
+    let key = room.create(&schema, "s1", json!({"app:tasks": [{"id": 1}]})).await?.key;
+    let task = json!({"id": 1, "status": "done"});
+    room.store.write_scope(write(&app, &schema, "app:tasks", task)?).await?;
+    room.write(&key, 0, "e1", &schema, &[("app:tasks", json!({"id": 2}))]).await?;
+    let stored = json!({"app:tasks": [{"id": 1, "status": "done"}, {"id": 2}], "defaulted": 10});
+    ensure_eq!(room.get(&key).await?.to_json(), stored);
+    Ok(())
+}

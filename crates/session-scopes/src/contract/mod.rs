@@ -1,0 +1,106 @@
+//! The exam of a session store: what every store has to pass, whoever wrote it.
+//!
+//! One call runs all of it against the stores that a factory gives. Each case works under an app name of
+//! its own, so the factory may give the same database each time, one that was used before included, as
+//! long as the [`Exam`] has a name that was not used there before.
+//!
+//! Turn the feature on for tests only:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! stepfold-session-scopes = { version = "0.1", features = ["contract"] }
+//! ```
+//!
+//! ```
+//! use stepfold_session_scopes::MemoryStore;
+//! use stepfold_session_scopes::contract::Exam;
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let report = Exam::new("memory", async || Ok(MemoryStore::new())).run().await;
+//! report.passed().unwrap();
+//! # });
+//! ```
+//!
+//! A case that fails does not stop the others; the [`Report`] names each with what was found. What one
+//! process cannot see is not here: several processes at one database, crashes, start-up. The tests of this
+//! crate have those for its own stores.
+
+mod cases;
+mod room;
+
+use std::fmt;
+
+use self::room::Fault;
+pub(crate) use self::room::Room;
+use crate::error::SessionError;
+use crate::store::{AnyStore, SessionStore};
+
+/// The exam, and who takes it.
+pub struct Exam<F> {
+    name: String,
+    factory: F,
+}
+
+impl<F> fmt::Debug for Exam<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exam").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<F> Exam<F> {
+    /// An exam of the stores that `factory` gives, one for each case. The name goes into the names of all
+    /// apps; it is at most 100 bytes long.
+    pub fn new(name: impl Into<String>, factory: F) -> Self {
+        Exam { name: name.into(), factory }
+    }
+
+    /// Runs every case.
+    pub async fn run<S: SessionStore>(self) -> Report
+    where
+        F: AsyncFn() -> Result<S, SessionError>,
+    {
+        let mut report = Report::default();
+        for case in cases::all() {
+            let result = match (self.factory)().await {
+                Ok(store) => {
+                    let app = format!("{}-{}", self.name, case.name);
+                    (case.run)(Room::new(AnyStore::new(store), app)).await
+                }
+                Err(error) => Err(Fault::from(error)),
+            };
+            match result {
+                Ok(()) => report.passed.push(case.name),
+                Err(fault) => report.failed.push((case.name, fault.to_string())),
+            }
+        }
+        report
+    }
+}
+
+/// How an exam went.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The cases that passed.
+    pub passed: Vec<&'static str>,
+    /// The cases that failed, each with what was found.
+    pub failed: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    /// Whether all cases passed.
+    ///
+    /// # Errors
+    /// The report itself if one failed, so that a test can `unwrap`.
+    pub fn passed(self) -> Result<Vec<&'static str>, Report> {
+        if self.failed.is_empty() { Ok(self.passed) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} of {} cases passed", self.passed.len(), self.passed.len() + self.failed.len())?;
+        self.failed.iter().try_for_each(|(name, fault)| writeln!(f, "{name}: {fault}"))
+    }
+}
+
+impl std::error::Error for Report {}

@@ -1,0 +1,227 @@
+//! Where a case of the exam works: a store, an app of its own, and the few calls that all cases make.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use serde_json::{Value, json};
+use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError};
+
+use crate::error::SessionError;
+use crate::event::Event;
+use crate::ids::{Author, EventId, InvocationId, SessionKey};
+use crate::schema::SessionSchema;
+use crate::session::Session;
+use crate::store::{
+    AnyStore, AppendEvent, CreateSession, Expected, GetSession, Receipt, RewindSession, SessionStore,
+};
+use crate::time::Timestamp;
+
+/// What a case found.
+#[derive(Debug)]
+pub(crate) struct Fault(String);
+
+impl Fault {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Fault(text.into())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<E: std::error::Error> From<E> for Fault {
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        Fault(text)
+    }
+}
+
+pub(crate) type Checked = Result<(), Fault>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = Checked> + Send>>;
+
+/// One case: its name, and what it does.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(Room) -> Running,
+}
+
+/// Lists cases by the names of their functions.
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        pub(super) const CASES: &[Case] =
+            &[$(Case { name: stringify!($name), run: |room| Box::pin($name(room)) }),*];
+    };
+}
+
+/// Fails the case unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(Fault::new(format!($($text)+)));
+        }
+    };
+}
+
+/// Fails the case unless both are equal.
+macro_rules! ensure_eq {
+    ($left:expr, $right:expr) => {{
+        let (left, right) = (&$left, &$right);
+        if *left != *right {
+            return Err(Fault::new(format!(
+                "{} is {left:?}, expected {right:?} (line {} of {})",
+                stringify!($left),
+                line!(),
+                file!(),
+            )));
+        }
+    }};
+}
+
+/// Fails the case unless the result is this error.
+macro_rules! ensure_error {
+    ($result:expr, $pattern:pat) => {
+        match $result {
+            Err($pattern) => {}
+            other => {
+                return Err(Fault::new(format!(
+                    "{} is {other:?}, expected {} (line {})",
+                    stringify!($result),
+                    stringify!($pattern),
+                    line!(),
+                )));
+            }
+        }
+    };
+}
+
+pub(crate) use {cases, ensure, ensure_eq, ensure_error};
+
+/// The place of one case.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    pub(crate) store: AnyStore,
+    pub(crate) app: String,
+}
+
+impl Room {
+    pub(crate) fn new(store: AnyStore, app: String) -> Self {
+        Room { store, app }
+    }
+
+    /// A session of alice, which need not be there.
+    pub(crate) fn key(&self, id: &str) -> Result<SessionKey, SessionError> {
+        SessionKey::new(self.app.as_str(), "alice", id)
+    }
+
+    /// Makes a session of alice.
+    pub(crate) async fn create(
+        &self,
+        schema: &SessionSchema,
+        id: &str,
+        values: Value,
+    ) -> Result<Session, SessionError> {
+        self.store.create(CreateSession::with_key(self.key(id)?, schema, at(0)).values(values)?).await
+    }
+
+    pub(crate) async fn get(&self, key: &SessionKey) -> Result<Session, SessionError> {
+        self.store.get(GetSession::new(key.clone())).await
+    }
+
+    /// Commits an event of these writes, each by its key's own handler.
+    pub(crate) async fn write(
+        &self,
+        key: &SessionKey,
+        expected: impl Into<Expected>,
+        id: &str,
+        schema: &SessionSchema,
+        writes: &[(&str, Value)],
+    ) -> Result<Receipt, SessionError> {
+        let event = event(id)?.with_delta(delta(schema, writes)?);
+        self.append(key, expected, event, schema).await
+    }
+
+    pub(crate) async fn append(
+        &self,
+        key: &SessionKey,
+        expected: impl Into<Expected>,
+        event: Event,
+        schema: &SessionSchema,
+    ) -> Result<Receipt, SessionError> {
+        self.store.append(AppendEvent::new(key.clone(), expected, event, schema)).await
+    }
+
+    pub(crate) async fn rewind(&self, key: &SessionKey, id: &str, to: u64) -> Result<Receipt, SessionError> {
+        let request = RewindSession {
+            key: key.clone(),
+            expected: Expected::Any,
+            to,
+            event: EventId::new(id)?,
+            invocation: InvocationId::new("rewind")?,
+            author: Author::new("user")?,
+            at: at(1),
+        };
+        self.store.rewind(request).await
+    }
+}
+
+/// Seconds after a day that all cases begin with.
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_micros(1_700_000_000_000_000 + seconds * 1_000_000)
+}
+
+pub(crate) fn event(id: &str) -> Result<Event, SessionError> {
+    Ok(Event::new(EventId::new(id)?, InvocationId::new("i1")?, Author::new("agent")?, at(1)))
+}
+
+pub(crate) fn delta(schema: &SessionSchema, writes: &[(&str, Value)]) -> Result<Delta, SessionError> {
+    let writes = writes.iter().map(|(key, value)| schema.schema().write(*key, value.clone()));
+    writes.collect::<Result<_, _>>().map_err(SessionError::state("the writes of a case"))
+}
+
+/// Keys of every scope, and one of every handler.
+pub(crate) fn schema() -> Result<SessionSchema, StateError> {
+    let any =
+        |builder: stepfold_state_core::state::SchemaBuilder, key: &str, kind: &str, handler: Handler| {
+            builder.key_schema(key, json!({ "type": kind })).handler(handler)
+        };
+    let mut builder = Schema::builder().open();
+    for prefix in ["", "user:", "app:"] {
+        for (key, kind, handler) in [
+            ("sum", "integer", Handler::sum()),
+            ("max", "integer", Handler::max()),
+            ("min", "integer", Handler::min()),
+            ("first", "string", Handler::first_wins()),
+            ("map", "object", Handler::merge_maps()),
+            ("list", "array", Handler::merge_lists()),
+            ("union", "array", Handler::union()),
+            ("tasks", "array", Handler::upsert_by("id")),
+            ("recent", "array", Handler::keep_last(3)),
+            ("text", "string", Handler::replace_values()),
+        ] {
+            builder = any(builder, &format!("{prefix}{key}"), kind, handler);
+        }
+    }
+    let reverse = Handler::custom("longest", |current, new| {
+        let length = |value: &Value| value.as_str().map_or(0, str::len);
+        Ok(current.filter(|current| length(current) >= length(&new)).cloned().unwrap_or(new))
+    });
+    builder = builder.key::<String>("longest").handler(reverse).key::<String>("app:longest");
+    builder = builder.key::<i64>("defaulted").handler(Handler::sum()).default(10);
+    Ok(SessionSchema::new(builder.build()?))
+}
+
+/// The values of a state as JSON, without the conversation.
+pub(crate) fn values_of(state: &State) -> Value {
+    let values = state.iter().filter(|(key, _)| *key != "messages");
+    Value::Object(values.map(|(key, value)| (key.to_owned(), value.to_json())).collect())
+}

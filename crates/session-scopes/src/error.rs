@@ -1,0 +1,252 @@
+//! What can go wrong with a session, said with the key, the versions and what to do.
+
+use stepfold_state_core::state::{Faults, HandlerError, StateError};
+use thiserror::Error;
+
+use crate::ids::{EventId, OperationId, SessionKey};
+
+/// Why an operation on a session was refused or failed. Nothing was changed, with one exception: after an
+/// error of the kind [`Transient`](ErrorKind::Transient) an append may or may not have been made. Repeat it
+/// with the same event; it is made once.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// An id has a form that no store accepts.
+    #[error("\"{}\" is not a valid {what} id: {reason}", id.escape_debug())]
+    InvalidId {
+        /// What the id is of: app, user, session, event, ...
+        what: &'static str,
+        /// The id as it was given.
+        id: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// There is no such session.
+    #[error("there is no session {key}")]
+    NotFound {
+        /// The session that was asked for.
+        key: Box<SessionKey>,
+    },
+    /// The id of a new session is in use.
+    #[error("there is a session {key} already")]
+    AlreadyExists {
+        /// The session that was to be made.
+        key: Box<SessionKey>,
+    },
+    /// Another writer was faster.
+    #[error("session {key} is at version {actual}, not {expected}; load it again and decide anew")]
+    Conflict {
+        /// The session that was written.
+        key: Box<SessionKey>,
+        /// The version that the writer had seen.
+        expected: u64,
+        /// The version that the session has.
+        actual: u64,
+    },
+    /// An event id is in use for another event of the session.
+    #[error("session {key} has another event with the id {event}; give each event an id of its own")]
+    EventReused {
+        /// The session that was written.
+        key: Box<SessionKey>,
+        /// The id that was used twice.
+        event: EventId,
+    },
+    /// The operation id of a write to a scope is in use for another write.
+    #[error("{scope} has another write with the operation id {operation}; give each write an id of its own")]
+    OperationReused {
+        /// The scope that was written.
+        scope: String,
+        /// The id that was used twice.
+        operation: OperationId,
+    },
+    /// The session never had the version, or has it no more.
+    #[error("session {key} has no version {version}; it can go back to {oldest} up to {newest}")]
+    NoSuchVersion {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The version that was asked for.
+        version: u64,
+        /// The oldest version that can be had; retention moves it.
+        oldest: u64,
+        /// The current version.
+        newest: u64,
+    },
+    /// A write does not go where it was sent: `write_app` takes keys of `app:` only, for instance.
+    #[error("key \"{key}\" is not of the scope {scope}, which is the only one written here")]
+    WrongScope {
+        /// The key.
+        key: String,
+        /// The scope that can be written.
+        scope: &'static str,
+    },
+    /// A delta, initial values or a schema do not fit.
+    #[error("{what} cannot be applied")]
+    State {
+        /// What was to be applied.
+        what: String,
+        /// Why not.
+        source: StateError,
+    },
+    /// A stored value does not fit the schema that it is opened with.
+    #[error(
+        "key \"{key}\" was stored as {stored} and is opened as {opened}, which it does not fit: {faults}; \
+         register a migration for it"
+    )]
+    SchemaMismatch {
+        /// The key.
+        key: String,
+        /// The type under which it was stored, in words.
+        stored: String,
+        /// The type that the schema declares now, in words.
+        opened: String,
+        /// Each place where the stored value does not fit.
+        faults: Faults,
+    },
+    /// A registered migration could not convert a stored value.
+    #[error("the migration of key \"{key}\" failed")]
+    Migration {
+        /// The key.
+        key: String,
+        /// What the migration says.
+        source: HandlerError,
+    },
+    /// An event is larger than a store takes.
+    #[error("{what} has {bytes} bytes, more than the {limit} that are stored")]
+    TooLarge {
+        /// What is too large.
+        what: String,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A part of an event nests too deeply to be stored and read again.
+    #[error("{what} nests deeper than {} levels", stepfold_state_core::MAX_DEPTH)]
+    TooDeep {
+        /// The part.
+        what: String,
+    },
+    /// A cursor was not made by this store for this list.
+    #[error("the cursor of a page cannot be read; use the one that the page before gave")]
+    InvalidCursor,
+    /// What is stored cannot be read.
+    #[error("the stored {what} cannot be read")]
+    Stored {
+        /// What was being read.
+        what: String,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// What is stored was written by a newer version of this crate.
+    #[error(
+        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+    )]
+    NewerFormat {
+        /// What was being read.
+        what: &'static str,
+        /// The format that was found.
+        found: u64,
+        /// The newest format that is understood.
+        supported: u64,
+    },
+    /// The database has a table of our name that is not ours.
+    #[error(
+        "the database has a table \"{table}\" that stepfold did not make; use another database, schema or \
+         file, or rename the table"
+    )]
+    ForeignTable {
+        /// The table.
+        table: String,
+    },
+    /// The database was busy, unreachable, or lost in between. Repeat the operation.
+    #[error("the store could not {what} now; repeat it with the same ids")]
+    Unavailable {
+        /// What was being done.
+        what: &'static str,
+        /// What the database says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The database failed.
+    #[error("the store could not {what}")]
+    Store {
+        /// What was being done.
+        what: &'static str,
+        /// What the database says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A custom handler or migration panicked. Its transaction was rolled back.
+    #[error("a custom handler or migration panicked")]
+    Panicked,
+}
+
+/// What a caller can do about an error, without looking at its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request can never work as it is.
+    Invalid,
+    /// There is no such session or version.
+    NotFound,
+    /// The id is taken.
+    AlreadyExists,
+    /// Another writer was faster: load again.
+    Conflict,
+    /// The stored data and the schema, or the stored data and this version, do not go together.
+    Incompatible,
+    /// Repeat it, with the same ids.
+    Transient,
+    /// The store is broken; a person has to look.
+    Broken,
+}
+
+impl SessionError {
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            SessionError::InvalidId { .. }
+            | SessionError::EventReused { .. }
+            | SessionError::OperationReused { .. }
+            | SessionError::WrongScope { .. }
+            | SessionError::State { .. }
+            | SessionError::TooLarge { .. }
+            | SessionError::TooDeep { .. }
+            | SessionError::InvalidCursor
+            | SessionError::Panicked => ErrorKind::Invalid,
+            SessionError::NotFound { .. } | SessionError::NoSuchVersion { .. } => ErrorKind::NotFound,
+            SessionError::AlreadyExists { .. } => ErrorKind::AlreadyExists,
+            SessionError::Conflict { .. } => ErrorKind::Conflict,
+            SessionError::SchemaMismatch { .. }
+            | SessionError::Migration { .. }
+            | SessionError::NewerFormat { .. }
+            | SessionError::ForeignTable { .. } => ErrorKind::Incompatible,
+            SessionError::Unavailable { .. } => ErrorKind::Transient,
+            SessionError::Stored { .. } | SessionError::Store { .. } => ErrorKind::Broken,
+        }
+    }
+
+    pub(crate) fn not_found(key: &SessionKey) -> Self {
+        SessionError::NotFound { key: Box::new(key.clone()) }
+    }
+
+    pub(crate) fn already_exists(key: &SessionKey) -> Self {
+        SessionError::AlreadyExists { key: Box::new(key.clone()) }
+    }
+
+    pub(crate) fn conflict(key: &SessionKey, expected: u64, actual: u64) -> Self {
+        SessionError::Conflict { key: Box::new(key.clone()), expected, actual }
+    }
+
+    pub(crate) fn event_reused(key: &SessionKey, event: &EventId) -> Self {
+        SessionError::EventReused { key: Box::new(key.clone()), event: event.clone() }
+    }
+
+    pub(crate) fn no_such_version(key: &SessionKey, version: u64, oldest: u64, newest: u64) -> Self {
+        SessionError::NoSuchVersion { key: Box::new(key.clone()), version, oldest, newest }
+    }
+
+    /// For what was to be applied to a session.
+    pub(crate) fn state(what: impl Into<String>) -> impl FnOnce(StateError) -> Self {
+        let what = what.into();
+        move |source| SessionError::State { what, source }
+    }
+}

@@ -1,0 +1,222 @@
+//! An event and its parts. Whoever makes one brings the id and the time: nothing here reads a clock.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stepfold_state_core::MAX_DEPTH;
+use stepfold_state_core::chat::Message;
+use stepfold_state_core::state::Delta;
+
+use crate::error::SessionError;
+use crate::ids::{Author, EventId, InvocationId};
+use crate::time::Timestamp;
+
+/// What an event is about, in one word. Stores keep it and look at none.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::EventKind;
+///
+/// assert_eq!(EventKind::STARTED.as_str(), "started");
+/// assert_eq!(EventKind::new("approval").as_str(), "approval");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventKind(Cow<'static, str>);
+
+impl EventKind {
+    /// Something was said: a user's message, a reply, the outcomes of calls. The default.
+    pub const MESSAGE: EventKind = EventKind(Cow::Borrowed("message"));
+    /// Calls are about to start that may run only once.
+    pub const STARTED: EventKind = EventKind(Cow::Borrowed("started"));
+    /// The session went back to an earlier version.
+    pub const REWIND: EventKind = EventKind(Cow::Borrowed("rewind"));
+
+    /// A kind of your own.
+    pub fn new(name: impl Into<String>) -> Self {
+        EventKind(Cow::Owned(name.into()))
+    }
+
+    /// The word.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for EventKind {
+    fn default() -> Self {
+        EventKind::MESSAGE
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What an event does beside saying something.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Actions {
+    /// The writes, in order. Those to `temp:` are seen by nobody and never stored.
+    pub delta: Delta,
+    /// The ids of calls that are about to start and may run only once.
+    pub started: Vec<String>,
+    /// The version that the session went back to; set by a rewind and by nothing else.
+    pub(crate) rewound_to: Option<u64>,
+}
+
+impl Actions {
+    /// The version that the session went back to, if the event is a rewind.
+    pub fn rewound_to(&self) -> Option<u64> {
+        self.rewound_to
+    }
+}
+
+/// A record that a runner keeps with an event and a store never looks into.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What it is: the name of its format.
+    pub format: String,
+    /// The version of the format.
+    pub version: u64,
+    /// The record itself.
+    pub data: Value,
+}
+
+/// What is committed at once: messages, the writes that go with them, and what a runner records.
+///
+/// The id belongs to the content: an append that is repeated with the same event returns the first
+/// receipt, and the same id with other content is an error.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Timestamp};
+/// use stepfold_state_core::chat::Message;
+/// use stepfold_state_core::state::Schema;
+///
+/// let schema = Schema::builder().key::<u64>("user:visits").build()?;
+/// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, Timestamp::from_micros(0))
+///     .with_message(Message::user("hello"))
+///     .with_delta([schema.write("user:visits", 1)?].into_iter().collect());
+/// assert_eq!(event.messages.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Unique within the session.
+    pub id: EventId,
+    /// The invocation that the event is part of.
+    pub invocation: InvocationId,
+    /// Who wrote it.
+    pub author: Author,
+    /// When, by the clock of who wrote it. It orders nothing.
+    pub at: Timestamp,
+    /// What it is about.
+    pub kind: EventKind,
+    /// What was said. Several messages are one commit, as the outcomes of a step's last calls are.
+    pub messages: Vec<Arc<Message>>,
+    /// What else it does.
+    pub actions: Actions,
+    /// What a runner keeps with it.
+    pub record: Option<Record>,
+    /// Whatever the application wants to keep with it.
+    pub metadata: Map<String, Value>,
+}
+
+impl Event {
+    /// An event that says and does nothing yet.
+    pub fn new(id: EventId, invocation: InvocationId, author: Author, at: Timestamp) -> Self {
+        Event {
+            id,
+            invocation,
+            author,
+            at,
+            kind: EventKind::MESSAGE,
+            messages: Vec::new(),
+            actions: Actions::default(),
+            record: None,
+            metadata: Map::new(),
+        }
+    }
+
+    /// This event, of another kind.
+    #[must_use]
+    pub fn with_kind(mut self, kind: EventKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// This event with one more message.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<Arc<Message>>) -> Self {
+        self.messages.push(message.into());
+        self
+    }
+
+    /// This event with more writes behind those it has.
+    #[must_use]
+    pub fn with_delta(mut self, delta: Delta) -> Self {
+        self.actions.delta.extend(delta);
+        self
+    }
+
+    /// This event as the marker of calls that are about to start.
+    #[must_use]
+    pub fn with_started<S: Into<String>>(mut self, calls: impl IntoIterator<Item = S>) -> Self {
+        self.actions.started.extend(calls.into_iter().map(Into::into));
+        self
+    }
+
+    /// This event with a runner's record.
+    #[must_use]
+    pub fn with_record(mut self, record: Record) -> Self {
+        self.record = Some(record);
+        self
+    }
+
+    /// This event with one more entry of metadata.
+    #[must_use]
+    pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.metadata.insert(name.into(), value.into());
+        self
+    }
+
+    /// Checks that what is not checked elsewhere can be read again.
+    pub(crate) fn check(&self) -> Result<(), SessionError> {
+        let too_deep =
+            |what: &str| Err(SessionError::TooDeep { what: format!("{what} of event {}", self.id) });
+        if self.record.as_ref().is_some_and(|record| exceeds(&record.data, MAX_DEPTH)) {
+            return too_deep("the record");
+        }
+        if self.metadata.values().any(|value| exceeds(value, MAX_DEPTH)) {
+            return too_deep("the metadata");
+        }
+        if self.actions.delta.iter().filter_map(|write| write.value()).any(|value| exceeds(value, MAX_DEPTH))
+        {
+            return too_deep("the delta");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value nests more than `limit` levels. Visits at most that many.
+fn exceeds(value: &Value, limit: usize) -> bool {
+    match value {
+        Value::Array(items) => limit == 0 || items.iter().any(|item| exceeds(item, limit - 1)),
+        Value::Object(fields) => limit == 0 || fields.values().any(|field| exceeds(field, limit - 1)),
+        _ => false,
+    }
+}
+
+/// An event with the version that committing it gave the session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommittedEvent {
+    /// The version, from 1. Events are ordered by it.
+    pub version: u64,
+    /// The event.
+    pub event: Arc<Event>,
+}

@@ -1,0 +1,207 @@
+//! Who and what: ids with a checked form, and the key that addresses a session.
+//!
+//! An id is opaque. It is bound as a parameter, compared byte by byte, and never part of a path or of a
+//! statement, so `../x` and `'; DROP TABLE` are names like any other.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::SessionError;
+
+/// The longest id, in bytes.
+pub const MAX_ID_BYTES: usize = 256;
+
+fn fault_of(id: &str) -> Option<&'static str> {
+    if id.is_empty() {
+        Some("it is empty")
+    } else if id.len() > MAX_ID_BYTES {
+        Some("it is longer than 256 bytes")
+    } else if id.trim() != id {
+        Some("it begins or ends with white space")
+    } else if id.chars().any(|character| character.is_control() || is_invisible(character)) {
+        Some("it has characters that do not print")
+    } else {
+        None
+    }
+}
+
+/// Characters that print nothing and so make two ids look the same.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident, $what:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// Not empty, printable, no white space at its ends, at most 256 bytes. Cloning is cheap.
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks the form of an id.
+            ///
+            /// # Errors
+            /// [`SessionError::InvalidId`] with the reason.
+            pub fn new(id: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+                let id = id.into();
+                match fault_of(&id) {
+                    None => Ok($name(id)),
+                    Some(reason) => Err(SessionError::InvalidId { what: $what, id: id.to_string(), reason }),
+                }
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = SessionError;
+
+            fn from_str(id: &str) -> Result<Self, SessionError> {
+                $name::new(id)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = SessionError;
+
+            fn try_from(id: &str) -> Result<Self, SessionError> {
+                $name::new(id)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = SessionError;
+
+            fn try_from(id: String) -> Result<Self, SessionError> {
+                $name::new(id)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let id = String::deserialize(deserializer)?;
+                $name::new(id).map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// The application that a session belongs to.
+    AppId, "app";
+    /// The user that a session belongs to.
+    UserId, "user";
+    /// A session, unique within its app and user.
+    SessionId, "session";
+    /// An event, unique within its session. It is also what makes a repeated append harmless.
+    EventId, "event";
+    /// One invocation of an agent: the events from a user's message to the reply.
+    InvocationId, "invocation";
+    /// Who wrote an event: the user, or an agent by its name.
+    Author, "author";
+    /// A write to a scope outside of any session, so that a repeated one is made once.
+    OperationId, "operation";
+}
+
+/// The whole address of a session. Every operation takes all of it, so nobody reaches another tenant's
+/// session by knowing an id.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::SessionKey;
+///
+/// let key = SessionKey::new("my_app", "alice", "s1")?;
+/// assert_eq!(key.to_string(), "my_app/alice/s1");
+/// assert!(SessionKey::new("my_app", "", "s1").is_err());
+/// # Ok::<(), stepfold_session_scopes::SessionError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SessionKey {
+    /// The application.
+    pub app: AppId,
+    /// The user.
+    pub user: UserId,
+    /// The session.
+    pub id: SessionId,
+}
+
+impl SessionKey {
+    /// The key of these three, each checked.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`] for the first that is not valid.
+    pub fn new(
+        app: impl Into<Arc<str>>,
+        user: impl Into<Arc<str>>,
+        id: impl Into<Arc<str>>,
+    ) -> Result<Self, SessionError> {
+        Ok(SessionKey { app: AppId::new(app)?, user: UserId::new(user)?, id: SessionId::new(id)? })
+    }
+
+    /// The key of another session of the same user.
+    #[must_use]
+    pub fn with_id(&self, id: SessionId) -> Self {
+        SessionKey { id, ..self.clone() }
+    }
+}
+
+/// For people; the parts may hold slashes, so it does not read back.
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.app, self.user, self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_ids() {
+        for id in ["a", "user@example.org", "../../etc/passwd", "'; DROP TABLE x; --", "日本語", "a b"] {
+            assert_eq!(SessionId::new(id).unwrap().as_str(), id);
+        }
+        let long = "x".repeat(MAX_ID_BYTES + 1);
+        for id in ["", " a", "a\n", "a\0b", "\u{202E}a", &long] {
+            let error = SessionId::new(id).unwrap_err();
+            assert!(error.to_string().contains("is not a valid session id"), "{error}");
+        }
+    }
+
+    #[test]
+    fn reading_checks_the_form() {
+        assert!(serde_json::from_str::<UserId>(r#""alice""#).is_ok());
+        assert!(serde_json::from_str::<UserId>(r#""""#).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+//! What PostgreSQL says, sorted by what a caller can do about it.
+
+use deadpool_postgres::PoolError;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::error::SessionError;
+
+/// Turns an error of PostgreSQL into ours; `what` follows "the store could not".
+pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
+    move |error| match is_passing(&error) {
+        true => SessionError::Unavailable { what, source: Box::new(error) },
+        false => SessionError::Store { what, source: Box::new(error) },
+    }
+}
+
+/// Whether the same may work later.
+fn is_passing(error: &Error) -> bool {
+    let Some(state) = error.code() else {
+        // Not the server's word: the connection was lost, or never made.
+        return true;
+    };
+    let classes = ["08", "40", "53", "57"];
+    classes.contains(&state.code().get(..2).unwrap_or_default()) || *state == SqlState::LOCK_NOT_AVAILABLE
+}
+
+/// Turns an error of the pool into ours.
+pub(super) fn no_connection(error: PoolError) -> SessionError {
+    match error {
+        PoolError::Backend(error) => failed("connect")(error),
+        other => SessionError::Unavailable { what: "connect", source: Box::new(other) },
+    }
+}

@@ -1,0 +1,212 @@
+//! Sessions in PostgreSQL: many workers, one truth.
+//!
+//! An operation takes a connection from a pool and two or three round trips; an event without writes takes
+//! one. Handlers run here, on values that are locked for as long as that takes.
+
+mod error;
+mod plan;
+mod read;
+mod rows;
+mod statements;
+mod tables;
+mod transaction;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+};
+use tokio_postgres::{Config, NoTls};
+
+use self::error::{failed, no_connection};
+use self::rows::Schemas;
+use crate::apply::initial;
+use crate::error::SessionError;
+use crate::rows::{check_size, delta_body};
+use crate::session::{Session, Values};
+use crate::store::{
+    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
+    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+};
+
+/// A connection that was idle for longer than this is asked whether it is alive before it is used.
+const TRUSTED_FOR: Duration = Duration::from_secs(5);
+
+/// How a PostgreSQL database is reached.
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until a store is opened with them"]
+pub struct PostgresOptions {
+    url: String,
+    connections: usize,
+    timeout: Duration,
+}
+
+impl PostgresOptions {
+    /// The database at `url`: `postgres://user:password@host:port/database`, or the key-value form.
+    /// Tables are made in the first schema of the search path.
+    pub fn new(url: impl Into<String>) -> Self {
+        PostgresOptions { url: url.into(), connections: 16, timeout: Duration::from_secs(30) }
+    }
+
+    /// How many connections there are at most; 16 unless said otherwise, at least one.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections.max(1);
+        self
+    }
+
+    /// How long to wait for a connection; 30 seconds unless said otherwise. Then the error is one of the
+    /// kind `Transient`.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Connects, and makes or upgrades the tables. Instances that start together wait for each other.
+    ///
+    /// # Errors
+    /// When the address is not valid or nobody answers; [`SessionError::ForeignTable`];
+    /// [`SessionError::NewerFormat`].
+    pub async fn open(self) -> Result<PostgresStore, SessionError> {
+        let mut config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
+            // Without the address itself, which may hold a password.
+            SessionError::Store { what: "read the address of its database", source: Box::new(error) }
+        })?;
+        config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
+        if config.get_application_name().is_none() {
+            config.application_name("stepfold");
+        }
+        tables::set_up(&config).await?;
+        let pool = self.pool(config)?;
+        Ok(PostgresStore(Arc::new(Inner { pool, schemas: Schemas::default() })))
+    }
+
+    fn pool(&self, config: Config) -> Result<Pool, SessionError> {
+        let manager =
+            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let prepare = Hook::async_fn(|connection: &mut deadpool_postgres::ClientWrapper, _| {
+            Box::pin(async move {
+                for sql in statements::ALL {
+                    connection.prepare_cached(sql.text()).await.map_err(HookError::Backend)?;
+                }
+                Ok(())
+            })
+        });
+        let look_after = Hook::async_fn(|connection: &mut deadpool_postgres::ClientWrapper, metrics| {
+            Box::pin(async move {
+                if metrics.last_used() > TRUSTED_FOR {
+                    connection.simple_query("").await.map_err(HookError::Backend)?;
+                }
+                Ok(())
+            })
+        });
+        let timeouts =
+            Timeouts { wait: Some(self.timeout), create: Some(self.timeout), recycle: Some(self.timeout) };
+        Pool::builder(manager)
+            .max_size(self.connections)
+            .runtime(Runtime::Tokio1)
+            .timeouts(timeouts)
+            .post_create(prepare)
+            .pre_recycle(look_after)
+            .build()
+            .map_err(|error| SessionError::Store { what: "make a pool", source: Box::new(error) })
+    }
+}
+
+/// Sessions in a PostgreSQL database. Cloning is cheap and shares the connections.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> Result<(), stepfold_session_scopes::SessionError> {
+/// use stepfold_session_scopes::PostgresStore;
+///
+/// let store = PostgresStore::open("postgres://worker@localhost/agents").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore(Arc<Inner>);
+
+struct Inner {
+    pool: Pool,
+    schemas: Schemas,
+}
+
+impl PostgresStore {
+    /// Opens a database with the usual options; see [`PostgresOptions::open`].
+    ///
+    /// # Errors
+    /// As [`PostgresOptions::open`].
+    pub async fn open(url: impl Into<String>) -> Result<Self, SessionError> {
+        PostgresOptions::new(url).open().await
+    }
+
+    /// Whether the database answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn check(&self) -> Result<(), SessionError> {
+        self.connection().await?.simple_query("").await.map(drop).map_err(failed("answer"))
+    }
+
+    async fn connection(&self) -> Result<Object, SessionError> {
+        self.0.pool.get().await.map_err(no_connection)
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("connections", &self.0.pool.status()).finish_non_exhaustive()
+    }
+}
+
+impl SessionStore for PostgresStore {
+    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+        let delta = initial(&request.schema, &request.values)?.into_iter().collect();
+        write::create(self.connection().await?, &self.0.schemas, request, &delta).await
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        read::get(self.connection().await?, &self.0.schemas, &request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        read::list(self.connection().await?, &self.0.schemas, &request).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
+        write::delete(self.connection().await?, &request).await
+    }
+
+    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+        let request = request.prepare()?;
+        let body = check_size(request.event.to_stored()?, &request.event.id)?;
+        write::append(self.connection().await?, &self.0.schemas, &request, &body).await
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
+        write::fork(self.connection().await?, &self.0.schemas, request).await
+    }
+
+    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
+        let event = request.to_event();
+        let body = event.to_stored()?;
+        write::rewind(self.connection().await?, &request, &event, &body).await
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        read::read_scope(self.connection().await?, &self.0.schemas, &scope).await
+    }
+
+    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+        request.check()?;
+        let body = delta_body(&request.delta)?;
+        write::write_scope(self.connection().await?, &self.0.schemas, &request, &body).await
+    }
+
+    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
+        write::prune(self.connection().await?, &request).await
+    }
+}

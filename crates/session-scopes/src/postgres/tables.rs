@@ -1,0 +1,78 @@
+//! The tables of a PostgreSQL database, and how any number of instances set them up together.
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Config, NoTls, Transaction};
+
+use super::error::failed;
+use crate::error::SessionError;
+use crate::rows::from_db;
+
+/// The version of the tables that this crate makes.
+const FORMAT: u64 = 1;
+
+/// What takes the tables from one version to the next. A version that was released is never changed.
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
+
+const META: &str = "stepfold_meta";
+
+/// Any number, as long as it is always the same one.
+const LOCK: i64 = 0x7374_6570_666f_6c64;
+
+/// Makes or upgrades the tables, on a connection of its own. One instance does it, the others wait.
+pub(super) async fn set_up(config: &Config) -> Result<(), SessionError> {
+    let failed = failed("set up its tables");
+    let (mut client, connection) = config.connect(NoTls).await.map_err(failed)?;
+    let driver = tokio::spawn(connection);
+    let result = migrate(&mut client).await;
+    drop(client);
+    // Ends with the client; what it says about the end is of no use.
+    let _ = driver.await;
+    result
+}
+
+async fn migrate(client: &mut tokio_postgres::Client) -> Result<(), SessionError> {
+    let failed = failed("set up its tables");
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute("SET LOCAL lock_timeout = '60s'").await.map_err(failed)?;
+    transaction.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
+    let found = format_of(&transaction).await?;
+    if found > FORMAT {
+        return Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT });
+    }
+    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+        transaction.batch_execute(migration).await.map_err(failed)?;
+    }
+    if found < FORMAT {
+        let format = crate::rows::to_db(FORMAT);
+        transaction.execute("UPDATE stepfold_meta SET format = $1", &[&format]).await.map_err(failed)?;
+    }
+    transaction.commit().await.map_err(failed)
+}
+
+/// The version of the tables that are there; 0 if none are.
+async fn format_of(transaction: &Transaction<'_>) -> Result<u64, SessionError> {
+    let failed = failed("look at its tables");
+    let names = transaction
+        .query(
+            "SELECT table_name::text FROM information_schema.tables WHERE table_schema = current_schema() \
+             AND table_name LIKE 'stepfold\\_%' ORDER BY 1",
+            &[],
+        )
+        .await
+        .map_err(failed)?;
+    let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();
+    let Some(first) = names.first() else { return Ok(0) };
+    if !names.iter().any(|name| name == META) {
+        return Err(SessionError::ForeignTable { table: first.clone() });
+    }
+    let foreign = || SessionError::ForeignTable { table: META.to_owned() };
+    let format = transaction
+        .query_opt("SELECT format::bigint FROM stepfold_meta WHERE made_by = 'stepfold-session-scopes'", &[])
+        .await;
+    match format {
+        Ok(Some(row)) => Ok(from_db(row.get(0))),
+        Ok(None) => Err(foreign()),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Err(foreign()),
+        Err(error) => Err(failed(error)),
+    }
+}

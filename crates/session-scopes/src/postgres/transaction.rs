@@ -1,0 +1,111 @@
+//! Statements that travel together.
+//!
+//! The driver sends a statement when its future is first polled and does not wait for the one before it.
+//! So statements that are polled in order, `BEGIN` and `COMMIT` among them, share one round trip. That
+//! needs them to be prepared: preparing is a round trip of its own, which would let later ones overtake.
+//! Hence a [`Sql`] can only come from the list in `statements`, all of which is prepared when a connection
+//! is made.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use deadpool_postgres::Object;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::error::failed;
+use super::statements::Sql;
+use crate::error::SessionError;
+
+/// What a statement is given.
+pub(super) type Given<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A connection in a transaction. If it is dropped before [`end`](Transaction::end), the connection is
+/// closed, and the server rolls back.
+pub(super) struct Transaction {
+    connection: Option<Object>,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(Object::take(connection));
+        }
+    }
+}
+
+impl Transaction {
+    pub(super) fn new(connection: Object) -> Self {
+        Transaction { connection: Some(connection) }
+    }
+
+    /// The connection, to run statements on.
+    pub(super) fn connection(&self) -> Result<&Object, SessionError> {
+        let ended = || SessionError::Store { what: "go on", source: "the transaction has ended".into() };
+        self.connection.as_ref().ok_or_else(ended)
+    }
+
+    /// Gives the connection back, after a `COMMIT` that succeeded.
+    pub(super) fn end(mut self) {
+        self.connection.take();
+    }
+
+    /// Rolls back, and hands on why.
+    pub(super) async fn give_up<T>(mut self, error: SessionError) -> Result<T, SessionError> {
+        if self.connection()?.batch_execute("ROLLBACK").await.is_ok() {
+            self.connection.take();
+        }
+        Err(error)
+    }
+}
+
+/// Begins a transaction that writes: each statement sees what was committed before it.
+pub(super) async fn begin(connection: &Object) -> Result<(), SessionError> {
+    connection.batch_execute("BEGIN").await.map_err(failed("begin"))
+}
+
+/// Begins a transaction that reads: all statements see one moment.
+pub(super) async fn begin_reading(connection: &Object) -> Result<(), SessionError> {
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    connection.batch_execute(begin).await.map_err(failed("begin"))
+}
+
+/// Commits. In an aborted transaction this rolls back and is no error: look at the statements before.
+pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
+    connection.batch_execute("COMMIT").await.map_err(failed("commit"))
+}
+
+/// Runs a statement for its rows.
+pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
+    let failed = failed("read or write");
+    let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
+    connection.query(&statement, given).await.map_err(failed)
+}
+
+/// Runs a statement for the number of rows that it changed.
+pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> Result<u64, SessionError> {
+    let failed = failed("write");
+    let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
+    connection.execute(&statement, given).await.map_err(failed)
+}
+
+/// A statement that is on its way.
+pub(super) type Sent<'a> = Pin<Box<dyn Future<Output = Result<u64, SessionError>> + Send + 'a>>;
+
+/// Runs statements in this order, in one round trip. The first error is the result, once all have ended.
+pub(super) async fn in_order(mut statements: Vec<Sent<'_>>) -> Result<Vec<u64>, SessionError> {
+    let mut results: Vec<Option<Result<u64, SessionError>>> = statements.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (statement, result) in statements.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ready) = statement.as_mut().poll(context)
+            {
+                *result = Some(ready);
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}

@@ -1,0 +1,76 @@
+-- Version 1 of the tables of stepfold-session-scopes. Never changed once released: a new version is a new file.
+
+CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format BIGINT NOT NULL);
+INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0);
+
+-- The JSON of schemas. Texts are too long for an index, so two writers may store the same one twice; that does no harm.
+CREATE TABLE stepfold_schemas (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text TEXT NOT NULL);
+
+CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
+
+-- A number is never used again: forks refer to sessions that were deleted.
+CREATE TABLE stepfold_sessions (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, id TEXT COLLATE "C" NOT NULL,
+    version BIGINT NOT NULL, oldest BIGINT NOT NULL,
+    created BIGINT NOT NULL, updated BIGINT NOT NULL,
+    parent_id TEXT COLLATE "C", parent_version BIGINT,
+    UNIQUE (app, owner, id)
+);
+CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
+
+-- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.
+CREATE TABLE stepfold_lineage (
+    number BIGINT NOT NULL, stream BIGINT NOT NULL, after BIGINT NOT NULL, upto BIGINT NOT NULL,
+    PRIMARY KEY (number, stream)
+);
+CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
+
+CREATE TABLE stepfold_events (
+    stream BIGINT NOT NULL, version BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, at BIGINT NOT NULL, body TEXT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_events_by_version ON stepfold_events (stream, version);
+CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (stream, id);
+
+CREATE TABLE stepfold_rewinds (
+    stream BIGINT NOT NULL, version BIGINT NOT NULL, target BIGINT NOT NULL,
+    PRIMARY KEY (stream, version)
+);
+
+-- The values of sessions as they are, and as they were until a version.
+CREATE TABLE stepfold_cells (
+    stream BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
+    value TEXT, generation BIGINT, start BIGINT, length BIGINT
+);
+CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
+CREATE TABLE stepfold_past (
+    stream BIGINT NOT NULL, until BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL,
+    schema BIGINT NOT NULL, value TEXT, generation BIGINT, start BIGINT, length BIGINT
+);
+CREATE UNIQUE INDEX stepfold_past_by_until ON stepfold_past (stream, until, key);
+
+-- Items of lists, several a row as they were written.
+CREATE TABLE stepfold_items (
+    stream BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, generation BIGINT NOT NULL, version BIGINT NOT NULL,
+    place BIGINT NOT NULL, items TEXT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
+
+-- What outlives sessions. An app's own scope has the empty user.
+CREATE TABLE stepfold_scopes (
+    scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, UNIQUE (app, owner)
+);
+CREATE TABLE stepfold_shared (
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, schema BIGINT NOT NULL,
+    value TEXT, start BIGINT, length BIGINT
+);
+CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE TABLE stepfold_shared_items (
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_shared_items_by_place ON stepfold_shared_items (scope, key, place);
+CREATE TABLE stepfold_operations (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, scope BIGINT NOT NULL, operation TEXT COLLATE "C" NOT NULL, body TEXT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, operation);
+CREATE INDEX stepfold_operations_by_number ON stepfold_operations (scope, number);

@@ -1,0 +1,515 @@
+//! The operations that change something. A session's row is locked first, then its app's scope, then its
+//! user's: always in this order, so that nobody waits for somebody who waits for him.
+
+use deadpool_postgres::Object;
+use stepfold_state_core::state::{Delta, Write};
+use tokio::try_join;
+use tokio_postgres::Row;
+
+use super::plan::{ANEW, Source, keys, plan};
+use super::read;
+use super::rows::{History, Schemas, SessionRow};
+use super::statements::{
+    ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
+    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_LINEAGE, DELETE_OPERATIONS,
+    DELETE_SESSION, FIND_CELLS, FIND_OPERATION, FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS,
+    KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER,
+    READ_LINEAGE, READ_REWINDS, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
+    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+};
+use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, query};
+use crate::apply::{INITIAL, delta_of, made_id};
+use crate::error::SessionError;
+use crate::event::Event;
+use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
+use crate::rows::{Planner, Segment, from_db, to_db};
+use crate::scope::{ByScope, split};
+use crate::session::{Session, Values};
+use crate::store::{
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
+    GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+};
+use crate::time::Timestamp;
+
+/// Runs `$body` in a transaction; what it gives is committed, and what it refuses is rolled back.
+macro_rules! in_transaction {
+    ($connection:expr, |$inside:ident| $body:expr) => {{
+        let transaction = Transaction::new($connection);
+        let result = {
+            let $inside = transaction.connection()?;
+            let body = async { $body };
+            match try_join!(biased; begin($inside), body) {
+                Ok(((), done)) => commit($inside).await.map(|()| done),
+                Err(error) => Err(error),
+            }
+        };
+        match result {
+            Ok(done) => {
+                transaction.end();
+                Ok(done)
+            }
+            Err(error) => transaction.give_up(error).await,
+        }
+    }};
+}
+
+/// Whose a scope's row is; an app's own has the empty owner.
+fn owner(user: Option<&UserId>) -> &str {
+    user.map_or("", UserId::as_str)
+}
+
+/// Locks a scope and reads the rows of these keys. Nothing, if no key is written.
+async fn lock_scope(
+    connection: &Object,
+    app: &AppId,
+    user: Option<&UserId>,
+    writes: &[&Write],
+) -> Result<Option<(i64, Vec<Row>)>, SessionError> {
+    if writes.is_empty() {
+        return Ok(None);
+    }
+    let (app, owner, keys) = (app.as_str(), owner(user), keys(writes));
+    let (_, scope, rows) = try_join!(biased;
+        async { execute(connection, ADD_SCOPE, &[&app, &owner]).await },
+        async { query(connection, LOCK_SCOPE, &[&app, &owner]).await },
+        async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
+    )?;
+    match scope.first() {
+        Some(row) => Ok(Some((row.get(0), rows))),
+        // It was deleted between the two statements.
+        None => {
+            Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted just now".into() })
+        }
+    }
+}
+
+/// The statements that fold writes into a locked scope.
+async fn plan_scope<'a>(
+    connection: &'a Object,
+    schemas: &Schemas,
+    planner: &Planner<'_>,
+    locked: Option<(i64, Vec<Row>)>,
+    schema: i64,
+    (app, user): (&AppId, Option<&UserId>),
+    writes: &[&Write],
+) -> Result<Vec<Sent<'a>>, SessionError> {
+    let Some((scope, rows)) = locked else { return Ok(Vec::new()) };
+    let planner = Planner { generation: ANEW, ..*planner };
+    let changes = plan(connection, schemas, &planner, &rows, writes, Source::Shared(app, user)).await?;
+    Ok(changes.to_scope(connection, scope, schema))
+}
+
+pub(super) async fn append(
+    connection: Object,
+    schemas: &Schemas,
+    request: &AppendEvent,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    if request.event.actions.delta.is_empty()
+        && let Some(receipt) = append_plain(&connection, request, body).await?
+    {
+        return Ok(receipt);
+    }
+    let schema = schemas.number(&connection, request.schema.text()).await?;
+    in_transaction!(connection, |inside| append_inside(inside, schemas, schema, request, body).await)
+}
+
+/// Commits an event without writes in one round trip; none if something is not as expected.
+async fn append_plain(
+    connection: &Object,
+    request: &AppendEvent,
+    body: &str,
+) -> Result<Option<Receipt>, SessionError> {
+    let AppendEvent { key, expected, event, .. } = request;
+    let expected = match expected {
+        Expected::Version(version) => Some(to_db(*version)),
+        Expected::Any => None,
+    };
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let given: Given<'_> = &[&app, &user, &id, &expected, &event.id.as_str(), &event.at.as_micros(), &body];
+    match query(connection, APPEND_PLAIN, given).await {
+        Ok(rows) => {
+            Ok(rows.first().map(|row| Receipt { event: event.id.clone(), version: from_db(row.get(0)) }))
+        }
+        // The same event was committed while we waited for the row.
+        Err(error) if is_unique_violation(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_unique_violation(error: &SessionError) -> bool {
+    let SessionError::Store { source, .. } = error else { return false };
+    let code = source.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code);
+    code == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION)
+}
+
+async fn append_inside(
+    connection: &Object,
+    schemas: &Schemas,
+    schema: i64,
+    request: &AppendEvent,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    let AppendEvent { key, expected, event, schema: opened } = request;
+    let what = delta_of(&event.id);
+    let split = split(&event.actions.delta).map_err(SessionError::state(what.as_str()))?;
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let session_keys = keys(&split.session);
+    let (row, repeated, cells, app_rows, user_rows) = try_join!(biased;
+        async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
+        async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body]).await },
+        async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
+        lock_scope(connection, &key.app, None, &split.app),
+        lock_scope(connection, &key.app, Some(&key.user), &split.user),
+    )?;
+    let row = SessionRow::of(&row, key)?;
+    if let Some(receipt) = first_receipt(&repeated, key, &event.id)? {
+        return Ok(receipt);
+    }
+    expected.check(key, row.version)?;
+    let version = row.version + 1;
+    let planner = Planner { schema: opened, what: &what, generation: version };
+    let source = Source::Session(key, row.version);
+    let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
+    let mut sent = changes.to_session(connection, row.number, version, schema);
+    let scope = (&key.app, None);
+    sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
+    let scope = (&key.app, Some(&key.user));
+    sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
+    sent.extend(commit_event(connection, row.number, version, event, body));
+    in_order(sent).await?;
+    Ok(Receipt { event: event.id.clone(), version })
+}
+
+fn first_receipt(rows: &[Row], key: &SessionKey, event: &EventId) -> Result<Option<Receipt>, SessionError> {
+    match rows.first() {
+        None => Ok(None),
+        Some(row) if row.get(1) => Ok(Some(Receipt { event: event.clone(), version: from_db(row.get(0)) })),
+        Some(_) => Err(SessionError::event_reused(key, event)),
+    }
+}
+
+/// The statements that store an event and move the session's version.
+fn commit_event<'a>(
+    connection: &'a Object,
+    number: i64,
+    version: u64,
+    event: &'a Event,
+    body: &'a str,
+) -> [Sent<'a>; 2] {
+    let (version, at) = (to_db(version), event.at.as_micros());
+    [
+        Box::pin(async move {
+            execute(connection, ADD_EVENT, &[&number, &version, &event.id.as_str(), &at, &body]).await
+        }),
+        Box::pin(async move { execute(connection, MOVE_VERSION, &[&number, &version, &at]).await }),
+    ]
+}
+
+pub(super) async fn create(
+    connection: Object,
+    schemas: &Schemas,
+    request: CreateSession,
+    initial: &Delta,
+) -> Result<Session, SessionError> {
+    let schema = schemas.number(&connection, request.schema.text()).await?;
+    in_transaction!(connection, |inside| create_inside(inside, schemas, schema, request, initial).await)
+}
+
+async fn create_inside(
+    connection: &Object,
+    schemas: &Schemas,
+    schema: i64,
+    request: CreateSession,
+    initial: &Delta,
+) -> Result<Session, SessionError> {
+    let CreateSession { app, user, id, at, schema: opened, .. } = request;
+    let split = split(initial).map_err(SessionError::state(INITIAL))?;
+    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None };
+    let (key, number) = new.insert(connection, id).await?;
+    let planner = Planner { schema: &opened, what: INITIAL, generation: 0 };
+    let changes = plan(connection, schemas, &planner, &[], &split.session, Source::Session(&key, 0)).await?;
+    let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
+        execute(connection, ADD_LINEAGE, &[&number, &number, &0_i64, &to_db(Segment::OPEN)]).await
+    })];
+    sent.extend(changes.to_session(connection, number, 0, schema));
+    let ByScope { app: app_writes, user: user_writes, .. } = split;
+    for (owner, writes) in [(None, app_writes), (Some(&key.user), user_writes)] {
+        let locked = lock_scope(connection, &key.app, owner, &writes).await?;
+        let scope = (&key.app, owner);
+        sent.extend(plan_scope(connection, schemas, &planner, locked, schema, scope, &writes).await?);
+    }
+    in_order(sent).await?;
+    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None)).await
+}
+
+/// What a row of a session is made of.
+struct NewSession<'a> {
+    app: &'a AppId,
+    user: &'a UserId,
+    version: u64,
+    oldest: u64,
+    at: Timestamp,
+    parent: Option<(&'a SessionId, u64)>,
+}
+
+impl NewSession<'_> {
+    /// Adds the row, under the id that was asked for or a free one.
+    async fn insert(
+        &self,
+        connection: &Object,
+        id: Option<SessionId>,
+    ) -> Result<(SessionKey, i64), SessionError> {
+        if let Some(id) = id {
+            let key = self.key(id);
+            let number = self.try_insert(connection, &key).await?;
+            return number
+                .map(|number| (key.clone(), number))
+                .ok_or_else(|| SessionError::already_exists(&key));
+        }
+        let next = query(connection, NEXT_NUMBER, &[]).await?;
+        let mut number: i64 = next.first().map_or(1, |row| row.get(0));
+        loop {
+            let key = self.key(made_id(self.at, number)?);
+            if let Some(number) = self.try_insert(connection, &key).await? {
+                return Ok((key, number));
+            }
+            number += 1;
+        }
+    }
+
+    fn key(&self, id: SessionId) -> SessionKey {
+        SessionKey { app: self.app.clone(), user: self.user.clone(), id }
+    }
+
+    async fn try_insert(&self, connection: &Object, key: &SessionKey) -> Result<Option<i64>, SessionError> {
+        let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+        let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
+        let parent = self.parent.map(|(id, _)| id.as_str());
+        let parent_version = self.parent.map(|(_, version)| to_db(version));
+        let given: Given<'_> = &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version];
+        let rows = query(connection, ADD_SESSION, given).await?;
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+}
+
+/// A session's row, locked if it is to be written, and its history.
+async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionRow, History), SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
+    let (row, lineage, rewinds) = try_join!(biased; ask(LOCK_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
+    Ok((SessionRow::of(&row, key)?, History::read(&lineage, &rewinds)))
+}
+
+fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
+    if (row.oldest..=row.version).contains(&version) {
+        return Ok(());
+    }
+    Err(SessionError::no_such_version(key, version, row.oldest, row.version))
+}
+
+/// Makes those wait who change what sessions of one user share of their histories.
+async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    query(connection, LOCK_TENANT, &[&key.app.as_str(), &key.user.as_str()]).await.map(drop)
+}
+
+pub(super) async fn fork(
+    connection: Object,
+    schemas: &Schemas,
+    request: ForkSession,
+) -> Result<Session, SessionError> {
+    in_transaction!(connection, |inside| fork_inside(inside, schemas, request).await)
+}
+
+async fn fork_inside(
+    connection: &Object,
+    schemas: &Schemas,
+    request: ForkSession,
+) -> Result<Session, SessionError> {
+    let ForkSession { from, id, version, at } = request;
+    let ((), (row, history)) =
+        try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
+    let version = version.unwrap_or(row.version);
+    check_version(&from, &row, version)?;
+    let parent = Some((&from.id, version));
+    let new = NewSession { app: &from.app, user: &from.user, version, oldest: row.oldest, at, parent };
+    let (key, number) = new.insert(connection, id).await?;
+    let oldest = history.lineage.last().map(|segment| segment.stream);
+    // The oldest segment has the initial state, even if none of its events.
+    let shared = history.lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
+    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
+    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
+    let mut sent: Vec<Sent<'_>> = Vec::new();
+    for Segment { stream, after, upto } in shared.chain([own]) {
+        sent.push(Box::pin(async move {
+            execute(connection, ADD_LINEAGE, &[&number, &stream, &to_db(after), &to_db(upto)]).await
+        }));
+    }
+    let stream = history.stream_of(version);
+    sent.push(Box::pin(async move {
+        execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
+    }));
+    in_order(sent).await?;
+    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None)).await
+}
+
+pub(super) async fn rewind(
+    connection: Object,
+    request: &RewindSession,
+    event: &Event,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    in_transaction!(connection, |inside| rewind_inside(inside, request, event, body).await)
+}
+
+async fn rewind_inside(
+    connection: &Object,
+    request: &RewindSession,
+    event: &Event,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    let key = &request.key;
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let ((row, history), repeated) = try_join!(biased; with_history(connection, key), async {
+        query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body]).await
+    })?;
+    if let Some(receipt) = first_receipt(&repeated, key, &event.id)? {
+        return Ok(receipt);
+    }
+    request.expected.check(key, row.version)?;
+    check_version(key, &row, request.to)?;
+    let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
+    let (stream, now) = (history.stream_of(request.to), to_db(version));
+    let mut sent: Vec<Sent<'_>> = vec![
+        Box::pin(async move { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await }),
+        Box::pin(async move { execute(connection, DELETE_CELLS_SINCE, &[&number, &to]).await }),
+        // What is still there has not changed since.
+        Box::pin(async move { execute(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await }),
+        Box::pin(async move { execute(connection, ADD_REWIND, &[&number, &now, &to]).await }),
+    ];
+    sent.extend(commit_event(connection, number, version, event, body));
+    in_order(sent).await?;
+    Ok(Receipt { event: event.id.clone(), version })
+}
+
+pub(super) async fn write_scope(
+    connection: Object,
+    schemas: &Schemas,
+    request: &WriteScope,
+    body: &str,
+) -> Result<Values, SessionError> {
+    let schema = schemas.number(&connection, request.schema.text()).await?;
+    in_transaction!(connection, |inside| write_scope_inside(inside, schemas, schema, request, body).await)
+}
+
+async fn write_scope_inside(
+    connection: &Object,
+    schemas: &Schemas,
+    schema: i64,
+    request: &WriteScope,
+    body: &str,
+) -> Result<Values, SessionError> {
+    let (app, user) = request.scope.parts();
+    let writes: Vec<&Write> = request.delta.iter().collect();
+    let locked = lock_scope(connection, app, user, &writes).await?;
+    let mut sent = Vec::new();
+    if let (Some(operation), Some((scope, _))) = (&request.operation, &locked) {
+        let (app, owner, operation_id, scope) = (app.as_str(), owner(user), operation.as_str(), *scope);
+        let found = query(connection, FIND_OPERATION, &[&app, &owner, &operation_id, &body]).await?;
+        match found.first().map(|row| row.get(0)) {
+            Some(true) => return read::scope_values(connection, schemas, &request.scope).await,
+            Some(false) => {
+                let (scope, operation) = (request.scope.to_string(), operation.clone());
+                return Err(SessionError::OperationReused { scope, operation });
+            }
+            None => {
+                let kept = to_db(REMEMBERED_OPERATIONS as u64);
+                execute(connection, ADD_OPERATION, &[&scope, &operation_id, &body]).await?;
+                execute(connection, FORGET_OPERATIONS, &[&scope, &kept]).await?;
+            }
+        }
+    }
+    let what = format!("what is written to {}", request.scope);
+    let planner = Planner { schema: &request.schema, what: &what, generation: ANEW };
+    sent.extend(plan_scope(connection, schemas, &planner, locked, schema, (app, user), &writes).await?);
+    in_order(sent).await?;
+    read::scope_values(connection, schemas, &request.scope).await
+}
+
+pub(super) async fn delete(connection: Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
+    in_transaction!(connection, |inside| delete_inside(inside, request).await)
+}
+
+async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
+    let key = &request.key;
+    let ((), (row, history)) =
+        try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+    let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
+    execute(connection, DELETE_SESSION, &[&row.number]).await?;
+    execute(connection, DELETE_LINEAGE, &[&row.number]).await?;
+    for segment in &history.lineage {
+        sweep(connection, segment.stream).await?;
+    }
+    let user_keys = if request.user_state { delete_user(connection, key).await? } else { Vec::new() };
+    Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
+}
+
+/// Empties the scope of a user. Its row stays: others may wait for it.
+async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String>, SessionError> {
+    let found = query(connection, LOCK_SCOPE, &[&key.app.as_str(), &key.user.as_str()]).await?;
+    let Some(scope) = found.first().map(|row| row.get::<_, i64>(0)) else { return Ok(Vec::new()) };
+    let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
+    for sql in [DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
+        execute(connection, sql, &[&scope]).await?;
+    }
+    Ok(keys)
+}
+
+fn texts(rows: &[Row]) -> Vec<String> {
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Deletes the rows of a stream that no session's history has any more.
+async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
+    let sharers = query(connection, SHARERS, &[&stream]).await?;
+    let Some(row) = sharers.first() else { return Ok(()) };
+    let (upto, oldest): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
+    let (upto, oldest, count) = (upto.unwrap_or(-1), oldest.unwrap_or(i64::MAX), row.get::<_, i64>(2));
+    for sql in [SWEEP_EVENTS, SWEEP_PAST] {
+        execute(connection, sql, &[&stream, &upto, &oldest]).await?;
+    }
+    for sql in [SWEEP_CELLS, SWEEP_ITEMS, SWEEP_REWINDS] {
+        execute(connection, sql, &[&stream, &upto]).await?;
+    }
+    // Lists that were replaced leave items behind, which a fork may still need.
+    if count == 1 {
+        execute(connection, SWEEP_LOST_ITEMS, &[&stream]).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn prune(connection: Object, request: &PruneSession) -> Result<Pruned, SessionError> {
+    in_transaction!(connection, |inside| prune_inside(inside, request).await)
+}
+
+async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pruned, SessionError> {
+    let key = &request.key;
+    let ((), (row, history)) =
+        try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+    let oldest = match request.before {
+        Before::Version(version) if version > row.version => {
+            return Err(SessionError::no_such_version(key, version, row.oldest, row.version));
+        }
+        Before::Version(version) => version.max(row.oldest),
+        Before::Time(time) => {
+            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &time.as_micros()];
+            let first = query(connection, FIRST_SINCE, given).await?;
+            first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
+        }
+    };
+    execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest)]).await?;
+    for segment in &history.lineage {
+        sweep(connection, segment.stream).await?;
+    }
+    Ok(Pruned { events: oldest - row.oldest, oldest })
+}

@@ -1,0 +1,403 @@
+//! Values as rows: what a write changes in a table, decided without a database.
+//!
+//! A value that is no list is one row. A list is a head (where its items are and how many count) and rows
+//! of items that are only ever added: appending writes the new items, and changing an item in the middle
+//! writes that item again, with a higher version. Whoever reads takes the highest version of each place.
+//! So an earlier head still describes an earlier value, which is what rewinding and forking live on.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_state_core::List;
+use stepfold_state_core::state::{Cell, Delta, ValueRef, Write};
+
+use crate::apply::{guarded, is_blind, merge_write};
+use crate::error::SessionError;
+use crate::ids::EventId;
+use crate::schema::SessionSchema;
+use crate::session::Held;
+
+/// Where the items of a list are: their generation, the place of the first, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Distinguishes the lists that a key has had.
+    pub(crate) generation: u64,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+}
+
+/// What the row of a key holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Head {
+    Json(Value),
+    List(Extent),
+}
+
+/// The row of a key, with the schema that it was written under.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) head: Head,
+    pub(crate) schema: Arc<str>,
+}
+
+/// Items that come to stand from a place on.
+pub(crate) type Chunk = (u64, Vec<Value>);
+
+/// What becomes of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    Nothing,
+    Remove,
+    Json(Value),
+    /// A list: its new extent, and the rows to add. Another generation than before begins anew.
+    List(Extent, Vec<Chunk>),
+}
+
+/// What is to be done about a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// The items of the list have to be read first.
+    NeedsItems,
+    Change(Change),
+}
+
+/// The writes of one event (or the like) to one scope.
+pub(crate) struct Planner<'a> {
+    pub(crate) schema: &'a SessionSchema,
+    /// What an error calls the writes.
+    pub(crate) what: &'a str,
+    /// The generation of lists that begin now.
+    pub(crate) generation: u64,
+}
+
+impl Planner<'_> {
+    /// Folds writes to one key into what its row holds. `items` are those of the list, once they were read.
+    pub(crate) fn plan(
+        &self,
+        found: Option<&Found>,
+        items: Option<List<Arc<Value>>>,
+        writes: &[&Write],
+    ) -> Result<Plan, SessionError> {
+        let begins_blind = writes.first().is_some_and(|write| is_blind(write));
+        let (before, extent) = match (found, items) {
+            (None, _) => (None, None),
+            (Some(Found { head: Head::Json(value), schema }), _) => {
+                (Some(Held { cell: Cell::from(value.clone()), schema: Arc::clone(schema) }), None)
+            }
+            (Some(Found { head: Head::List(extent), schema }), Some(items)) => {
+                (Some(Held { cell: Cell::list(items), schema: Arc::clone(schema) }), Some(*extent))
+            }
+            // Whatever the items are, they are not needed: any list does.
+            (Some(Found { schema, .. }), None) if begins_blind => {
+                (Some(Held { cell: Cell::list(List::new()), schema: Arc::clone(schema) }), None)
+            }
+            (Some(Found { head: Head::List(extent), schema }), None) => {
+                return match self.grown(*extent, schema, writes)? {
+                    Some(change) => Ok(Plan::Change(change)),
+                    None => Ok(Plan::NeedsItems),
+                };
+            }
+        };
+        let after = self.folded(before.clone(), writes)?;
+        Ok(Plan::Change(self.change(before.as_ref(), extent, after.as_ref())))
+    }
+
+    /// The change, if all writes only append.
+    fn grown(&self, extent: Extent, stored: &str, writes: &[&Write]) -> Result<Option<Change>, SessionError> {
+        let Some(first) = writes.first() else { return Ok(Some(Change::Nothing)) };
+        if !self.schema.has_type_of(first.key(), stored) {
+            return Ok(None);
+        }
+        let mut after = extent;
+        let mut added = Vec::new();
+        for write in writes {
+            let length = usize::try_from(after.length).unwrap_or(usize::MAX);
+            let growth = guarded(|| {
+                self.schema.schema().growth(write, length).map_err(SessionError::state(self.what))
+            })?;
+            let Some(growth) = growth else { return Ok(None) };
+            let grown = after.length + growth.items.len() as u64;
+            after.length = grown.min(growth.keep as u64);
+            after.start += grown - after.length;
+            added.extend(growth.items);
+        }
+        if after == extent && added.is_empty() {
+            return Ok(Some(Change::Nothing));
+        }
+        let place = extent.start + extent.length;
+        Ok(Some(Change::List(after, chunks(place, added))))
+    }
+
+    fn folded(&self, mut held: Option<Held>, writes: &[&Write]) -> Result<Option<Cell>, SessionError> {
+        for write in writes {
+            let merged = merge_write(self.schema, held.as_ref(), write, self.what)?;
+            held = merged.map(|cell| Held { cell, schema: Arc::clone(self.schema.text()) });
+        }
+        Ok(held.map(|held| held.cell))
+    }
+
+    fn change(&self, before: Option<&Held>, extent: Option<Extent>, after: Option<&Cell>) -> Change {
+        let before = before.map(|held| held.cell.view());
+        match (before, after.map(Cell::view)) {
+            (None, None) => Change::Nothing,
+            (Some(_), None) => Change::Remove,
+            (Some(ValueRef::Json(before)), Some(ValueRef::Json(after))) if std::ptr::eq(before, after) => {
+                Change::Nothing
+            }
+            (before, Some(ValueRef::List(after))) => match (before, extent) {
+                (Some(ValueRef::List(before)), Some(extent)) => self.list_change(before, extent, after),
+                _ => self.new_list(after),
+            },
+            (_, Some(after)) => Change::Json(after.to_json()),
+        }
+    }
+
+    /// Rows for what is new in a list, or a new list when more has changed than has stayed.
+    fn list_change(&self, before: &List<Arc<Value>>, extent: Extent, after: &List<Arc<Value>>) -> Change {
+        if after.ptr_eq(before) {
+            return Change::Nothing;
+        }
+        let changed: Vec<u64> = before
+            .iter()
+            .zip(after)
+            .zip(0..)
+            .filter(|((before, after), _)| !Arc::ptr_eq(before, after))
+            .map(|(_, index)| index)
+            .collect();
+        if after.len() < before.len() || changed.len() * 2 > before.len() {
+            return self.new_list(after);
+        }
+        let item = |index: u64| usize::try_from(index).ok().and_then(|index| after.get(index));
+        let mut rows: Vec<Chunk> = changed
+            .into_iter()
+            .filter_map(|index| Some((extent.start + index, vec![(**item(index)?).clone()])))
+            .collect();
+        let added = after.iter_from(before.len()).map(|item| (**item).clone()).collect();
+        rows.extend(chunks(extent.start + before.len() as u64, added));
+        Change::List(Extent { length: after.len() as u64, ..extent }, rows)
+    }
+
+    fn new_list(&self, items: &List<Arc<Value>>) -> Change {
+        let extent = Extent { generation: self.generation, start: 0, length: items.len() as u64 };
+        Change::List(extent, chunks(0, items.iter().map(|item| (**item).clone()).collect()))
+    }
+}
+
+fn chunks(place: u64, items: Vec<Value>) -> Vec<Chunk> {
+    if items.is_empty() { Vec::new() } else { vec![(place, items)] }
+}
+
+/// The writes of a scope by key, in the order in which the keys first come.
+pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)> {
+    let mut grouped: Vec<(&str, Vec<&Write>)> = Vec::new();
+    let mut places = std::collections::HashMap::new();
+    for write in writes {
+        let place = *places.entry(write.key()).or_insert_with(|| {
+            grouped.push((write.key(), Vec::new()));
+            grouped.len() - 1
+        });
+        grouped[place].1.push(write);
+    }
+    grouped
+}
+
+/// Puts the items of a list together from chunks, of which later ones cover earlier ones.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    extent: Extent,
+    items: Vec<Option<Arc<Value>>>,
+}
+
+impl Assembly {
+    pub(crate) fn new(extent: Extent) -> Self {
+        let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
+        Assembly { extent, items: vec![None; length] }
+    }
+
+    /// Adds a stored chunk.
+    pub(crate) fn add(&mut self, place: u64, text: &str) -> Result<(), SessionError> {
+        let items: Vec<Value> = read_json("items of a list", text)?;
+        for (place, item) in (place..).zip(items) {
+            let index = place.checked_sub(self.extent.start).and_then(|index| usize::try_from(index).ok());
+            if let Some(slot) = index.and_then(|index| self.items.get_mut(index)) {
+                *slot = Some(Arc::new(item));
+            }
+        }
+        Ok(())
+    }
+
+    /// The list.
+    pub(crate) fn finish(self, key: &str) -> Result<List<Arc<Value>>, SessionError> {
+        let items: Option<List<Arc<Value>>> =
+            self.items.into_iter().collect::<Option<Vec<_>>>().map(|items| items.into_iter().collect());
+        items.ok_or_else(|| SessionError::Stored {
+            what: format!("list \"{key}\""),
+            source: serde::de::Error::custom("an item is missing"),
+        })
+    }
+}
+
+/// The largest event that is stored.
+pub(crate) const MAX_EVENT_BYTES: usize = 128 * 1024 * 1024;
+
+/// Refuses what no database would take.
+pub(crate) fn check_size(body: String, event: &EventId) -> Result<String, SessionError> {
+    let (bytes, limit) = (body.len(), MAX_EVENT_BYTES);
+    if bytes > limit {
+        return Err(SessionError::TooLarge { what: format!("event {event}"), bytes, limit });
+    }
+    Ok(body)
+}
+
+/// The stored form of a delta, by which a repeated operation is known.
+pub(crate) fn delta_body(delta: &Delta) -> Result<String, SessionError> {
+    serde_json::to_string(delta).map_err(|source| SessionError::Stored { what: "delta".to_owned(), source })
+}
+
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) -> Result<T, SessionError> {
+    serde_json::from_str(text).map_err(|source| SessionError::Stored { what: what.to_owned(), source })
+}
+
+/// A number as databases keep it. Ours stay far below the limit.
+pub(crate) fn to_db(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number as databases keep it.
+pub(crate) fn from_db(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A part of a session's history: the events behind `after` up to `upto`, kept with the session `stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) stream: i64,
+    pub(crate) after: u64,
+    pub(crate) upto: u64,
+}
+
+impl Segment {
+    /// The end of a history that goes on.
+    pub(crate) const OPEN: u64 = i64::MAX as u64;
+
+    pub(crate) fn contains(&self, version: u64) -> bool {
+        self.after < version && version <= self.upto
+    }
+}
+
+/// Whether a history, given newest segment first, has the row of this stream and version.
+pub(crate) fn in_lineage(lineage: &[Segment], stream: i64, version: u64) -> bool {
+    // A row of version 0 is of the initial state, which the oldest segment holds.
+    let oldest = lineage.last();
+    lineage.iter().any(|segment| segment.stream == stream && segment.contains(version))
+        || version == 0 && oldest.is_some_and(|oldest| oldest.stream == stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+    use stepfold_state_core::state::{Handler, Schema};
+
+    fn schema() -> SessionSchema {
+        let builder = Schema::builder().key_schema("list", json!("array")).open();
+        SessionSchema::new(builder.build().unwrap())
+    }
+
+    /// A key's rows as a table would keep them.
+    #[derive(Default)]
+    struct Table {
+        head: Option<Found>,
+        rows: Vec<(u64, Chunk)>,
+    }
+
+    impl Table {
+        fn items(&self) -> Option<List<Arc<Value>>> {
+            let Some(Found { head: Head::List(extent), .. }) = &self.head else { return None };
+            let mut assembly = Assembly::new(*extent);
+            for (generation, (place, items)) in &self.rows {
+                if *generation == extent.generation {
+                    assembly.add(*place, &Value::Array(items.clone()).to_string()).unwrap();
+                }
+            }
+            Some(assembly.finish("list").unwrap())
+        }
+
+        fn value(&self) -> Option<Value> {
+            match &self.head {
+                Some(Found { head: Head::Json(value), .. }) => Some(value.clone()),
+                _ => self.items().map(|items| Cell::list(items).view().to_json()),
+            }
+        }
+
+        fn apply(&mut self, schema: &SessionSchema, generation: u64, writes: &[&Write]) {
+            let planner = Planner { schema, what: "a test", generation };
+            let plan = match planner.plan(self.head.as_ref(), None, writes).unwrap() {
+                Plan::NeedsItems => planner.plan(self.head.as_ref(), self.items(), writes).unwrap(),
+                plan @ Plan::Change(_) => plan,
+            };
+            let Plan::Change(change) = plan else { panic!("the items were given") };
+            let head = match change {
+                Change::Nothing => return,
+                Change::Remove => None,
+                Change::Json(value) => Some(Head::Json(value)),
+                Change::List(extent, rows) => {
+                    self.rows.extend(rows.into_iter().map(|row| (extent.generation, row)));
+                    Some(Head::List(extent))
+                }
+            };
+            self.head = head.map(|head| Found { head, schema: Arc::clone(schema.text()) });
+        }
+    }
+
+    fn handler() -> impl Strategy<Value = Option<Handler>> {
+        prop_oneof![
+            Just(Some(Handler::merge_lists())),
+            Just(Some(Handler::keep_last(4))),
+            Just(Some(Handler::union())),
+            Just(Some(Handler::upsert_by("id"))),
+            Just(Some(Handler::replace_values())),
+            Just(None),
+        ]
+    }
+
+    proptest! {
+        /// Rows say what a merge in memory says, whatever is written.
+        #[test]
+        fn rows_hold_what_merging_gives(
+            events in proptest::collection::vec(proptest::collection::vec((handler(), proptest::collection::vec(0..9u8, 0..4)), 1..4), 1..12),
+        ) {
+            let schema = schema();
+            let (mut table, mut expected) = (Table::default(), None::<Cell>);
+            for (generation, event) in events.into_iter().enumerate() {
+                let writes: Vec<Write> = event.into_iter().map(|(handler, ids)| {
+                    let items: Vec<Value> = ids.into_iter().map(|id| json!({"id": id})).collect();
+                    match handler {
+                        Some(handler) => schema.schema().write_with("list", items, &handler).unwrap(),
+                        None => schema.schema().removal("list").unwrap(),
+                    }
+                }).collect();
+                for write in &writes {
+                    expected = schema.schema().merge(expected.as_ref(), write).unwrap();
+                }
+                table.apply(&schema, generation as u64, &writes.iter().collect::<Vec<_>>());
+                prop_assert_eq!(table.value(), expected.as_ref().map(|cell| cell.view().to_json()));
+            }
+        }
+    }
+
+    #[test]
+    fn appending_reads_nothing_and_writes_what_is_new() {
+        let schema = schema();
+        let write = schema.schema().write("list", json!([7, 8])).unwrap();
+        let extent = Extent { generation: 3, start: 2, length: 1_000_000 };
+        let found = Found { head: Head::List(extent), schema: Arc::clone(schema.text()) };
+        let planner = Planner { schema: &schema, what: "a test", generation: 9 };
+        let grown = Extent { length: 1_000_002, ..extent };
+        assert_eq!(
+            planner.plan(Some(&found), None, &[&write]).unwrap(),
+            Plan::Change(Change::List(grown, vec![(1_000_002, vec![json!(7), json!(8)])])),
+        );
+    }
+}

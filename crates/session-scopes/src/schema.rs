@@ -1,0 +1,238 @@
+//! The schema that a session is opened with, and what becomes of values that were stored under another.
+//!
+//! A stored value is looked at only when its declared type changed; then it fits, or a migration that was
+//! registered for its key converts it, or it is an error that names the key and both types. A key that is
+//! no longer declared stays in the store, out of sight.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, StateError, ValueType, Write};
+
+use crate::error::SessionError;
+use crate::scope::{Scope, split};
+
+type Convert = dyn Fn(Value) -> Result<Value, HandlerError> + Send + Sync;
+
+/// A [`Schema`] with migrations for values that were stored under an earlier one. Cloning is O(1): make it
+/// once and hand it to every operation.
+///
+/// # Examples
+/// ```
+/// use serde_json::{Value, json};
+/// use stepfold_session_scopes::SessionSchema;
+/// use stepfold_state_core::state::Schema;
+///
+/// // `tag` was a string once.
+/// let schema = Schema::builder().key::<Vec<String>>("tag").build()?;
+/// let schema = SessionSchema::new(schema).migration("tag", |old| Ok(json!([old])));
+/// assert!(schema.schema().key("tag").is_some());
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone)]
+pub struct SessionSchema(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    schema: Schema,
+    text: Arc<str>,
+    migrations: BTreeMap<String, Arc<Convert>>,
+}
+
+impl SessionSchema {
+    /// A schema without migrations.
+    pub fn new(schema: Schema) -> Self {
+        // A schema has string keys and plain values: it always has a JSON form.
+        let text = serde_json::to_string(&schema).unwrap_or_default();
+        SessionSchema(Arc::new(Inner { schema, text: text.into(), migrations: BTreeMap::new() }))
+    }
+
+    /// Converts the value of a key that was stored under another type and does not fit the one declared
+    /// now. `convert` must be pure; it may run more than once.
+    #[must_use]
+    pub fn migration<F>(mut self, key: impl Into<String>, convert: F) -> Self
+    where
+        F: Fn(Value) -> Result<Value, HandlerError> + Send + Sync + 'static,
+    {
+        Arc::make_mut(&mut self.0).migrations.insert(key.into(), Arc::new(convert));
+        self
+    }
+
+    /// The schema itself.
+    pub fn schema(&self) -> &Schema {
+        &self.0.schema
+    }
+
+    /// The JSON of the schema, to be stored with what is written under it.
+    pub fn text(&self) -> &Arc<str> {
+        &self.0.text
+    }
+
+    /// What a value that was written under the schema of `stored` (its JSON) is under this one.
+    ///
+    /// # Errors
+    /// [`SessionError::SchemaMismatch`], or [`SessionError::Migration`].
+    pub fn adopt(&self, key: &str, cell: &Cell, stored: &str) -> Result<Adopted, SessionError> {
+        if *self.0.text == *stored {
+            return Ok(Adopted::Same);
+        }
+        let Some(declared) = self.schema().key(key) else {
+            return Ok(if self.schema().is_open() { Adopted::Same } else { Adopted::Hidden });
+        };
+        let stored_type = stored_type(key, stored);
+        if stored_type.as_ref() == Some(declared.json_schema()) {
+            return Ok(Adopted::Same);
+        }
+        let value = cell.view().to_json();
+        let Err(misfit) = declared.check(&value) else { return Ok(Adopted::Same) };
+        let mismatch = |misfit| mismatch(key, &value, stored_type.as_ref(), misfit);
+        let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
+        let converted = convert(value.clone())
+            .map_err(|source| SessionError::Migration { key: key.to_owned(), source })?;
+        declared.check(&converted).map_err(mismatch)?;
+        Ok(Adopted::Converted(Cell::from(converted)))
+    }
+
+    /// Whether a value that was written under the schema of `stored` fits without a look at it.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn has_type_of(&self, key: &str, stored: &str) -> bool {
+        let declared = || self.schema().key(key).map(|declared| declared.json_schema().clone());
+        *self.0.text == *stored || declared() == stored_type(key, stored)
+    }
+
+    /// The writes that a new session begins with: given values, and the defaults of the session's own keys.
+    ///
+    /// Values of the session's own keys are taken as they are; those of `app:` and `user:` go through
+    /// their handlers, since there may be values already. Those of `temp:` are checked and dropped.
+    ///
+    /// # Errors
+    /// As `State::set`, for the first value that does not fit.
+    pub fn initial_writes(&self, values: &serde_json::Map<String, Value>) -> Result<Vec<Write>, StateError> {
+        let replace = Handler::replace_values();
+        let mut writes = Vec::new();
+        for key in self.schema().keys() {
+            if let (Scope::Session, Some(default)) = (Scope::of(key.name()), key.default())
+                && !values.contains_key(key.name())
+            {
+                writes.push(self.schema().write_with(key.name(), default.clone(), &replace)?);
+            }
+        }
+        for (key, value) in values {
+            let write = match Scope::of(key) {
+                Scope::Session => self.schema().write_with(key.as_str(), value.clone(), &replace)?,
+                Scope::App | Scope::User | Scope::Temp => self.schema().write(key.as_str(), value.clone())?,
+            };
+            writes.push(write);
+        }
+        let delta = writes.iter().cloned().collect();
+        split(&delta)?;
+        writes.retain(|write| Scope::of(write.key()) != Scope::Temp);
+        Ok(writes)
+    }
+}
+
+impl From<Schema> for SessionSchema {
+    fn from(schema: Schema) -> Self {
+        SessionSchema::new(schema)
+    }
+}
+
+impl fmt::Debug for SessionSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionSchema")
+            .field("schema", &self.0.schema)
+            .field("migrations", &self.0.migrations.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// What a stored value is under another schema; see [`SessionSchema::adopt`].
+#[derive(Clone, Debug)]
+pub enum Adopted {
+    /// What it was.
+    Same,
+    /// What a migration made of it.
+    Converted(Cell),
+    /// Nothing: the schema does not know the key. The value stays where it is.
+    Hidden,
+}
+
+/// The type that a stored schema declares for a key.
+fn stored_type(key: &str, stored: &str) -> Option<Value> {
+    let mut schema: Value = serde_json::from_str(stored).ok()?;
+    schema.get_mut("keys")?.get_mut(key)?.get_mut("type").map(Value::take)
+}
+
+fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError) -> SessionError {
+    let (opened, faults) = match misfit {
+        StateError::WrongType { expected, faults, .. } => (expected, faults),
+        other => (other.to_string(), Faults::default()),
+    };
+    let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
+        Some(Ok(stored)) => stored.to_string(),
+        // It was let in by an open schema: there is no type but that of the value.
+        _ => kind_of(value).to_owned(),
+    };
+    SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use serde_json::json;
+
+    fn opened(build: impl FnOnce() -> Schema) -> SessionSchema {
+        SessionSchema::new(build())
+    }
+
+    fn number() -> SessionSchema {
+        opened(|| Schema::builder().key::<i64>("n").build().unwrap())
+    }
+
+    #[test]
+    fn a_mismatch_names_the_key_and_both_types() {
+        let text = opened(|| Schema::builder().key::<String>("n").build().unwrap());
+        let error = text.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        expect![[r#"key "n" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; register a migration for it"#]]
+            .assert_eq(&error.to_string());
+    }
+
+    #[test]
+    fn compatible_changes_load() {
+        let optional = opened(|| Schema::builder().key::<Option<i64>>("n").build().unwrap());
+        assert!(matches!(optional.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Same)));
+        let none = opened(|| Schema::builder().build().unwrap());
+        assert!(matches!(none.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Hidden)));
+    }
+
+    #[test]
+    fn migrations_convert_and_their_results_are_checked() {
+        let text = || opened(|| Schema::builder().key::<String>("n").build().unwrap());
+        let good = text().migration("n", |old| Ok(json!(old.to_string())));
+        let Ok(Adopted::Converted(cell)) = good.adopt("n", &Cell::from(json!(1)), number().text()) else {
+            panic!("the migration was not run");
+        };
+        assert_eq!(cell.view(), json!("1"));
+        let useless = text().migration("n", Ok);
+        let error = useless.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        assert!(matches!(error, SessionError::SchemaMismatch { .. }), "{error}");
+        let failing = text().migration("n", |_| Err("no".into()));
+        let error = failing.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
+        assert!(matches!(error, SessionError::Migration { .. }), "{error}");
+    }
+}

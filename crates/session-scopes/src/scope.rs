@@ -1,0 +1,160 @@
+//! Scopes: whose a key is, told by its prefix. The one function that splits a delta, the one that merges
+//! for reading, and the one place where `temp:` is dropped.
+
+use std::fmt;
+
+use stepfold_state_core::state::{Delta, StateError, Write, check_key};
+
+/// The prefix of keys that all users of an app share.
+pub const KEY_PREFIX_APP: &str = "app:";
+/// The prefix of keys that all sessions of a user share.
+pub const KEY_PREFIX_USER: &str = "user:";
+/// The prefix of keys that live as long as one invocation and are never stored.
+pub const KEY_PREFIX_TEMP: &str = "temp:";
+
+/// Whose a key is.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{KEY_PREFIX_USER, Scope};
+///
+/// let key = format!("{KEY_PREFIX_USER}theme");
+/// assert_eq!(Scope::of(&key), Scope::User);
+/// assert_eq!(Scope::of("topic"), Scope::Session);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// `app:`, shared by all users.
+    App,
+    /// `user:`, shared by all sessions of one user.
+    User,
+    /// No prefix: this session's.
+    Session,
+    /// `temp:`, one invocation's, never stored.
+    Temp,
+}
+
+impl Scope {
+    /// The scope of a key.
+    pub fn of(key: &str) -> Self {
+        [Scope::App, Scope::User, Scope::Temp]
+            .into_iter()
+            .find(|scope| key.starts_with(scope.prefix()))
+            .unwrap_or(Scope::Session)
+    }
+
+    /// The prefix of the scope's keys; empty for the session's.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Scope::App => KEY_PREFIX_APP,
+            Scope::User => KEY_PREFIX_USER,
+            Scope::Session => "",
+            Scope::Temp => KEY_PREFIX_TEMP,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Scope::App => "app",
+            Scope::User => "user",
+            Scope::Session => "session",
+            Scope::Temp => "temp",
+        })
+    }
+}
+
+/// One value for each scope that is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ByScope<T> {
+    /// What is shared by all users.
+    pub app: T,
+    /// What is shared by all sessions of the user.
+    pub user: T,
+    /// What is the session's own.
+    pub session: T,
+}
+
+/// The writes of a delta by the scope that they go to, in order. Those to `temp:` go nowhere.
+///
+/// # Errors
+/// [`StateError::InvalidKey`] for the first key of a form that no scope accepts, those of `temp:` included.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::split;
+/// use stepfold_state_core::state::{Delta, Schema};
+///
+/// let schema = Schema::builder().open().build()?;
+/// let delta: Delta = ["app:n", "user:theme", "topic", "temp:step"]
+///     .into_iter()
+///     .map(|key| schema.write(key, 1))
+///     .collect::<Result<_, _>>()?;
+/// let split = split(&delta)?;
+/// assert_eq!((split.app.len(), split.user.len(), split.session.len()), (1, 1, 1));
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+pub fn split(delta: &Delta) -> Result<ByScope<Vec<&Write>>, StateError> {
+    let mut split = ByScope::<Vec<&Write>>::default();
+    for write in delta {
+        check_key(write.key())?;
+        match Scope::of(write.key()) {
+            Scope::App => split.app.push(write),
+            Scope::User => split.user.push(write),
+            Scope::Session => split.session.push(write),
+            Scope::Temp => {}
+        }
+    }
+    Ok(split)
+}
+
+/// What of a delta is stored: everything but the writes to `temp:`.
+pub(crate) fn drop_temp(delta: Delta) -> Delta {
+    if delta.iter().all(|write| Scope::of(write.key()) != Scope::Temp) {
+        return delta;
+    }
+    delta.into_iter().filter(|write| Scope::of(write.key()) != Scope::Temp).collect()
+}
+
+/// All entries as one view: app, then user, then session, a later one in place of an earlier one.
+///
+/// Keys of different scopes differ by their prefixes, so nothing ever hides anything in a store of ours.
+pub fn merged<K: Ord, V>(
+    scopes: ByScope<impl IntoIterator<Item = (K, V)>>,
+) -> std::collections::BTreeMap<K, V> {
+    scopes.app.into_iter().chain(scopes.user).chain(scopes.session).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepfold_state_core::state::{SCOPE_PREFIXES, Schema};
+
+    #[test]
+    fn prefixes_are_those_of_state_core() {
+        assert_eq!([KEY_PREFIX_APP, KEY_PREFIX_USER, KEY_PREFIX_TEMP], SCOPE_PREFIXES);
+    }
+
+    #[test]
+    fn a_split_checks_every_key_and_keeps_the_order() {
+        let read = |json: &str| serde_json::from_str::<Delta>(json).unwrap();
+        for key in ["", "app:", "usr:x", "a\\u0000b", " a"] {
+            let delta = read(&format!(r#"[{{"key":"{key}","handler":"sum","value":1}}]"#));
+            assert!(split(&delta).is_err(), "{key:?}");
+        }
+        let schema = Schema::builder().open().build().unwrap();
+        let delta: Delta = (0..4).map(|value| schema.write("user:a", value).unwrap()).collect();
+        let values: Vec<_> = split(&delta).unwrap().user.iter().map(|write| write.value().cloned()).collect();
+        assert_eq!(values, (0..4).map(|value| Some(value.into())).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_temp_is_dropped() {
+        let schema = Schema::builder().open().build().unwrap();
+        let delta: Delta =
+            ["temp:a", "b", "temp:c"].map(|key| schema.write(key, 1).unwrap()).into_iter().collect();
+        let kept = drop_temp(delta);
+        assert_eq!(kept.iter().map(Write::key).collect::<Vec<_>>(), ["b"]);
+    }
+}

@@ -1,0 +1,279 @@
+//! A session as it was read: plain data of one version.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::state::{Cell, State, ValueRef};
+
+use crate::error::SessionError;
+use crate::event::CommittedEvent;
+use crate::ids::{SessionId, SessionKey};
+use crate::schema::{Adopted, SessionSchema};
+use crate::scope::{ByScope, Scope, merged};
+use crate::time::Timestamp;
+
+/// A session at one version: what a store gives. State and events are there if they were asked for, and
+/// belong to the same version.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Its address.
+    pub key: SessionKey,
+    /// The number of events that were ever committed to it.
+    pub version: u64,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it was written last; the time of the newest event.
+    pub updated: Timestamp,
+    /// What it was forked from, if it was.
+    pub parent: Option<Parent>,
+    /// The oldest version that it can go back to. Events up to it were deleted by retention.
+    pub oldest: u64,
+    /// The versions that count today: all of them, unless the session was rewound.
+    pub visible: Visible,
+    /// The values of all scopes, if they were asked for.
+    pub values: Option<ByScope<Values>>,
+    /// The events that were asked for, in order; also those that a rewind has hidden.
+    pub events: Vec<CommittedEvent>,
+}
+
+/// Where a fork comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The session, of the same app and user. It may have been deleted since.
+    pub id: SessionId,
+    /// The version that the fork begins with.
+    pub version: u64,
+}
+
+impl Session {
+    /// The state under a schema: app, user and session values as one view, and the conversation.
+    ///
+    /// The conversation is what is said in those visible events that were read; ask the store for all
+    /// events if it is to be whole. Nothing is under `temp:`, which begins empty in each invocation.
+    ///
+    /// # Errors
+    /// [`SessionError::SchemaMismatch`] when a value was stored under another type, does not fit the one
+    /// declared now, and no migration is registered; [`SessionError::Migration`] when one fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{CreateSession, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_state_core::state::{Schema, Template};
+    ///
+    /// let schema: SessionSchema =
+    ///     Schema::builder().key::<String>("user:name").key::<String>("topic").build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"topic": "engines", "user:name": "Ada"}))?;
+    /// let session = MemoryStore::new().create(request).await?;
+    ///
+    /// let state = session.state(&schema)?;
+    /// assert_eq!(Template::parse("{user:name} asks about {topic}").render(&state)?, "Ada asks about engines");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    pub fn state(&self, schema: &SessionSchema) -> Result<State, SessionError> {
+        let values = self.values.clone().unwrap_or_default();
+        let adopted = |values: Values| values.adopted(schema);
+        let scopes = ByScope {
+            app: adopted(values.app)?,
+            user: adopted(values.user)?,
+            session: adopted(values.session)?,
+        };
+        State::from_cells(schema.schema(), merged(scopes), self.transcript())
+            .map_err(SessionError::state(format!("the state of session {}", self.key)))
+    }
+
+    /// What was said in the visible events that were read.
+    pub fn transcript(&self) -> Transcript {
+        let mut transcript = Transcript::new();
+        for committed in self.visible_events() {
+            for message in &committed.event.messages {
+                transcript.push(Arc::clone(message));
+            }
+        }
+        transcript
+    }
+
+    /// The events that count today, of those that were read.
+    pub fn visible_events(&self) -> impl Iterator<Item = &CommittedEvent> {
+        self.events.iter().filter(|committed| self.visible.contains(committed.version))
+    }
+
+    /// A value of any scope, as it is stored; none if the state was not read.
+    pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
+        let values = self.values.as_ref()?;
+        match Scope::of(key) {
+            Scope::App => values.app.get(key),
+            Scope::User => values.user.get(key),
+            Scope::Session => values.session.get(key),
+            Scope::Temp => None,
+        }
+    }
+
+    /// All values of all scopes as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let values = self.values.clone().unwrap_or_default();
+        let entries = |values: Values| {
+            values
+                .0
+                .into_iter()
+                .map(|(key, held)| (key.to_string(), held.cell.view().to_json()))
+                .collect::<Vec<_>>()
+        };
+        let scopes = ByScope {
+            app: entries(values.app),
+            user: entries(values.user),
+            session: entries(values.session),
+        };
+        Value::Object(merged(scopes).into_iter().collect::<Map<_, _>>())
+    }
+}
+
+/// The values of one scope, by key, as they are stored.
+#[derive(Clone, Debug, Default)]
+pub struct Values(BTreeMap<Arc<str>, Held>);
+
+/// A value, and the schema that it was written under (its JSON).
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The value.
+    pub cell: Cell,
+    /// What [`SessionSchema::text`] was when it was written.
+    pub schema: Arc<str>,
+}
+
+impl Values {
+    /// The value of a key, prefix included.
+    pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
+        self.0.get(key).map(|held| held.cell.view())
+    }
+
+    /// The keys that have a value, in their order, each with it.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
+        self.0.iter().map(|(key, held)| (&**key, held.cell.view()))
+    }
+
+    /// The number of keys that have a value.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no key has a value.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The values as they are under another schema.
+    fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
+        let mut cells = Vec::with_capacity(self.0.len());
+        for (key, held) in self.0 {
+            match schema.adopt(&key, &held.cell, &held.schema)? {
+                Adopted::Same if is_known(schema, &key) => cells.push((key, held.cell)),
+                Adopted::Converted(cell) => cells.push((key, cell)),
+                Adopted::Same | Adopted::Hidden => {}
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// Whether the schema lets the key in. A scope holds what other agents wrote to it as well.
+fn is_known(schema: &SessionSchema, key: &str) -> bool {
+    schema.schema().is_open() || schema.schema().key(key).is_some()
+}
+
+impl FromIterator<(Arc<str>, Held)> for Values {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Held)>>(entries: I) -> Self {
+        Values(entries.into_iter().collect())
+    }
+}
+
+/// The versions whose events count, after all rewinds: ranges in order, without overlap.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{Rewound, Visible};
+///
+/// // Five events, then back to version 2 (which is event 6), then two more.
+/// let visible = Visible::at(8, &[Rewound { version: 6, to: 2 }]);
+/// let versions: Vec<u64> = (1..=8).filter(|version| visible.contains(*version)).collect();
+/// assert_eq!(versions, [1, 2, 6, 7, 8]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visible(Vec<RangeInclusive<u64>>);
+
+/// That a session went back: the version of the rewind itself, and the one it went back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewound {
+    /// The version that the rewind made.
+    pub version: u64,
+    /// The version whose state it brought back.
+    pub to: u64,
+}
+
+impl Visible {
+    /// What counts at a version, given all rewinds of the session in the order of their versions.
+    pub fn at(version: u64, rewinds: &[Rewound]) -> Self {
+        let mut ranges = Vec::new();
+        let mut end = version;
+        let mut left = rewinds;
+        // From the end backwards: a rewind counts if it lies in what is still visible.
+        while let Some((last, earlier)) = left.split_last() {
+            left = earlier;
+            if last.version <= end {
+                ranges.push(last.version..=end);
+                end = last.to;
+            }
+        }
+        ranges.push(0..=end);
+        ranges.reverse();
+        Visible(ranges)
+    }
+
+    /// Whether the event of a version counts.
+    pub fn contains(&self, version: u64) -> bool {
+        self.0.iter().any(|range| range.contains(&version))
+    }
+
+    /// Whether every version up to the newest counts.
+    pub fn is_whole(&self) -> bool {
+        self.0.len() == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same, as one would say it: the list of events, cut at each rewind.
+    fn simulated(rewinds: &[Rewound], version: u64) -> Vec<u64> {
+        let mut at: Vec<Vec<u64>> = vec![vec![]];
+        for next in 1..=version {
+            let before = match rewinds.iter().find(|rewound| rewound.version == next) {
+                Some(rewound) => at[usize::try_from(rewound.to).unwrap()].clone(),
+                None => at.last().unwrap().clone(),
+            };
+            at.push(before.into_iter().chain([next]).collect());
+        }
+        at.pop().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn visible_is_what_a_list_that_is_cut_says(targets in proptest::collection::vec(proptest::option::of(0u64..40), 0..40)) {
+            let rewinds: Vec<Rewound> = targets.iter().zip(1u64..)
+                .filter_map(|(target, version)| Some(Rewound { version, to: (*target)? % version }))
+                .collect();
+            let version = targets.len() as u64;
+            let visible = Visible::at(version, &rewinds);
+            let versions: Vec<u64> = (1..=version).filter(|version| visible.contains(*version)).collect();
+            prop_assert_eq!(versions, simulated(&rewinds, version));
+        }
+    }
+}

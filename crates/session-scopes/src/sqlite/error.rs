@@ -1,0 +1,27 @@
+//! What SQLite says, sorted by what a caller can do about it.
+
+use rusqlite::{Error, ErrorCode};
+
+use crate::error::SessionError;
+
+/// Turns an error of SQLite into ours; `what` follows "the store could not".
+pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
+    move |error| {
+        let source = Box::new(error);
+        match source.sqlite_error_code() {
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DiskFull
+                | ErrorCode::OperationInterrupted
+                | ErrorCode::FileLockingProtocolFailed,
+            ) => SessionError::Unavailable { what, source },
+            _ => SessionError::Store { what, source },
+        }
+    }
+}
+
+/// The error of a store whose threads are gone.
+pub(super) fn closed() -> SessionError {
+    SessionError::Store { what: "answer", source: "its thread has ended".into() }
+}

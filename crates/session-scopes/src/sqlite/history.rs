@@ -1,0 +1,184 @@
+//! What a session's rows are: its own, and those that it shares with what it was forked from.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::error::failed;
+use crate::error::SessionError;
+use crate::event::{CommittedEvent, Event};
+use crate::ids::{SessionId, SessionKey};
+use crate::rows::{Segment, from_db, in_lineage, to_db};
+use crate::session::{Parent, Rewound, Session, Visible};
+use crate::store::EventRange;
+use crate::time::Timestamp;
+
+/// The row of a session.
+#[derive(Debug)]
+pub(super) struct SessionRow {
+    pub(super) number: i64,
+    pub(super) version: u64,
+    pub(super) oldest: u64,
+    pub(super) created: Timestamp,
+    pub(super) updated: Timestamp,
+    parent: Option<(String, u64)>,
+}
+
+pub(super) const SESSION_COLUMNS: &str =
+    "number, version, oldest, created, updated, parent_id, parent_version";
+
+impl SessionRow {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let parent: Option<String> = row.get(5)?;
+        let parent_version: Option<i64> = row.get(6)?;
+        Ok(SessionRow {
+            number: row.get(0)?,
+            version: from_db(row.get(1)?),
+            oldest: from_db(row.get(2)?),
+            created: Timestamp::from_micros(row.get(3)?),
+            updated: Timestamp::from_micros(row.get(4)?),
+            parent: parent.zip(parent_version.map(from_db)),
+        })
+    }
+
+    /// The row of a session.
+    pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, SessionError> {
+        let failed = failed("find a session");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT number, version, oldest, created, updated, parent_id, parent_version \
+                 FROM stepfold_sessions WHERE app = ?1 AND user = ?2 AND id = ?3",
+            )
+            .map_err(failed)?;
+        let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
+        query.query_row(parts, SessionRow::read).optional().map_err(failed)
+    }
+
+    /// The row of a session that has to be there.
+    pub(super) fn get(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
+        SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
+    }
+
+    /// The session without values and events.
+    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+        let parent = self
+            .parent
+            .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
+        Ok(Session {
+            key,
+            version: self.version,
+            created: self.created,
+            updated: self.updated,
+            parent: parent.transpose()?,
+            oldest: self.oldest,
+            visible,
+            values: None,
+            events: Vec::new(),
+        })
+    }
+}
+
+/// The history of a session.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Newest first.
+    pub(super) lineage: Vec<Segment>,
+    pub(super) rewinds: Vec<Rewound>,
+}
+
+impl History {
+    pub(super) fn read(connection: &Connection, number: i64) -> Result<Self, SessionError> {
+        let failed = failed("read the history of a session");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ?1 ORDER BY after DESC, upto DESC",
+            )
+            .map_err(failed)?;
+        let segments = query.query_map([number], |row| {
+            Ok(Segment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
+        });
+        let lineage: Vec<Segment> = segments.and_then(Iterator::collect).map_err(failed)?;
+        let mut query = connection
+            .prepare_cached("SELECT version, target FROM stepfold_rewinds WHERE stream = ?1 ORDER BY version")
+            .map_err(failed)?;
+        let mut rewinds = Vec::new();
+        for segment in lineage.iter().rev() {
+            let rows = query.query_map([segment.stream], |row| {
+                Ok(Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) })
+            });
+            let found: Vec<Rewound> = rows.and_then(Iterator::collect).map_err(failed)?;
+            rewinds.extend(found.into_iter().filter(|rewound| segment.contains(rewound.version)));
+        }
+        Ok(History { lineage, rewinds })
+    }
+
+    /// Whether the row of this stream and version counts today.
+    pub(super) fn shows(&self, visible: &Visible, stream: i64, version: u64) -> bool {
+        visible.contains(version) && in_lineage(&self.lineage, stream, version)
+    }
+
+    /// Where the state of a version is written down.
+    pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
+        self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
+    }
+
+    /// Events of the history, in order.
+    pub(super) fn events(
+        &self,
+        connection: &Connection,
+        oldest: u64,
+        range: EventRange,
+    ) -> Result<Vec<CommittedEvent>, SessionError> {
+        let (after, limit) = match range {
+            EventRange::None => return Ok(Vec::new()),
+            EventRange::All => (oldest, usize::MAX),
+            EventRange::Last(count) => (oldest, count),
+            EventRange::AfterVersion(version) => (version.max(oldest), usize::MAX),
+            EventRange::Since(time) => (self.last_before(connection, oldest, time)?, usize::MAX),
+        };
+        let failed = failed("read events");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT version, body FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
+                 ORDER BY version DESC LIMIT ?4",
+            )
+            .map_err(failed)?;
+        let mut events = Vec::new();
+        for segment in &self.lineage {
+            let left = i64::try_from(limit - events.len()).unwrap_or(i64::MAX);
+            let bounds = params![segment.stream, to_db(after.max(segment.after)), to_db(segment.upto), left];
+            let mut rows = query.query(bounds).map_err(failed)?;
+            while let Some(row) = rows.next().map_err(failed)? {
+                let version = from_db(row.get(0).map_err(failed)?);
+                let body = row.get_ref(1).map_err(failed)?;
+                let body = body.as_str().map_err(|error| failed(error.into()))?;
+                events.push(CommittedEvent { version, event: Event::from_stored(body)?.into() });
+            }
+        }
+        events.reverse();
+        Ok(events)
+    }
+
+    /// The version of the newest event that is older than `time`.
+    fn last_before(
+        &self,
+        connection: &Connection,
+        oldest: u64,
+        time: Timestamp,
+    ) -> Result<u64, SessionError> {
+        let failed = failed("find events by their time");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT version FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
+                 AND at < ?4 ORDER BY version DESC LIMIT 1",
+            )
+            .map_err(failed)?;
+        for segment in &self.lineage {
+            let after = to_db(oldest.max(segment.after));
+            let bounds = params![segment.stream, after, to_db(segment.upto), time.as_micros()];
+            let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
+            if let Some(version) = found {
+                return Ok(from_db(version));
+            }
+        }
+        Ok(oldest)
+    }
+}

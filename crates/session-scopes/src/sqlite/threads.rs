@@ -1,0 +1,185 @@
+//! The threads that talk to SQLite: one that writes, a few that read.
+//!
+//! The writer takes whatever waits, up to 64 jobs, runs each in a savepoint of one transaction, commits
+//! once, and answers then. So many writers share the cost of one flush to disk, and an answer means that
+//! it happened.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::{closed, failed};
+use super::schemas::Schemas;
+use crate::apply::guarded;
+use crate::error::SessionError;
+
+/// Jobs that one commit makes durable.
+const GROUP: usize = 64;
+/// Jobs that may wait before those who bring more have to.
+const QUEUE: usize = 1024;
+
+/// A connection and what it remembers.
+pub(super) struct Desk {
+    pub(super) connection: Connection,
+    pub(super) schemas: Schemas,
+}
+
+/// One thing to do.
+trait Job: Send {
+    /// Works at the desk; whether it succeeded.
+    fn run(&mut self, desk: &mut Desk) -> bool;
+    /// Answers, with the failure of the commit if there was one.
+    fn answer(self: Box<Self>, failure: Option<SessionError>);
+}
+
+struct Work<T, W> {
+    work: Option<W>,
+    result: Option<Result<T, SessionError>>,
+    sender: oneshot::Sender<Result<T, SessionError>>,
+}
+
+impl<T, W> Job for Work<T, W>
+where
+    T: Send,
+    W: FnOnce(&mut Desk) -> Result<T, SessionError> + Send,
+{
+    fn run(&mut self, desk: &mut Desk) -> bool {
+        let Some(work) = self.work.take() else { return false };
+        let result = guarded(|| work(desk));
+        let is_done = result.is_ok();
+        self.result = Some(result);
+        is_done
+    }
+
+    fn answer(self: Box<Self>, failure: Option<SessionError>) {
+        let Work { result, sender, .. } = *self;
+        let result = result.unwrap_or_else(|| Err(closed()));
+        // Whoever asked may have gone.
+        let _ = sender.send(failure.map_or(result, Err));
+    }
+}
+
+/// Where jobs are handed in.
+#[derive(Clone)]
+pub(super) struct Counter(mpsc::Sender<Box<dyn Job>>);
+
+impl Counter {
+    /// Runs `work` at a desk and returns what it gives; if it writes, once that is committed.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let (sender, receiver) = oneshot::channel();
+        let job = Box::new(Work { work: Some(work), result: None, sender });
+        self.0.send(job).await.map_err(|_| closed())?;
+        receiver.await.map_err(|_| closed())?
+    }
+}
+
+/// Starts the thread that writes. It ends when the last counter is dropped.
+pub(super) fn start_writer(desk: Desk) -> Result<Counter, SessionError> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    spawn("stepfold-sqlite-writer", move || write_all(desk, receiver))?;
+    Ok(Counter(sender))
+}
+
+/// Starts a thread for each of these connections. They share one queue.
+pub(super) fn start_readers(desks: Vec<Desk>) -> Result<Counter, SessionError> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let receiver = Arc::new(Mutex::new(receiver));
+    for desk in desks {
+        let receiver = Arc::clone(&receiver);
+        spawn("stepfold-sqlite-reader", move || read_all(desk, &receiver))?;
+    }
+    Ok(Counter(sender))
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(run);
+    started.map(drop).map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
+}
+
+fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
+    while let Some(first) = receiver.blocking_recv() {
+        let mut group = vec![first];
+        while group.len() < GROUP
+            && let Ok(next) = receiver.try_recv()
+        {
+            group.push(next);
+        }
+        let mut failure = write_group(&mut desk, &mut group).err();
+        if failure.is_some() {
+            desk.undo();
+        }
+        for job in group {
+            job.answer(failure.as_mut().map(again));
+        }
+    }
+}
+
+/// Runs a group of jobs in one transaction.
+fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
+    let failed = failed("commit");
+    desk.connection
+        .prepare_cached("BEGIN IMMEDIATE")
+        .and_then(|mut begin| begin.execute([]))
+        .map_err(failed)?;
+    for job in group {
+        desk.execute("SAVEPOINT job")?;
+        if !job.run(desk) {
+            desk.execute("ROLLBACK TO job")?;
+            // It may have been the one that brought a schema.
+            desk.schemas.forget();
+        }
+        desk.execute("RELEASE job")?;
+    }
+    desk.execute("COMMIT")
+}
+
+impl Desk {
+    fn execute(&self, statement: &str) -> Result<(), SessionError> {
+        let run = self.connection.prepare_cached(statement).and_then(|mut statement| statement.execute([]));
+        run.map(drop).map_err(failed("commit"))
+    }
+
+    /// Leaves the transaction that failed.
+    fn undo(&mut self) {
+        self.schemas.forget();
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.connection.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "a transaction could not be rolled back");
+        }
+    }
+}
+
+/// The same failure for each job of a group.
+fn again(failure: &mut SessionError) -> SessionError {
+    let text = |source: &dyn std::error::Error| source.to_string().into();
+    match failure {
+        SessionError::Unavailable { what, source } => {
+            SessionError::Unavailable { what, source: text(&**source) }
+        }
+        SessionError::Store { what, source } => SessionError::Store { what, source: text(&**source) },
+        other => SessionError::Store { what: "commit", source: text(other) },
+    }
+}
+
+fn read_all(mut desk: Desk, receiver: &Mutex<mpsc::Receiver<Box<dyn Job>>>) {
+    loop {
+        // One reader waits for a job, the others for its place.
+        let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let Some(mut job) = job else { return };
+        let begun = desk.execute("BEGIN");
+        let failure = begun.and_then(|()| {
+            job.run(&mut desk);
+            desk.execute("COMMIT")
+        });
+        if failure.is_err() {
+            desk.undo();
+        }
+        job.answer(failure.err());
+    }
+}

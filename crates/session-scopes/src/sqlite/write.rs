@@ -1,0 +1,441 @@
+//! The operations that change something, each inside the writer's transaction.
+
+use rusqlite::{OptionalExtension, params};
+use stepfold_state_core::state::{Delta, Write};
+
+use super::cells::{SessionCells, find_scope, scope_number, shared_values, write_shared};
+use super::error::failed;
+use super::history::{History, SessionRow};
+use super::read;
+use super::threads::Desk;
+use crate::apply::{INITIAL, delta_of, made_id};
+use crate::error::SessionError;
+use crate::event::Event;
+use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
+use crate::rows::{Planner, Segment, from_db, to_db};
+use crate::scope::{ByScope, split};
+use crate::session::{Session, Values};
+use crate::store::{
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
+    PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+};
+use crate::time::Timestamp;
+
+/// An event and its stored form, made before the writer is asked.
+pub(super) struct Prepared {
+    pub(super) event: Event,
+    pub(super) body: String,
+}
+
+fn run(desk: &Desk, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<usize, SessionError> {
+    let statement = desk.connection.prepare_cached(statement);
+    statement.and_then(|mut statement| statement.execute(values)).map_err(failed("write"))
+}
+
+/// What a row of a session is made of.
+struct NewSession<'a> {
+    key: SessionKey,
+    version: u64,
+    oldest: u64,
+    at: Timestamp,
+    parent: Option<(&'a SessionId, u64)>,
+}
+
+impl NewSession<'_> {
+    fn insert(&self, desk: &Desk) -> Result<i64, SessionError> {
+        let (app, user, id) = (self.key.app.as_str(), self.key.user.as_str(), self.key.id.as_str());
+        let parent = self.parent.map(|(id, _)| id.as_str());
+        let parent_version = self.parent.map(|(_, version)| to_db(version));
+        let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
+        let inserted = run(
+            desk,
+            "INSERT INTO stepfold_sessions \
+             (app, user, id, version, oldest, created, updated, parent_id, parent_version) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version],
+        )?;
+        match inserted {
+            0 => Err(SessionError::already_exists(&self.key)),
+            _ => Ok(desk.connection.last_insert_rowid()),
+        }
+    }
+}
+
+/// The id that was asked for, or a free one.
+fn chosen_id(
+    desk: &Desk,
+    app: &AppId,
+    user: &UserId,
+    id: Option<SessionId>,
+    at: Timestamp,
+) -> Result<SessionKey, SessionError> {
+    let key = |id| SessionKey { app: app.clone(), user: user.clone(), id };
+    if let Some(id) = id {
+        return Ok(key(id));
+    }
+    let newest = desk.connection.prepare_cached("SELECT COALESCE(MAX(number), 0) FROM stepfold_sessions");
+    let newest: i64 =
+        newest.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed("make an id"))?;
+    let mut number = newest + 1;
+    loop {
+        let key = key(made_id(at, number)?);
+        if SessionRow::find(&desk.connection, &key)?.is_none() {
+            return Ok(key);
+        }
+        number += 1;
+    }
+}
+
+pub(super) fn create(
+    desk: &mut Desk,
+    request: CreateSession,
+    initial: &Delta,
+) -> Result<Session, SessionError> {
+    let CreateSession { app, user, id, at, schema, .. } = request;
+    let split = split(initial).map_err(SessionError::state(INITIAL))?;
+    let key = chosen_id(desk, &app, &user, id, at)?;
+    let new = NewSession { key: key.clone(), version: 0, oldest: 0, at, parent: None };
+    let number = new.insert(desk)?;
+    run(
+        desk,
+        "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, 0, ?2)",
+        &[&number, &to_db(Segment::OPEN)],
+    )?;
+    let planner = Planner { schema: &schema, what: INITIAL, generation: 0 };
+    SessionCells::new(desk, number, 0).write(0, &planner, &split.session)?;
+    write_both(desk, &key, &planner, &split)?;
+    read::get(desk, &GetSession::new(key).events(EventRange::None))
+}
+
+/// Writes to what the session shares. The app comes first, always.
+fn write_both(
+    desk: &mut Desk,
+    key: &SessionKey,
+    planner: &Planner<'_>,
+    split: &ByScope<Vec<&Write>>,
+) -> Result<(), SessionError> {
+    write_shared(desk, &key.app, None, planner, &split.app)?;
+    write_shared(desk, &key.app, Some(&key.user), planner, &split.user)
+}
+
+pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
+    let AppendEvent { key, expected, event, schema } = request;
+    let row = SessionRow::get(&desk.connection, key)?;
+    if let Some(receipt) = repeated(desk, &row, key, &event.id, body)? {
+        return Ok(receipt);
+    }
+    expected.check(key, row.version)?;
+    let what = delta_of(&event.id);
+    let split = split(&event.actions.delta).map_err(SessionError::state(what.as_str()))?;
+    let version = row.version + 1;
+    let planner = Planner { schema, what: &what, generation: version };
+    SessionCells::new(desk, row.number, row.version).write(version, &planner, &split.session)?;
+    write_both(desk, key, &planner, &split)?;
+    commit(desk, row.number, version, event, body)
+}
+
+/// The first receipt, if the event was committed already.
+fn repeated(
+    desk: &Desk,
+    row: &SessionRow,
+    key: &SessionKey,
+    id: &EventId,
+    body: &str,
+) -> Result<Option<Receipt>, SessionError> {
+    let failed = failed("look for an event");
+    let mut query = desk
+        .connection
+        .prepare_cached("SELECT version, body = ?3 FROM stepfold_events WHERE stream = ?1 AND id = ?2")
+        .map_err(failed)?;
+    let found: Option<(i64, bool)> = query
+        .query_row(params![row.number, id.as_str(), body], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+        .map_err(failed)?;
+    match found {
+        None => Ok(None),
+        Some((version, true)) => Ok(Some(Receipt { event: id.clone(), version: from_db(version) })),
+        Some((_, false)) => Err(SessionError::event_reused(key, id)),
+    }
+}
+
+fn commit(
+    desk: &Desk,
+    number: i64,
+    version: u64,
+    event: &Event,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    let (row_version, at) = (to_db(version), event.at.as_micros());
+    run(
+        desk,
+        "INSERT INTO stepfold_events (stream, version, id, at, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+        &[&number, &row_version, &event.id.as_str(), &at, &body],
+    )?;
+    run(
+        desk,
+        "UPDATE stepfold_sessions SET version = ?2, updated = ?3 WHERE number = ?1",
+        &[&number, &row_version, &at],
+    )?;
+    Ok(Receipt { event: event.id.clone(), version })
+}
+
+/// The rows of a state as it was at version ?2 in stream ?1. A new row for each key is made of them.
+macro_rules! as_of {
+    ($before:literal, $columns:literal, $after:literal) => {
+        concat!(
+            $before,
+            " SELECT ",
+            $columns,
+            " FROM (SELECT key, version, schema, value, generation, start, length ",
+            "FROM stepfold_cells WHERE stream = ?1 AND version <= ?2 ",
+            "UNION ALL SELECT key, version, schema, value, generation, start, length ",
+            "FROM stepfold_past WHERE stream = ?1 AND until > ?2 AND version <= ?2) ",
+            $after,
+        )
+    };
+}
+
+pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
+    let ForkSession { from, id, version, at } = request;
+    let row = SessionRow::get(&desk.connection, &from)?;
+    let version = version.unwrap_or(row.version);
+    check_version(&from, &row, version)?;
+    let history = History::read(&desk.connection, row.number)?;
+    let key = chosen_id(desk, &from.app, &from.user, id, at)?;
+    let parent = Some((&from.id, version));
+    let number = NewSession { key: key.clone(), version, oldest: row.oldest, at, parent }.insert(desk)?;
+    let oldest = history.lineage.last().map(|segment| segment.stream);
+    for segment in &history.lineage {
+        // The oldest one has the initial state, even if none of its events.
+        if segment.after < version || Some(segment.stream) == oldest {
+            run(
+                desk,
+                "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?2, ?3, ?4)",
+                &[&number, &segment.stream, &to_db(segment.after), &to_db(segment.upto.min(version))],
+            )?;
+        }
+    }
+    run(
+        desk,
+        "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, ?2, ?3)",
+        &[&number, &to_db(version), &to_db(Segment::OPEN)],
+    )?;
+    run(
+        desk,
+        as_of!(
+            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
+            "?3, key, version, schema, value, generation, start, length",
+            ""
+        ),
+        &[&history.stream_of(version), &to_db(version), &number],
+    )?;
+    read::get(desk, &GetSession::new(key).events(EventRange::None))
+}
+
+fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
+    if (row.oldest..=row.version).contains(&version) {
+        return Ok(());
+    }
+    Err(SessionError::no_such_version(key, version, row.oldest, row.version))
+}
+
+pub(super) fn rewind(
+    desk: &mut Desk,
+    request: &RewindSession,
+    prepared: &Prepared,
+) -> Result<Receipt, SessionError> {
+    let Prepared { event, body } = prepared;
+    let row = SessionRow::get(&desk.connection, &request.key)?;
+    if let Some(receipt) = repeated(desk, &row, &request.key, &event.id, body)? {
+        return Ok(receipt);
+    }
+    request.expected.check(&request.key, row.version)?;
+    check_version(&request.key, &row, request.to)?;
+    let history = History::read(&desk.connection, row.number)?;
+    let (version, to) = (row.version + 1, to_db(request.to));
+    run(
+        desk,
+        "INSERT INTO stepfold_past (stream, until, key, version, schema, value, generation, start, length) \
+         SELECT stream, ?3, key, version, schema, value, generation, start, length FROM stepfold_cells \
+         WHERE stream = ?1 AND version > ?2",
+        &[&row.number, &to, &to_db(version)],
+    )?;
+    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2", &[&row.number, &to])?;
+    // What is still there has not changed since.
+    run(
+        desk,
+        as_of!(
+            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
+            "?3, key, ?4, schema, value, generation, start, length",
+            "WHERE true ON CONFLICT (stream, key) DO NOTHING"
+        ),
+        &[&history.stream_of(request.to), &to, &row.number, &to_db(version)],
+    )?;
+    run(
+        desk,
+        "INSERT INTO stepfold_rewinds (stream, version, target) VALUES (?1, ?2, ?3)",
+        &[&row.number, &to_db(version), &to],
+    )?;
+    commit(desk, row.number, version, event, body)
+}
+
+pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
+    let (app, user) = request.scope.parts();
+    let scope = scope_number(desk, app, user)?;
+    if let Some(operation) = &request.operation {
+        if is_repeated(desk, scope, operation.as_str(), body)? {
+            return shared_values(desk, scope);
+        }
+        let inserted = run(
+            desk,
+            "INSERT INTO stepfold_operations (scope, operation, body) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            &[&scope, &operation.as_str(), &body],
+        )?;
+        if inserted == 0 {
+            let (scope, operation) = (request.scope.to_string(), operation.clone());
+            return Err(SessionError::OperationReused { scope, operation });
+        }
+        let kept = to_db(REMEMBERED_OPERATIONS as u64);
+        run(
+            desk,
+            "DELETE FROM stepfold_operations WHERE scope = ?1 AND number <= \
+             (SELECT number FROM stepfold_operations WHERE scope = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+            &[&scope, &kept],
+        )?;
+    }
+    let what = format!("what is written to {}", request.scope);
+    let planner = Planner { schema: &request.schema, what: &what, generation: 0 };
+    let writes: Vec<&Write> = request.delta.iter().collect();
+    write_shared(desk, app, user, &planner, &writes)?;
+    shared_values(desk, scope)
+}
+
+fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<bool, SessionError> {
+    let failed = failed("look for an operation");
+    let query = desk.connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body = ?3)",
+    );
+    query
+        .and_then(|mut query| query.query_row(params![scope, operation, body], |row| row.get(0)))
+        .map_err(failed)
+}
+
+pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {
+    let key = &request.key;
+    let row = SessionRow::get(&desk.connection, key)?;
+    let history = History::read(&desk.connection, row.number)?;
+    let session_keys = keys(desk, "SELECT key FROM stepfold_cells WHERE stream = ?1", row.number)?;
+    run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    run(desk, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
+    for segment in &history.lineage {
+        sweep(desk, segment.stream)?;
+    }
+    let user_keys = match request.user_state {
+        true => delete_user(desk, key)?,
+        false => Vec::new(),
+    };
+    Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
+}
+
+fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionError> {
+    let Some(scope) = find_scope(desk, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
+    let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
+    for statement in [
+        "DELETE FROM stepfold_shared WHERE scope = ?1",
+        "DELETE FROM stepfold_shared_items WHERE scope = ?1",
+        "DELETE FROM stepfold_operations WHERE scope = ?1",
+        "DELETE FROM stepfold_scopes WHERE scope = ?1",
+    ] {
+        run(desk, statement, &[&scope])?;
+    }
+    Ok(user_keys)
+}
+
+fn keys(desk: &Desk, query: &str, of: i64) -> Result<Vec<String>, SessionError> {
+    let failed = failed("read the keys of a scope");
+    let mut query = desk.connection.prepare_cached(query).map_err(failed)?;
+    let keys = query.query_map([of], |row| row.get(0));
+    keys.and_then(Iterator::collect).map_err(failed)
+}
+
+/// Deletes the rows of a stream that no session's history has any more.
+fn sweep(desk: &Desk, stream: i64) -> Result<(), SessionError> {
+    let failed = failed("see who shares a history");
+    let query = desk.connection.prepare_cached(
+        "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) FROM stepfold_lineage l \
+         JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = ?1",
+    );
+    let (upto, oldest, count): (Option<i64>, Option<i64>, i64) = query
+        .and_then(|mut query| query.query_row([stream], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))))
+        .map_err(failed)?;
+    let (upto, oldest) = (upto.unwrap_or(-1), oldest.unwrap_or(i64::MAX));
+    for statement in [
+        "DELETE FROM stepfold_events WHERE stream = ?1 AND (version > ?2 OR version <= ?3)",
+        "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
+        "DELETE FROM stepfold_past WHERE stream = ?1 AND (version > ?2 OR until <= ?3)",
+        "DELETE FROM stepfold_items WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
+        "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
+    ] {
+        run(desk, statement, &[&stream, &upto, &oldest])?;
+    }
+    // Lists that were replaced leave items behind, which a fork may still need.
+    if count == 1 {
+        run(
+            desk,
+            "DELETE FROM stepfold_items WHERE stream = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_cells c \
+             WHERE c.stream = ?1 AND c.key = stepfold_items.key AND c.generation = stepfold_items.generation) \
+             AND NOT EXISTS (SELECT 1 FROM stepfold_past p WHERE p.stream = ?1 \
+             AND p.key = stepfold_items.key AND p.generation = stepfold_items.generation) \
+             AND ?1 IN (SELECT number FROM stepfold_sessions)",
+            &[&stream],
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, SessionError> {
+    let key = &request.key;
+    let row = SessionRow::get(&desk.connection, key)?;
+    let history = History::read(&desk.connection, row.number)?;
+    let oldest = match request.before {
+        Before::Version(version) if version > row.version => {
+            return Err(SessionError::no_such_version(key, version, row.oldest, row.version));
+        }
+        Before::Version(version) => version.max(row.oldest),
+        Before::Time(time) => {
+            let first = first_since(desk, &history, row.oldest, time)?;
+            first.map_or(row.version, |first| first - 1)
+        }
+    };
+    run(desk, "UPDATE stepfold_sessions SET oldest = ?2 WHERE number = ?1", &[&row.number, &to_db(oldest)])?;
+    for segment in &history.lineage {
+        sweep(desk, segment.stream)?;
+    }
+    Ok(Pruned { events: oldest - row.oldest, oldest })
+}
+
+/// The version of the first event that is as new as `time`.
+fn first_since(
+    desk: &Desk,
+    history: &History,
+    oldest: u64,
+    time: Timestamp,
+) -> Result<Option<u64>, SessionError> {
+    let failed = failed("find events by their time");
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "SELECT version FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
+             AND at >= ?4 ORDER BY version LIMIT 1",
+        )
+        .map_err(failed)?;
+    for segment in history.lineage.iter().rev() {
+        let after = to_db(oldest.max(segment.after));
+        let bounds = params![segment.stream, after, to_db(segment.upto), time.as_micros()];
+        let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
+        if let Some(version) = found {
+            return Ok(Some(from_db(version)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,82 @@
+//! A store of any kind: what a runner holds.
+//!
+//! Authors implement [`SessionStore`] with `async fn`s; its private twin here boxes their futures, so that
+//! nothing that holds a store needs a type parameter for it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::{
+    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
+    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+};
+use crate::error::SessionError;
+use crate::session::{Session, Values};
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
+
+macro_rules! erase {
+    ($($method:ident: $request:ty => $answer:ty;)*) => {
+        trait Erased: Send + Sync {
+            $(fn $method(&self, request: $request) -> Answer<'_, $answer>;)*
+        }
+
+        impl<S: SessionStore> Erased for S {
+            $(fn $method(&self, request: $request) -> Answer<'_, $answer> {
+                Box::pin(SessionStore::$method(self, request))
+            })*
+        }
+
+        impl SessionStore for AnyStore {
+            $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
+                self.0.$method(request).await
+            })*
+        }
+
+        impl<S: SessionStore> SessionStore for Arc<S> {
+            $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
+                S::$method(self, request).await
+            })*
+        }
+    };
+}
+
+erase! {
+    create: CreateSession => Session;
+    get: GetSession => Session;
+    list: ListSessions => SessionPage;
+    delete: DeleteSession => Deleted;
+    append: AppendEvent => Receipt;
+    fork: ForkSession => Session;
+    rewind: RewindSession => Receipt;
+    read_scope: ScopeKey => Values;
+    write_scope: WriteScope => Values;
+    prune: PruneSession => Pruned;
+}
+
+/// A store of any kind, shared. Cloning is cheap.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{AnyStore, MemoryStore};
+///
+/// let store = AnyStore::new(MemoryStore::new());
+/// let same = store.clone();
+/// ```
+#[derive(Clone)]
+pub struct AnyStore(Arc<dyn Erased>);
+
+impl AnyStore {
+    /// Erases the kind of a store.
+    pub fn new(store: impl SessionStore) -> Self {
+        AnyStore(Arc::new(store))
+    }
+}
+
+impl fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyStore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! The port of session stores: what they are asked, what they answer, and the erased form of one.
+
+mod erased;
+mod requests;
+
+use std::future::Future;
+
+pub use self::erased::AnyStore;
+pub use self::requests::{
+    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
+    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, ScopeKey,
+    SessionPage, WriteScope,
+};
+use crate::error::SessionError;
+use crate::session::{Session, Values};
+
+/// Where sessions are kept.
+///
+/// Implemented by stores: [`MemoryStore`](crate::MemoryStore) and those for databases here, others
+/// elsewhere; `contract` is the exam that each of them passes. Called by the runner, and by applications
+/// that show, fork or delete sessions. A method can be written as an `async fn`. Whoever holds stores of
+/// several kinds holds an [`AnyStore`].
+///
+/// What holds for every store:
+///
+/// - An operation is made whole or not at all, and is durable when it returns (as durable as the store is).
+/// - Merge handlers run inside the transaction, on the values as they are then. So `sum`, `union`,
+///   `upsert_by` and all others lose nothing, however many writers there are.
+/// - A session is reached by its whole key only.
+/// - The future of an operation may be dropped: the operation is made whole or not at all also then.
+pub trait SessionStore: Send + Sync + 'static {
+    /// Makes a session and returns it with its merged values. The values given go to their scopes; those
+    /// of `app:` and `user:` through their handlers.
+    ///
+    /// # Errors
+    /// [`SessionError::AlreadyExists`], and nothing was changed; [`SessionError::State`] when a value does
+    /// not fit.
+    fn create(&self, request: CreateSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
+
+    /// Reads a session: state and events, as far as they are asked for, of one version.
+    ///
+    /// Values of `app:` and `user:` are always the current ones.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`].
+    fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
+
+    /// Lists sessions of a user, the one that was written last first.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidCursor`].
+    fn list(&self, request: ListSessions) -> impl Future<Output = Result<SessionPage, SessionError>> + Send;
+
+    /// Deletes a session, and the values of its user too if that is asked for. Forks of it stay whole.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`].
+    fn delete(&self, request: DeleteSession) -> impl Future<Output = Result<Deleted, SessionError>> + Send;
+
+    /// Commits an event: the event, its writes in all scopes and the version, all of it or nothing.
+    ///
+    /// An event that is there already is not committed again: the first receipt is returned.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Conflict`] when the session is not at the expected
+    /// version; [`SessionError::EventReused`]; [`SessionError::State`] when a write cannot be made;
+    /// [`SessionError::SchemaMismatch`] when the session was stored under another schema.
+    fn append(&self, request: AppendEvent) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
+
+    /// Makes a session that begins with the history of another up to a version, and returns it without
+    /// events. The history is shared, not copied.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`], [`SessionError::AlreadyExists`], [`SessionError::NoSuchVersion`].
+    fn fork(&self, request: ForkSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
+
+    /// Brings the session's own state back to what it was at a version, by an event that says so. Nothing
+    /// is erased; `app:` and `user:` stay as they are.
+    ///
+    /// # Errors
+    /// As [`append`](SessionStore::append), and [`SessionError::NoSuchVersion`].
+    fn rewind(&self, request: RewindSession) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
+
+    /// The values of a scope that outlives sessions. A scope that nobody wrote to is empty.
+    ///
+    /// # Errors
+    /// When the store fails.
+    fn read_scope(&self, scope: ScopeKey) -> impl Future<Output = Result<Values, SessionError>> + Send;
+
+    /// Writes to a scope without a session, and returns its values.
+    ///
+    /// # Errors
+    /// [`SessionError::WrongScope`] for a key of another scope; [`SessionError::State`];
+    /// [`SessionError::SchemaMismatch`]; [`SessionError::OperationReused`].
+    fn write_scope(&self, request: WriteScope) -> impl Future<Output = Result<Values, SessionError>> + Send;
+
+    /// Deletes old events of a session and keeps its state.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
+    fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
+}

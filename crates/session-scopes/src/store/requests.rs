@@ -1,0 +1,504 @@
+//! What a store is asked and what it answers. A request names all that an operation depends on, the time
+//! and the schema included.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use stepfold_state_core::state::{Delta, StateError};
+
+use crate::error::SessionError;
+use crate::event::{Event, EventKind};
+use crate::ids::{AppId, Author, EventId, InvocationId, OperationId, SessionId, SessionKey, UserId};
+use crate::schema::SessionSchema;
+use crate::scope::Scope;
+use crate::session::Session;
+use crate::time::Timestamp;
+
+/// A session to be made.
+#[derive(Clone, Debug)]
+pub struct CreateSession {
+    /// The application.
+    pub app: AppId,
+    /// The user.
+    pub user: UserId,
+    /// The id; the store makes one if there is none.
+    pub id: Option<SessionId>,
+    /// When.
+    pub at: Timestamp,
+    /// What its values are checked against.
+    pub schema: SessionSchema,
+    /// The values to begin with, by key; of any scope.
+    pub values: Map<String, Value>,
+}
+
+impl CreateSession {
+    /// A session with an id that the store makes, and no values.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn new(
+        app: impl Into<Arc<str>>,
+        user: impl Into<Arc<str>>,
+        schema: &SessionSchema,
+        at: Timestamp,
+    ) -> Result<Self, SessionError> {
+        let (app, user) = (AppId::new(app)?, UserId::new(user)?);
+        Ok(CreateSession { app, user, id: None, at, schema: schema.clone(), values: Map::new() })
+    }
+
+    /// A session with this key and no values.
+    pub fn with_key(key: SessionKey, schema: &SessionSchema, at: Timestamp) -> Self {
+        let SessionKey { app, user, id } = key;
+        CreateSession { app, user, id: Some(id), at, schema: schema.clone(), values: Map::new() }
+    }
+
+    /// The values to begin with: an object by key.
+    ///
+    /// # Errors
+    /// [`SessionError::State`] when it is no object.
+    pub fn values(mut self, values: Value) -> Result<Self, SessionError> {
+        let read = serde_json::from_value(values)
+            .map_err(|source| StateError::Json { what: "initial values", source });
+        self.values = read.map_err(SessionError::state("what a session begins with"))?;
+        Ok(self)
+    }
+}
+
+/// A session to be read.
+#[derive(Clone, Debug)]
+pub struct GetSession {
+    /// Which.
+    pub key: SessionKey,
+    /// Which of its events.
+    pub events: EventRange,
+    /// Whether its values are wanted.
+    pub state: bool,
+}
+
+impl GetSession {
+    /// The values and all events.
+    pub fn new(key: SessionKey) -> Self {
+        GetSession { key, events: EventRange::All, state: true }
+    }
+
+    /// With these events instead.
+    #[must_use]
+    pub fn events(mut self, events: EventRange) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// Without the values.
+    #[must_use]
+    pub fn without_state(mut self) -> Self {
+        self.state = false;
+        self
+    }
+}
+
+/// Which events of a session are read. What is not read costs nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventRange {
+    /// None.
+    None,
+    /// All that retention left.
+    All,
+    /// The newest ones, this many.
+    Last(usize),
+    /// Those after a version.
+    AfterVersion(u64),
+    /// Those behind the newest event that is older than this.
+    Since(Timestamp),
+}
+
+/// Sessions to be listed.
+#[derive(Clone, Debug)]
+pub struct ListSessions {
+    /// The application.
+    pub app: AppId,
+    /// The user.
+    pub user: UserId,
+    /// How many at most.
+    pub limit: usize,
+    /// Where the page before ended.
+    pub after: Option<Cursor>,
+    /// Whether the values of each are wanted.
+    pub state: bool,
+    /// Which events of each.
+    pub events: EventRange,
+}
+
+impl ListSessions {
+    /// The first 50 sessions of a user, without values and events.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn new(app: impl Into<Arc<str>>, user: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+        Ok(ListSessions {
+            app: AppId::new(app)?,
+            user: UserId::new(user)?,
+            limit: 50,
+            after: None,
+            state: false,
+            events: EventRange::None,
+        })
+    }
+
+    /// At most so many.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// From where the page before ended.
+    #[must_use]
+    pub fn after(mut self, cursor: Option<Cursor>) -> Self {
+        self.after = cursor;
+        self
+    }
+
+    /// With the values of each.
+    #[must_use]
+    pub fn with_state(mut self) -> Self {
+        self.state = true;
+        self
+    }
+
+    /// With these events of each.
+    #[must_use]
+    pub fn events(mut self, events: EventRange) -> Self {
+        self.events = events;
+        self
+    }
+}
+
+/// Where a page ended. Its text belongs to the store that made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// A cursor of this text, as a store made it or a caller kept it.
+    pub fn new(text: impl Into<String>) -> Self {
+        Cursor(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Behind the session that was written at this time and has this number.
+    pub(crate) fn behind(updated: Timestamp, number: i64) -> Self {
+        Cursor(format!("{}.{number}", updated.as_micros()))
+    }
+
+    pub(crate) fn position(&self) -> Result<(Timestamp, i64), SessionError> {
+        let read = |text: &str| text.parse::<i64>().ok();
+        let (updated, number) = self.0.split_once('.').ok_or(SessionError::InvalidCursor)?;
+        let position = read(updated).map(Timestamp::from_micros).zip(read(number));
+        position.ok_or(SessionError::InvalidCursor)
+    }
+}
+
+/// Some sessions, the one that was written last first.
+#[derive(Clone, Debug)]
+pub struct SessionPage {
+    /// The sessions.
+    pub sessions: Vec<Session>,
+    /// Where to go on; none at the end.
+    pub next: Option<Cursor>,
+}
+
+/// A session to be deleted.
+#[derive(Clone, Debug)]
+pub struct DeleteSession {
+    /// Which.
+    pub key: SessionKey,
+    /// Whether the values under `user:` go as well. They are shared with the user's other sessions.
+    pub user_state: bool,
+}
+
+impl DeleteSession {
+    /// The session only.
+    pub fn new(key: SessionKey) -> Self {
+        DeleteSession { key, user_state: false }
+    }
+
+    /// The values of its user as well.
+    #[must_use]
+    pub fn with_user_state(mut self) -> Self {
+        self.user_state = true;
+        self
+    }
+}
+
+/// What was deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// The number of events that the session showed.
+    pub events: u64,
+    /// The session's own keys.
+    pub session_keys: Vec<String>,
+    /// The user's keys, if they went as well.
+    pub user_keys: Vec<String>,
+}
+
+/// The version that a writer counts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// This one: whoever comes later gets a conflict.
+    Version(u64),
+    /// Whatever it is. For writers to whom the history before does not matter.
+    Any,
+}
+
+impl Expected {
+    pub(crate) fn check(self, key: &SessionKey, actual: u64) -> Result<(), SessionError> {
+        match self {
+            Expected::Version(expected) if expected != actual => {
+                Err(SessionError::conflict(key, expected, actual))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<u64> for Expected {
+    fn from(version: u64) -> Self {
+        Expected::Version(version)
+    }
+}
+
+/// An event to be committed.
+#[derive(Clone, Debug)]
+pub struct AppendEvent {
+    /// To which session.
+    pub key: SessionKey,
+    /// At which version.
+    pub expected: Expected,
+    /// What.
+    pub event: Event,
+    /// What its writes are checked against and merged by.
+    pub schema: SessionSchema,
+}
+
+impl AppendEvent {
+    /// An event for a session at a version (or at [`Expected::Any`]).
+    pub fn new(key: SessionKey, expected: impl Into<Expected>, event: Event, schema: &SessionSchema) -> Self {
+        AppendEvent { key, expected: expected.into(), event, schema: schema.clone() }
+    }
+
+    /// The event as it is stored: checked, and without writes to `temp:`.
+    ///
+    /// # Errors
+    /// [`SessionError::State`] for an invalid key, [`SessionError::TooDeep`].
+    pub fn prepare(self) -> Result<Self, SessionError> {
+        self.event.check()?;
+        let what = format!("the delta of event {}", self.event.id);
+        crate::scope::split(&self.event.actions.delta).map_err(SessionError::state(what))?;
+        let mut event = self.event;
+        event.actions.delta = crate::scope::drop_temp(event.actions.delta);
+        // Only a rewind says that it is one.
+        event.actions.rewound_to = None;
+        Ok(AppendEvent { event, ..self })
+    }
+}
+
+/// That an event was committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The event.
+    pub event: EventId,
+    /// The version that it gave the session.
+    pub version: u64,
+}
+
+/// A session to be made from another one's history.
+#[derive(Clone, Debug)]
+pub struct ForkSession {
+    /// From which.
+    pub from: SessionKey,
+    /// The new one's id; the store makes one if there is none.
+    pub id: Option<SessionId>,
+    /// Up to which version; the newest if none.
+    pub version: Option<u64>,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl ForkSession {
+    /// A fork at the newest version, with an id that the store makes.
+    pub fn new(from: SessionKey, at: Timestamp) -> Self {
+        ForkSession { from, id: None, version: None, at }
+    }
+
+    /// At this version.
+    #[must_use]
+    pub fn at_version(mut self, version: u64) -> Self {
+        self.version = Some(version);
+        self
+    }
+
+    /// With this id.
+    #[must_use]
+    pub fn with_id(mut self, id: SessionId) -> Self {
+        self.id = Some(id);
+        self
+    }
+}
+
+/// A session to be taken back.
+#[derive(Clone, Debug)]
+pub struct RewindSession {
+    /// Which.
+    pub key: SessionKey,
+    /// At which version it is now.
+    pub expected: Expected,
+    /// To which version.
+    pub to: u64,
+    /// The id of the event that records it.
+    pub event: EventId,
+    /// The invocation that it belongs to.
+    pub invocation: InvocationId,
+    /// Who does it.
+    pub author: Author,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl RewindSession {
+    /// The event that records the rewind.
+    pub fn to_event(&self) -> Event {
+        let (id, invocation, author) = (self.event.clone(), self.invocation.clone(), self.author.clone());
+        let mut event = Event::new(id, invocation, author, self.at).with_kind(EventKind::REWIND);
+        event.actions.rewound_to = Some(self.to);
+        event
+    }
+}
+
+/// A scope that outlives sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScopeKey {
+    /// What all users of an app share.
+    App(AppId),
+    /// What all sessions of a user share.
+    User(AppId, UserId),
+}
+
+impl ScopeKey {
+    /// The scope of an app.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn app(app: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+        Ok(ScopeKey::App(AppId::new(app)?))
+    }
+
+    /// The scope of a user.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn user(app: impl Into<Arc<str>>, user: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+        Ok(ScopeKey::User(AppId::new(app)?, UserId::new(user)?))
+    }
+
+    /// Whose keys are in it.
+    pub fn scope(&self) -> Scope {
+        match self {
+            ScopeKey::App(_) => Scope::App,
+            ScopeKey::User(..) => Scope::User,
+        }
+    }
+
+    /// The app, and the user if it is a user's.
+    pub fn parts(&self) -> (&AppId, Option<&UserId>) {
+        match self {
+            ScopeKey::App(app) => (app, None),
+            ScopeKey::User(app, user) => (app, Some(user)),
+        }
+    }
+}
+
+impl fmt::Display for ScopeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScopeKey::App(app) => write!(f, "app {app}"),
+            ScopeKey::User(app, user) => write!(f, "user {app}/{user}"),
+        }
+    }
+}
+
+/// Writes to a scope, outside of any session.
+#[derive(Clone, Debug)]
+pub struct WriteScope {
+    /// To which.
+    pub scope: ScopeKey,
+    /// What.
+    pub delta: Delta,
+    /// What the writes are checked against and merged by.
+    pub schema: SessionSchema,
+    /// Makes a repeated write harmless. A scope remembers the last 1,000 of them.
+    pub operation: Option<OperationId>,
+}
+
+/// How many operation ids a scope remembers.
+pub const REMEMBERED_OPERATIONS: usize = 1_000;
+
+impl WriteScope {
+    /// Writes that are made each time they are asked for.
+    pub fn new(scope: ScopeKey, delta: Delta, schema: &SessionSchema) -> Self {
+        WriteScope { scope, delta, schema: schema.clone(), operation: None }
+    }
+
+    /// Once, however often they are asked for with this id.
+    #[must_use]
+    pub fn once(mut self, operation: OperationId) -> Self {
+        self.operation = Some(operation);
+        self
+    }
+
+    /// Checks that every key is valid and of the scope.
+    ///
+    /// # Errors
+    /// [`SessionError::State`], [`SessionError::WrongScope`].
+    pub fn check(&self) -> Result<(), SessionError> {
+        let scope = self.scope.scope();
+        let what = || format!("what is written to {}", self.scope);
+        crate::scope::split(&self.delta).map_err(SessionError::state(what()))?;
+        match self.delta.iter().find(|write| Scope::of(write.key()) != scope) {
+            None => Ok(()),
+            Some(write) => {
+                Err(SessionError::WrongScope { key: write.key().to_owned(), scope: scope.prefix() })
+            }
+        }
+    }
+}
+
+/// Old events to be deleted.
+#[derive(Clone, Debug)]
+pub struct PruneSession {
+    /// Of which session.
+    pub key: SessionKey,
+    /// Which are old.
+    pub before: Before,
+}
+
+/// Which events are old. The state is kept in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Those up to this version, itself included. The session can still go back to it.
+    Version(u64),
+    /// All events before the first one that is as new as this.
+    Time(Timestamp),
+}
+
+/// What retention did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pruned {
+    /// How many events the session shows less.
+    pub events: u64,
+    /// The oldest version that the session can go back to now.
+    pub oldest: u64,
+}

@@ -1,0 +1,64 @@
+//! Other processes: this test binary, started again to play a part.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use crate::scenario::{append, create, get, key, open, writing};
+
+const PART: &str = "STEPFOLD_TEST_PART";
+
+/// Starts a process that plays `part` with the store at `address`.
+pub(crate) fn start(part: &str, address: &str, number: usize) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "children::child", "--nocapture", "--test-threads=1"])
+        .env(PART, format!("{part} {number} {address}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Does nothing, unless this process was started to play a part.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child() {
+    #[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
+    let Ok(part) = std::env::var(PART) else { return };
+    let mut words = part.splitn(3, ' ');
+    let (part, number, address) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+    match part {
+        "count" => count(number, address).await,
+        "append" => append_for_ever(number, address).await,
+        other => panic!("nobody plays {other}"),
+    }
+}
+
+/// Writes to shared values a hundred times, from a session of its own.
+async fn count(number: &str, address: &str) {
+    let store = open(address).await;
+    let key = key(number);
+    create(&store, &key).await;
+    for version in 0..100u64 {
+        let name = format!("{number}-{version}");
+        let writes = [
+            ("app:n", json!(1)),
+            ("app:list", json!([name])),
+            ("app:union", json!([version % 10, name])),
+            ("app:tasks", json!({"id": version % 10, number: version})),
+        ];
+        // The heavier ones in every fifth event, or searching the lists is all that is done.
+        let writes = if version % 5 == 0 { &writes[..] } else { &writes[..1] };
+        append(&store, &key, version, writing(&name, writes)).await.unwrap();
+    }
+}
+
+/// Goes on with a session, and says each version once it was acknowledged.
+async fn append_for_ever(number: &str, address: &str) {
+    let store = open(address).await;
+    let key = key(number);
+    let mut version = get(&store, &key).await.version;
+    loop {
+        let writes = [("n", json!(1)), ("list", json!([version])), ("app:n", json!(1))];
+        version = append(&store, &key, version, writing(version, &writes)).await.unwrap().version;
+        println!("committed {version}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Golden files: what version 1 wrote loads for ever. A change of format adds files; it never changes one.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use stepfold_session_scopes::{Event, GetSession, SessionError, SessionStore, SqliteStore};
+use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
+
+use crate::scenario::{append, event, key, schema, writing};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// One event of everything, one of as little as there can be, one of each kind of our own: what was
+/// written when the format was made.
+fn events() -> Vec<Event> {
+    let schema = schema();
+    let delta = serde_json::from_value(json!([
+        {"handler": "sum", "key": "app:n", "value": 1},
+        {"handler": "upsert_by(id)", "key": "app:tasks", "value": [{"id": 1}]},
+        {"key": "user:name", "remove": true},
+        {"handler": "replace_values", "key": "note", "value": null},
+    ]))
+    .unwrap();
+    let _ = schema;
+    let mut full = event("e1")
+        .with_message(Message::assistant("I look.\u{0}").with_part(ToolCall::new(
+            "c1",
+            "search",
+            json!({"q": 1}),
+        )))
+        .with_message(Message::tool(ToolResult::value("c1", "search", json!([3, 4.0]))))
+        .with_delta(delta)
+        .with_started(["c2", "c3"])
+        .with_metadata("trace", json!({"id": 7}));
+    full.kind = stepfold_session_scopes::EventKind::new("step");
+    full.record = Some(stepfold_session_scopes::Record {
+        format: "run".to_owned(),
+        version: 1,
+        data: json!({"phase": "tools"}),
+    });
+    let started = event("e3").with_kind(stepfold_session_scopes::EventKind::STARTED).with_started(["c2"]);
+    vec![full, event("e2"), started]
+}
+
+#[test]
+fn events_of_version_1() {
+    let text = read("events-v1.jsonl");
+    let lines: Vec<&str> = text.lines().collect();
+    let expected = events();
+    // The last line is a rewind, which only a store makes.
+    assert_eq!(lines.len(), expected.len() + 1);
+    for (line, expected) in lines.iter().zip(&expected) {
+        let event = Event::from_stored(line).unwrap();
+        assert_eq!(event, *expected);
+        let same: (Value, Value) =
+            (serde_json::from_str(line).unwrap(), serde_json::from_str(&event.to_stored().unwrap()).unwrap());
+        assert_eq!(same.0, same.1);
+    }
+    let rewind = Event::from_stored(lines[expected.len()]).unwrap();
+    assert_eq!(rewind.actions.rewound_to(), Some(2));
+}
+
+#[test]
+fn newer_events() {
+    let mut stored: Value = serde_json::from_str(read("events-v1.jsonl").lines().next().unwrap()).unwrap();
+    stored["not_known_yet"] = json!(1);
+    assert_eq!(Event::from_stored(&stored.to_string()).unwrap(), events()[0]);
+    stored["v"] = json!(2);
+    let error = Event::from_stored(&stored.to_string()).unwrap_err();
+    assert!(matches!(error, SessionError::NewerFormat { found: 2, supported: 1, .. }), "{error:?}");
+    for broken in ["", "{}", "[]", r#"{"v": 1}"#] {
+        assert!(matches!(Event::from_stored(broken), Err(SessionError::Stored { .. })), "{broken}");
+    }
+}
+
+/// A file that version 1 of the tables wrote is opened, read, and gone on with.
+#[tokio::test]
+async fn sqlite_of_version_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("sessions.db");
+    rusqlite::Connection::open(&copy).unwrap().execute_batch(&read("sqlite-v1.sql")).unwrap();
+    let store = SqliteStore::open(&copy).unwrap();
+    let session = store.get(GetSession::new(key("golden"))).await.unwrap();
+    let stored = json!({
+        "app:n": 3, "app:tasks": [{"done": true, "id": 1}], "list": [1, 2, 3], "n": 2, "user:name": "Ada",
+    });
+    assert_eq!(session.to_json(), stored);
+    assert_eq!((session.version, session.events.len()), (4, 4));
+    assert_eq!(session.transcript().to_string(), "user:      hi\n");
+    let fork = store.get(GetSession::new(key("fork"))).await.unwrap();
+    assert_eq!((fork.get("list").unwrap().to_json(), fork.version), (json!([1, 2]), 1));
+    append(&store, &key("golden"), 4, writing("more", &[("list", json!([4]))])).await.unwrap();
+    let session = store.get(GetSession::new(key("golden"))).await.unwrap();
+    assert_eq!(session.get("list").unwrap(), json!([1, 2, 3, 4]));
+    assert_eq!(session.state(&schema()).unwrap().get("n").unwrap(), json!(2));
+}
+

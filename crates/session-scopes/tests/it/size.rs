@@ -1,0 +1,50 @@
+//! What a long session takes on the disk.
+
+use serde_json::json;
+use stepfold_session_scopes::{EventRange, GetSession, SessionStore, SqliteStore};
+use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
+
+use crate::scenario::{append, create, key, writing};
+
+/// Bytes that a file's pages in use come to.
+fn bytes_of(path: &std::path::Path) -> u64 {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let pragma =
+        |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).unwrap();
+    u64::try_from((pragma("page_count") - pragma("freelist_count")) * pragma("page_size")).unwrap()
+}
+
+/// A step: the model's reply with a call, its outcome, an item for a list.
+async fn steps(store: &SqliteStore, from: u64, to: u64) {
+    for step in from..to {
+        let id = format!("c{step}");
+        let call = ToolCall::new(&id, "search", json!({"q": "stalls"}));
+        let found = ToolResult::value(&id, "search", json!({"found": format!("document {step}")}));
+        let event = writing(step, &[("list", json!([format!("document {step}")])), ("n", json!(1))])
+            .with_message(Message::assistant("I look it up.").with_part(call))
+            .with_message(Message::tool(found));
+        append(store, &key("s"), step, event).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn five_hundred_steps_take_linear_space_and_less_than_half_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    let empty = bytes_of(&path);
+    create(&store, &key("s")).await;
+    let mut sizes = Vec::new();
+    for part in 0..5 {
+        steps(&store, part * 100, (part + 1) * 100).await;
+        sizes.push(bytes_of(&path) - empty);
+    }
+    let total = sizes[4];
+    assert!(total < 500_000, "{sizes:?}");
+    // The last hundred steps take what the second hundred took.
+    let (second, last) = (sizes[1] - sizes[0], sizes[4] - sizes[3]);
+    assert!(last < second * 3 / 2, "{sizes:?}");
+    let session = store.get(GetSession::new(key("s")).events(EventRange::Last(1))).await.unwrap();
+    assert_eq!(session.get("list").unwrap().len(), Some(500));
+}
