@@ -1,0 +1,11 @@
+//! Tests at the crate's boundary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "a helper of a test fails the test and takes what reads best"
+)]
+
+mod scripted;
