@@ -22,6 +22,7 @@
 //!
 //! There is no loop and no tool here, and no model ever sees a `State`.
 
+pub mod layer;
 pub mod scripted;
 
 #[doc(inline)]
