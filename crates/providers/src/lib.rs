@@ -22,8 +22,18 @@
 //!
 //! There is no loop and no tool here, and no model ever sees a `State`.
 
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod http;
 pub mod layer;
+#[cfg(feature = "openai")]
+pub mod openai;
 pub mod scripted;
+mod secret;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod wire;
 
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
+pub use crate::secret::Secret;

@@ -4,12 +4,18 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::format_collect,
     clippy::needless_pass_by_value,
-    reason = "a helper of a test fails the test and takes what reads best"
+    clippy::too_many_lines,
+    reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long"
 )]
 
 mod layer;
+#[cfg(feature = "openai")]
+mod openai;
 mod scripted;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod server;
 
 /// Lets time pass on a paused clock.
 async fn pass(time: std::time::Duration) {
