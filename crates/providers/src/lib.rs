@@ -22,11 +22,17 @@
 //!
 //! There is no loop and no tool here, and no model ever sees a `State`.
 
+#[cfg(feature = "anthropic")]
+pub mod anthropic;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod calls;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod http;
 pub mod layer;
 #[cfg(feature = "openai")]
 pub mod openai;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod reading;
 pub mod scripted;
 mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

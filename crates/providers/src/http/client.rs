@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use reqwest::header::HeaderValue;
 use rustls::ClientConfig;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
@@ -17,6 +18,24 @@ pub(crate) fn client(connect_timeout: Duration) -> Result<reqwest::Client, Model
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
     builder.tls_backend_preconfigured(tls()?).build().map_err(|error| unusable(&error))
+}
+
+/// A base URL without the slash at its end.
+pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
+    let url = url.unwrap_or("").trim().trim_end_matches('/');
+    let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
+    if parsed.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
+        return Err(format!("`{url}` is no base URL: it begins with http:// or https://"));
+    }
+    Ok(url.to_owned())
+}
+
+/// A header's value that does not show. Some characters cannot be sent in one.
+pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(value)
+        .map_err(|_| format!("{what} has a character that cannot be sent, such as a line break"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn tls() -> Result<ClientConfig, ModelError> {

@@ -1,6 +1,8 @@
 //! One request and its answer. Whatever goes wrong on the way has become an error of a kind here.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +23,24 @@ const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 /// The most bytes of a reply that comes in one piece.
 const MAX_WHOLE: usize = 64 << 20;
 
+/// How long nothing may come, once a reply has begun. Until then another limit holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Idle {
+    limit: Option<Duration>,
+    has_begun: Arc<AtomicBool>,
+}
+
+impl Idle {
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
+        Idle { limit, has_begun: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Says that the reply has begun.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What a server answers when it does not fail.
 pub(crate) enum Answer {
     /// A stream of events.
@@ -33,7 +53,7 @@ pub(crate) enum Answer {
 pub(crate) async fn send(
     client: &Client,
     request: Request,
-    idle: Option<Duration>,
+    idle: &Idle,
     target: &mut Target,
 ) -> Result<Answer, ModelError> {
     guard::check(request.url()).map_err(|error| target.name(error))?;
@@ -67,7 +87,7 @@ pub(crate) async fn send(
 }
 
 /// A body in one piece.
-async fn whole(response: Response, idle: Option<Duration>, target: &Target) -> Result<String, ModelError> {
+async fn whole(response: Response, idle: &Idle, target: &Target) -> Result<String, ModelError> {
     let mut bytes = response_bytes(response, idle, target);
     let mut body = Vec::new();
     while let Some(more) = bytes.next().await {
@@ -93,7 +113,7 @@ async fn read(response: Response, limit: usize, body: &mut Vec<u8>) {
 /// The events of a response. An error is the last item; a stream without one ended between two events.
 pub(crate) fn event_stream(
     response: Response,
-    idle: Option<Duration>,
+    idle: &Idle,
     target: Target,
 ) -> impl Stream<Item = Result<Event, ModelError>> + Send + 'static {
     let reader = Reader {
@@ -156,28 +176,31 @@ impl Reader {
 /// The bytes of a response, given up on when none come for so long.
 fn response_bytes(
     response: Response,
-    idle: Option<Duration>,
+    idle: &Idle,
     target: &Target,
 ) -> BoxStream<'static, Result<Bytes, ModelError>> {
-    let target = target.clone();
+    let (idle, target) = (idle.clone(), target.clone());
     let bytes = response.bytes_stream().boxed();
-    stream::unfold((bytes, target), move |(mut bytes, target)| async move {
-        let next = match idle {
-            None => bytes.next().await,
-            Some(limit) => {
-                let Ok(next) = timeout(limit, bytes.next()).await else {
+    stream::unfold((bytes, idle, target), move |(mut bytes, idle, target)| async move {
+        let next = loop {
+            let Some(limit) = idle.limit else {
+                break bytes.next().await;
+            };
+            match timeout(limit, bytes.next()).await {
+                Ok(next) => break next,
+                Err(_) if !idle.has_begun.load(Ordering::Relaxed) => {}
+                Err(_) => {
                     let kind = ModelErrorKind::TimedOut(TimeoutKind::Idle);
                     let error = target.error(kind, format!("nothing came for {limit:?}"));
-                    return Some((Err(error), (stream::empty().boxed(), target)));
-                };
-                next
+                    return Some((Err(error), (stream::empty().boxed(), idle, target)));
+                }
             }
         };
         let item = next?.map_err(|error| {
             let message = format!("the connection broke while the reply came: {}", cause(&error));
             target.error(ModelErrorKind::CutOff, message).with_source(error.without_url())
         });
-        Some((item, (bytes, target)))
+        Some((item, (bytes, idle, target)))
     })
     .boxed()
 }

@@ -7,6 +7,8 @@ use stepfold_state_core::chat::{
 };
 
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
+use crate::calls;
+use crate::reading::{Bad, Decode};
 
 /// Reads the chunks of one reply.
 #[derive(Debug)]
@@ -32,13 +34,45 @@ struct Call {
     our_id: String,
 }
 
-/// Why a stream has to be given up.
-#[derive(Debug)]
-pub(super) enum Bad {
-    /// The server said that something went wrong; this is what it said.
-    Said(String),
-    /// It ended in a way that is none.
-    Kind(ModelErrorKind, String),
+impl Decode for Decoder {
+    type Item = RawChunk;
+
+    fn push(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if let Some(said) = error(&raw) {
+            return Err(Bad::Said(said));
+        }
+        self.identity(&raw, out);
+        let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
+        let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
+        let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
+        let pushed = choice.map_or(Ok(()), |choice| self.choice(choice, out));
+        out.extend(usage.or(of_choice).map(Chunk::Usage));
+        pushed
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(reason) = self.finish_reason.take() else {
+            let message = "the stream ended without a finish reason".to_owned();
+            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
+        };
+        if !self.reasoning_details.is_empty() {
+            let details = std::mem::take(&mut self.reasoning_details);
+            out.push(Chunk::MessageExtras(
+                [("reasoning_details", Value::Array(details))].into_iter().collect(),
+            ));
+        }
+        let reason = self.natural(reason);
+        let called = self.calls.iter().filter_map(|call| call.name.as_deref());
+        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
+            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
+        }
+        out.push(Chunk::Finished(reason));
+        Ok(())
+    }
 }
 
 impl Decoder {
@@ -53,69 +87,12 @@ impl Decoder {
         }
     }
 
-    /// Whether a finish reason has come.
-    pub(super) const fn is_finished(&self) -> bool {
-        self.finish_reason.is_some()
-    }
-
-    /// Reads a chunk. What came before a fault is handed on.
-    pub(super) fn push(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if let Some(said) = error(&raw) {
-            return Err(Bad::Said(said));
-        }
-        self.identity(&raw, out);
-        let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
-        let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
-        let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
-        let pushed = choice.map_or(Ok(()), |choice| self.choice(choice, out));
-        out.extend(usage.or(of_choice).map(Chunk::Usage));
-        pushed
-    }
-
-    /// The last chunks, once the stream has ended; or why it is no whole reply.
-    pub(super) fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(reason) = self.finish_reason.take() else {
-            let message = "the stream ended without a finish reason".to_owned();
-            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
-        };
-        if !self.reasoning_details.is_empty() {
-            let details = std::mem::take(&mut self.reasoning_details);
-            out.push(Chunk::MessageExtras(
-                [("reasoning_details", Value::Array(details))].into_iter().collect(),
-            ));
-        }
-        let reason = self.natural(reason);
-        if let Some(message) = self.ignored(&reason) {
-            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
-        }
-        out.push(Chunk::Finished(reason));
-        Ok(())
-    }
-
     /// The reason that fits what came: some servers say `stop` behind calls.
     fn natural(&self, reason: FinishReason) -> FinishReason {
         match reason {
             FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
             FinishReason::Stop if self.has_refusal => FinishReason::Refusal,
             reason => reason,
-        }
-    }
-
-    /// How the choice of tools was not followed, if it was not. A reply that was cut or filtered says so
-    /// itself.
-    fn ignored(&self, reason: &FinishReason) -> Option<String> {
-        if !matches!(reason, FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other(_)) {
-            return None;
-        }
-        let is_called = |name: &str| self.calls.iter().any(|call| call.name.as_deref() == Some(name));
-        match &self.choice {
-            ToolChoice::Required if self.calls.is_empty() => {
-                Some("a tool call was required, and there is none".to_owned())
-            }
-            ToolChoice::Named(name) if !is_called(name) => {
-                Some(format!("a call of the tool `{name}` was required, and there is none"))
-            }
-            _ => None,
         }
     }
 
@@ -242,11 +219,7 @@ impl Decoder {
 
     /// Begins a call under an id that no other call of the reply has.
     fn begin(&mut self, index: Option<u64>, id: Option<&str>) -> usize {
-        let is_free = |id: &str| self.calls.iter().all(|call| call.our_id != id);
-        // Of one more number than there are calls, one is free.
-        let numbers = 0..=self.calls.len();
-        let fresh = || numbers.map(|number| format!("call_{number}")).find(|id| is_free(id));
-        let our_id = id.filter(|id| is_free(id)).map(str::to_owned).or_else(fresh).unwrap_or_default();
+        let our_id = calls::unique_id(&self.calls.iter().map(|call| call.our_id.as_str()), id);
         self.calls.push(Call {
             index,
             id: id.map(str::to_owned),

@@ -5,21 +5,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt, stream};
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyStream};
-use tokio::time::timeout;
+use futures_util::FutureExt;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 
-use super::decode::{Bad, Decoder};
+use super::decode::Decoder;
 use super::request::BodyWriter;
-use super::transport::{Endpoint, Incoming};
+use super::transport::Endpoint;
 use super::{Auth, Preset};
 use crate::Secret;
-use crate::http::{Target, classify, client};
+use crate::http::{Idle, Target, base_url, client, sensitive};
 use crate::layer::{Timeouts, watch};
-
-/// How long to wait for what may follow a finish reason: usage, mostly.
-const AFTER_FINISH: Duration = Duration::from_secs(5);
+use crate::reading::Reading;
 
 /// A model behind a server that speaks chat completions. Cheap to clone; clones share their connections.
 ///
@@ -48,6 +45,7 @@ struct Inner {
     model: String,
     preset: Preset,
     endpoint: Endpoint,
+    idle: Option<Duration>,
     timeouts: Timeouts,
     secrets: Vec<Secret>,
     writer: BodyWriter,
@@ -134,11 +132,7 @@ impl OpenAiBuilder {
         let provider = self.preset.name;
         let name = |error: ModelError| error.with_provider(provider).with_model(&self.model);
         let wrong = |message: String| name(ModelError::new(ModelErrorKind::InvalidRequest, message));
-        let url = self.base_url.as_deref().or(self.preset.base_url).unwrap_or("").trim_end_matches('/');
-        let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
-        if parsed.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
-            return Err(wrong(format!("`{url}` is no base URL: it begins with http:// or https://")));
-        }
+        let url = base_url(self.base_url.as_deref().or(self.preset.base_url)).map_err(wrong)?;
         if self.preset.needs_key && self.key.is_none() {
             let message = format!("no key; it is usually in {}", self.preset.key_variables.join(" or "));
             return Err(name(ModelError::new(ModelErrorKind::Authentication, message)));
@@ -149,7 +143,8 @@ impl OpenAiBuilder {
         let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned().collect();
         Ok(OpenAi(Arc::new(Inner {
             id: format!("{provider}/{}", self.model),
-            endpoint: Endpoint { client, url: url.to_owned(), headers, idle },
+            endpoint: Endpoint { client, url, headers },
+            idle,
             // What the connection itself watches is not watched again.
             timeouts: Timeouts { idle: None, ..self.timeouts },
             preset: self.preset,
@@ -175,14 +170,6 @@ impl OpenAiBuilder {
         }
         Ok(headers)
     }
-}
-
-/// A header's value that does not show. Some characters cannot be sent in one.
-pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::try_from(value)
-        .map_err(|_| format!("{what} has a character that cannot be sent, such as a line break"))?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 impl ChatModel for OpenAi {
@@ -215,72 +202,19 @@ impl Inner {
         }
     }
 
-    async fn open(&self, request: ChatRequest, target: Target) -> Result<Reading, ModelError> {
+    async fn open(&self, request: ChatRequest, target: Target) -> Result<Reading<Decoder>, ModelError> {
         let body = self.writer.body(&self.preset, &target.model, &request);
         let body = body.map_err(|error| target.name(error))?;
-        let incoming = self.endpoint.open(body, target).await?;
-        Ok(Reading { incoming, decoder: Decoder::new(&request), ready: VecDeque::new(), end: None })
-    }
-}
-
-/// A reply that is being read.
-struct Reading {
-    incoming: Incoming,
-    decoder: Decoder,
-    ready: VecDeque<Chunk>,
-    /// How it ends, once that is known.
-    end: Option<Result<(), ModelError>>,
-}
-
-impl Reading {
-    fn into_stream(self) -> ReplyStream {
-        ReplyStream::new(stream::unfold(self, |mut reading| async move {
-            let item = reading.next().await?;
-            Some((item, reading))
-        }))
-    }
-
-    async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
-        loop {
-            if let Some(chunk) = self.ready.pop_front() {
-                return Some(Ok(chunk));
-            }
-            if let Some(end) = self.end.take() {
-                self.end = Some(Ok(()));
-                return end.err().map(Err);
-            }
-            let mut chunks = Vec::new();
-            self.end = self.step(&mut chunks).await;
-            self.ready.extend(chunks);
-        }
-    }
-
-    /// Reads one chunk. Some is the end.
-    async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
-        let next = if self.decoder.is_finished() {
-            // The reply is whole; a server that now falls silent or breaks off does not change that.
-            timeout(AFTER_FINISH, self.incoming.next()).await.ok().flatten().and_then(Result::ok)
-        } else {
-            match self.incoming.next().await {
-                Some(Err(error)) => return Some(Err(error)),
-                next => next.and_then(Result::ok),
-            }
-        };
-        match next {
-            Some(raw) => match self.decoder.push(raw, out) {
-                Ok(()) => None,
-                Err(bad) => Some(Err(self.error(bad))),
-            },
-            None => Some(self.decoder.finish(out).map_err(|bad| self.error(bad))),
-        }
-    }
-
-    fn error(&self, bad: Bad) -> ModelError {
-        let target = self.incoming.target();
-        match bad {
-            Bad::Said(body) => classify(&target, None, &HeaderMap::new(), &body),
-            Bad::Kind(kind, message) => target.error(kind, message),
-        }
+        let idle = Idle::new(self.idle);
+        let incoming = self.endpoint.open(body, target, idle.clone()).await?;
+        Ok(Reading {
+            target: incoming.target(),
+            items: incoming.into_stream(),
+            decoder: Decoder::new(&request),
+            idle,
+            ready: VecDeque::new(),
+            end: None,
+        })
     }
 }
 

@@ -8,7 +8,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use async_openai::config::Config;
 use async_openai::error::OpenAIError;
@@ -16,6 +15,7 @@ use async_openai::middleware::HttpRequestFactory;
 use async_openai::types::stream::StreamResponse;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
@@ -25,7 +25,7 @@ use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 use tokio::sync::Notify;
 
 use super::chunk::RawChunk;
-use crate::http::{Answer, Target, event_stream, send};
+use crate::http::{Answer, Idle, Target, event_stream, send};
 
 /// Where requests go and how.
 #[derive(Clone)]
@@ -33,7 +33,6 @@ pub(super) struct Endpoint {
     pub(super) client: reqwest::Client,
     pub(super) url: String,
     pub(super) headers: HeaderMap,
-    pub(super) idle: Option<Duration>,
 }
 
 /// A reply that is coming in.
@@ -57,14 +56,20 @@ const MAX_AHEAD: usize = 256 << 10;
 
 impl Endpoint {
     /// Sends a request and waits for its stream to open.
-    pub(super) async fn open(&self, body: Vec<u8>, target: Target) -> Result<Incoming, ModelError> {
+    pub(super) async fn open(
+        &self,
+        body: Vec<u8>,
+        target: Target,
+        idle: Idle,
+    ) -> Result<Incoming, ModelError> {
         let aside = Arc::new(Aside {
             target: Mutex::new(target),
             fault: Mutex::new(None),
             ahead: AtomicUsize::new(0),
             was_read: Notify::new(),
         });
-        let service = Service { endpoint: self.clone(), body: body.into(), aside: Arc::clone(&aside) };
+        let service =
+            Service { client: self.client.clone(), body: body.into(), idle, aside: Arc::clone(&aside) };
         let config =
             Fixed { url: self.url.clone(), headers: self.headers.clone(), key: SecretString::default() };
         let client = async_openai::Client::build(self.client.clone(), config).with_http_service(service);
@@ -78,8 +83,12 @@ impl Endpoint {
 }
 
 impl Incoming {
-    /// The next chunk. None is an end that looks like one; whether it is one the decoder knows.
-    pub(super) async fn next(&mut self) -> Option<Result<RawChunk, ModelError>> {
+    /// Its chunks. An end without an error looks like one; whether it is one the decoder knows.
+    pub(super) fn into_stream(self) -> BoxStream<'static, Result<RawChunk, ModelError>> {
+        stream::unfold(self, |mut incoming| async move { Some((incoming.next().await?, incoming)) }).boxed()
+    }
+
+    async fn next(&mut self) -> Option<Result<RawChunk, ModelError>> {
         let next = if let Some(next) = self.chunks.next().now_or_never() {
             next
         } else {
@@ -160,8 +169,9 @@ impl Config for Fixed {
 /// What the library has in place of an HTTP client.
 #[derive(Clone)]
 struct Service {
-    endpoint: Endpoint,
+    client: reqwest::Client,
     body: Bytes,
+    idle: Idle,
     aside: Arc<Aside>,
 }
 
@@ -180,12 +190,11 @@ impl tower_service::Service<HttpRequestFactory> for Service {
             let mut request = factory.build().await?;
             *request.body_mut() = Some(service.body.into());
             let mut target = service.aside.target();
-            let endpoint = &service.endpoint;
-            let answer = send(&endpoint.client, request, endpoint.idle, &mut target).await;
+            let answer = send(&service.client, request, &service.idle, &mut target).await;
             *service.aside.target.lock().unwrap_or_else(PoisonError::into_inner) = target.clone();
             match answer {
                 Ok(Answer::Events(response)) => {
-                    Ok(again(stream_of(response, endpoint.idle, target, service.aside)))
+                    Ok(again(stream_of(response, &service.idle, target, service.aside)))
                 }
                 Ok(Answer::Whole(text)) => Ok(again(stream::iter([whole(&text, &target, &service.aside)]))),
                 Err(error) => {
@@ -208,7 +217,7 @@ fn again(events: impl Stream<Item = Option<Bytes>> + Send + 'static) -> reqwest:
 /// The events of a response, each checked and in one piece; none behind the last good one.
 fn stream_of(
     response: reqwest::Response,
-    idle: Option<Duration>,
+    idle: &Idle,
     target: Target,
     aside: Arc<Aside>,
 ) -> impl Stream<Item = Option<Bytes>> + Send + 'static {

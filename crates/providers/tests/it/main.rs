@@ -10,6 +10,8 @@
     reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long"
 )]
 
+#[cfg(feature = "anthropic")]
+mod anthropic;
 mod layer;
 #[cfg(feature = "openai")]
 mod openai;

@@ -4,8 +4,10 @@
 //! *our* rules gets status 400 and the reason, so that the test which sent it fails with that.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
+use stepfold_state_core::chat::{ModelError, Reply, Transcript};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -78,6 +80,16 @@ impl Play {
     /// A connection on which nothing is ever said.
     pub(crate) fn silence() -> Self {
         Play { head: String::new(), body: Vec::new(), frame: Frame::Close, end: End::Stall }
+    }
+
+    /// How long to wait for it: nearly for ever, unless it is about to stand still.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_millis(if self.end == End::Stall { 300 } else { 30_000 })
+    }
+
+    /// In writes of how many bytes it is to be played: at once, and one by one unless that takes too long.
+    pub(crate) fn pieces(&self) -> &'static [usize] {
+        if self.body.len() > 100_000 { &[usize::MAX] } else { &[usize::MAX, 1] }
     }
 
     /// The bytes that go out.
@@ -280,4 +292,47 @@ pub(crate) fn pretty(value: &Value) -> String {
         }
     }
     format!("{:#}\n", sorted(value))
+}
+
+/// A reply, or the error and all that is known of it, as text without the key.
+pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
+    let shown = match reply {
+        Ok(reply) => {
+            let usage = reply.usage;
+            let said: Transcript = [reply.message].into_iter().collect();
+            let used = match usage.total_tokens() {
+                0 => String::new(),
+                _ => format!(
+                    " [{}({}) + {}({}) tokens]",
+                    usage.input_tokens,
+                    usage.cached_input_tokens,
+                    usage.output_tokens,
+                    usage.reasoning_tokens
+                ),
+            };
+            format!("{}\n{}{used}\n", said.to_string().trim_end(), reply.finish_reason)
+        }
+        Err(error) => {
+            let partial = error.partial().filter(|partial| !partial.message.parts().is_empty());
+            let partial = partial.map_or_else(String::new, |partial| {
+                let said: Transcript = [partial.message.clone()].into_iter().collect();
+                format!("had come: {}\n", said.to_string().trim_end())
+            });
+            assert!(error.provider().is_some() && error.model().is_some(), "{error}");
+            // Nothing that can be printed of it shows the key.
+            assert!(!format!("{error:?}").contains(key), "{error:?}");
+            format!("{error}\n{partial}")
+        }
+    };
+    assert!(!shown.contains(key), "{shown}");
+    shown
+}
+
+/// The one text that all of these are.
+pub(crate) fn all_equal(shown: Vec<String>) -> String {
+    let cut = |text: &String| text.chars().take(2_000).collect::<String>();
+    for other in &shown[1..] {
+        assert!(*other == shown[0], "at once: {}\nbyte by byte: {}", cut(&shown[0]), cut(other));
+    }
+    shown.into_iter().next().unwrap()
 }

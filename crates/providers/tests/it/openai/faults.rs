@@ -191,19 +191,19 @@ async fn silence() {
     check(
         Play::silence(),
         expect![[r#"
-        timed out before the reply began (openai-compatible, model some-model): the limit is 150ms
+        timed out before the reply began (openai-compatible, model some-model): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(": working on it\n\n").stall(),
         expect![[r#"
-        timed out before the reply began (openai-compatible, model some-model): the limit is 150ms
+        timed out before the reply began (openai-compatible, model some-model): the limit is 300ms
     "#]],
     )
     .await;
     check(Play::events(text("area")).stall(), expect![[r#"
-        timed out while the reply stood still (openai-compatible, model some-model, request req_7): nothing came for 150ms
+        timed out while the reply stood still (openai-compatible, model some-model, request req_7): nothing came for 300ms
         had come: assistant: area
     "#]]).await;
 }
