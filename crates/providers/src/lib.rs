@@ -26,8 +26,10 @@
 pub mod anthropic;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod calls;
+pub mod cassette;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod http;
+mod kind;
 pub mod layer;
 #[cfg(feature = "openai")]
 pub mod openai;
@@ -38,6 +40,8 @@ mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod wire;
 
+#[doc(inline)]
+pub use crate::cassette::Cassette;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]

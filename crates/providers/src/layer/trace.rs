@@ -13,6 +13,8 @@ use stepfold_state_core::chat::{
 use tracing::Span;
 use tracing::field::Empty;
 
+use crate::kind;
+
 /// Whether traces hold what was said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceContent {
@@ -158,30 +160,9 @@ impl Record {
 }
 
 /// The text of an error may quote what was said; its kind does not.
-fn error_type(span: &Span, kind: &ModelErrorKind) {
-    span.record("error.type", name(kind));
+fn error_type(span: &Span, error: &ModelErrorKind) {
+    span.record("error.type", kind::name(error));
     span.record("otel.status_code", "ERROR");
-}
-
-/// A name without numbers in it, to count errors by.
-const fn name(kind: &ModelErrorKind) -> &'static str {
-    match kind {
-        ModelErrorKind::Transient => "transient",
-        ModelErrorKind::RateLimited { .. } => "rate_limited",
-        ModelErrorKind::Overloaded => "overloaded",
-        ModelErrorKind::Authentication => "authentication",
-        ModelErrorKind::NotFound => "not_found",
-        ModelErrorKind::InvalidRequest => "invalid_request",
-        ModelErrorKind::TooLong { .. } => "too_long",
-        ModelErrorKind::Refused => "refused",
-        ModelErrorKind::Malformed => "malformed",
-        ModelErrorKind::CutOff => "cut_off",
-        ModelErrorKind::TimedOut(_) => "timed_out",
-        ModelErrorKind::ToolChoiceIgnored => "tool_choice_ignored",
-        ModelErrorKind::Cancelled => "cancelled",
-        ModelErrorKind::Unsupported => "unsupported",
-        _ => "_OTHER",
-    }
 }
 
 fn json<T: serde::Serialize>(value: &T) -> String {

@@ -12,6 +12,7 @@
 
 #[cfg(feature = "anthropic")]
 mod anthropic;
+mod cassette;
 mod layer;
 #[cfg(feature = "openai")]
 mod openai;
