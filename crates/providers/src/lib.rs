@@ -25,6 +25,8 @@
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
+mod by_name;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
 mod calls;
 pub mod cassette;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
@@ -40,6 +42,10 @@ mod secret;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod wire;
 
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+pub use crate::by_name::{
+    KEY_VARIABLE, MODEL_VARIABLE, NameError, model, model_from, model_from_env, model_with,
+};
 #[doc(inline)]
 pub use crate::cassette::Cassette;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

@@ -110,7 +110,10 @@ fn print(contents: &Contents) -> String {
         let kind = if exchange.answer.end.error.is_some() { "error" } else { "reply" };
         let end = serde_json::to_string(&exchange.answer.end).unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "== request {options}\n{}", new.to_string().trim_end());
+        let _ = writeln!(text, "== request {options}");
+        if !new.is_empty() {
+            let _ = writeln!(text, "{}", new.to_string().trim_end());
+        }
         let _ = writeln!(text, "== {kind} {end}");
         if !exchange.answer.message.parts().is_empty() || !exchange.answer.message.extras().is_empty() {
             let _ = writeln!(text, "{}", said.to_string().trim_end());

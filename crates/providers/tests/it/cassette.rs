@@ -100,7 +100,6 @@ fn what_was_recorded_comes_back() {
         == error {"error":{"kind":"rate_limited","message":"too many","provider":"p","request_id":"q","retry_after_ms":1500}}
         assistant: area
         == request {"after":{"exchange":2,"messages":3},"tools":[{"name":"search","description":"Finds.","parameters":{"type":"object"}}]}
-
         == reply {}
         assistant: so far
         == request {"params":{"temperature":0.5}}

@@ -12,6 +12,8 @@
 
 #[cfg(feature = "anthropic")]
 mod anthropic;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+mod by_name;
 mod cassette;
 mod layer;
 #[cfg(feature = "openai")]

@@ -372,6 +372,21 @@ async fn retry_sees_what_the_server_asks_for() {
 }
 
 #[tokio::test]
+async fn no_cassette_and_no_trace_has_the_key() {
+    let folder = crate::cassette::Folder::new("key");
+    let wrong = Play::json(401, &format!(r#"{{"error":{{"message":"Wrong key: {KEY}"}}}}"#));
+    let told = Play::events(text(&format!("your key is {KEY}")) + &finish("stop") + DONE);
+    let server = Server::start([wrong, told], usize::MAX, check_request).await;
+    let model =
+        stepfold_providers::Cassette::record(folder.tape(), model(&server).traced()).unwrap().hiding(KEY);
+    model.respond(request()).into_reply().await.unwrap_err();
+    model.respond(request()).into_reply().await.unwrap();
+    assert!(folder.text().contains("Wrong key: ***") && folder.text().contains("your key is ***"));
+    assert!(!folder.text().contains(KEY), "{}", folder.text());
+    assert!(!format!("{model:?} {:?} {:?}", super::model(&server), builder(&server)).contains(KEY));
+}
+
+#[tokio::test]
 async fn a_dropped_stream_hangs_up() {
     let server = Server::start([Play::events(text("area")).stall()], usize::MAX, check_request).await;
     let mut stream = builder(&server).build().unwrap().respond(request());
