@@ -36,6 +36,7 @@ struct Details {
     provider: Option<String>,
     model: Option<String>,
     request_id: Option<String>,
+    retry_after: Option<Duration>,
     source: Option<Arc<dyn Error + Send + Sync>>,
     partial: Option<PartialReply>,
 }
@@ -175,6 +176,7 @@ impl ModelError {
             provider: None,
             model: None,
             request_id: None,
+            retry_after: None,
             source: None,
             partial: None,
         }))
@@ -198,6 +200,25 @@ impl ModelError {
     #[must_use]
     pub fn with_request_id(mut self, request_id: impl Into<String>) -> Self {
         self.0.request_id = Some(request_id.into());
+        self
+    }
+
+    /// The same error, with how long the provider asks to wait. A server that is overloaded or starting may
+    /// say so as well as one that counts requests; of the latter, the kind says it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+    ///
+    /// let error = ModelError::new(ModelErrorKind::Overloaded, "loading model");
+    /// assert_eq!(error.retry_after(), None);
+    /// let wait = Duration::from_secs(5);
+    /// assert_eq!(error.with_retry_after(wait).retry_after(), Some(wait));
+    /// ```
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.0.retry_after = Some(wait);
         self
     }
 
@@ -258,8 +279,8 @@ impl ModelError {
     /// How long the provider asks to wait before the next request.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.0.kind {
-            ModelErrorKind::RateLimited { retry_after } => retry_after,
-            _ => None,
+            ModelErrorKind::RateLimited { retry_after: Some(wait) } => Some(wait),
+            _ => self.0.retry_after,
         }
     }
 }

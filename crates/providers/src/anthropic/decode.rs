@@ -1,0 +1,271 @@
+//! From events to chunks: a pure machine. It is fed what came, says what to hand on, and knows at the end
+//! whether the reply is a whole one.
+
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{
+    ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice, Usage,
+};
+
+use super::message;
+use crate::calls;
+use crate::http::Event;
+use crate::reading::{Bad, Decode};
+
+/// Reads the events of one reply.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    choice: ToolChoice,
+    /// The blocks that are coming in, by index: one after the other from the provider, side by side from
+    /// some that speak like it.
+    blocks: Vec<(u64, Block)>,
+    calls: Vec<Call>,
+    usage: Map<String, Value>,
+    finish_reason: Option<FinishReason>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Call {
+    id: String,
+    name: String,
+}
+
+#[derive(Debug)]
+enum Block {
+    Text,
+    Thinking {
+        signature: String,
+    },
+    /// A call: its number, what it began with, and whether more of its arguments came.
+    Call {
+        number: usize,
+        input: Value,
+        has_more: bool,
+    },
+    /// A kind that we do not know, with the text of its input.
+    Unknown {
+        block: Value,
+        input: String,
+    },
+}
+
+impl Decode for Decoder {
+    type Item = Event;
+
+    fn push(&mut self, event: Event, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let data = event.data.trim();
+        if data.is_empty() {
+            return Ok(());
+        }
+        let value: Value = serde_json::from_str(data)
+            .map_err(|error| malformed(format!("an event is not JSON: {error}")))?;
+        if !value.is_object() {
+            return Err(malformed("an event is no JSON object"));
+        }
+        let index = value["index"].as_u64().unwrap_or(0);
+        // The kind is said twice; some servers say it once.
+        match value["type"].as_str().unwrap_or(&event.name) {
+            "message_start" => self.start(&value["message"], out),
+            "content_block_start" => {
+                self.stop_block(index, out);
+                self.start_block(index, &value["content_block"], out);
+            }
+            "content_block_delta" => self.delta(index, &value["delta"], out)?,
+            "content_block_stop" => self.stop_block(index, out),
+            "message_delta" => {
+                self.usage(&value["usage"], out);
+                self.stop_reason(&value["delta"]["stop_reason"]);
+            }
+            "message_stop" => self.is_over = true,
+            "error" => return Err(Bad::Said(data.to_owned())),
+            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(Bad::Said(data.to_owned()));
+            }
+            // Pings, and what may come to be.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        while let Some((index, _)) = self.blocks.first() {
+            self.stop_block(*index, out);
+        }
+        let Some(reason) = self.finish_reason.take() else {
+            let message = "the stream ended without a stop reason".to_owned();
+            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
+        };
+        let called = self.calls.iter().map(|call| call.name.as_str());
+        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
+            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
+        }
+        out.push(Chunk::Finished(reason));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(super) fn new(request: &ChatRequest) -> Self {
+        Decoder {
+            choice: request.tool_choice.clone(),
+            blocks: Vec::new(),
+            calls: Vec::new(),
+            usage: Map::new(),
+            finish_reason: None,
+            is_over: false,
+        }
+    }
+
+    /// Reads a reply in one piece.
+    pub(super) fn whole(&mut self, text: &str, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| malformed(format!("the reply is neither a stream nor JSON: {error}")))?;
+        if value["type"] != "message" {
+            return Err(if value.get("error").is_some_and(|error| !error.is_null()) {
+                Bad::Said(text.to_owned())
+            } else {
+                malformed("the reply is no message")
+            });
+        }
+        self.start(&value, out);
+        for block in value["content"].as_array().into_iter().flatten() {
+            self.start_block(0, block, out);
+            self.stop_block(0, out);
+        }
+        self.stop_reason(&value["stop_reason"]);
+        self.is_over = true;
+        Ok(())
+    }
+
+    fn start(&mut self, message: &Value, out: &mut Vec<Chunk>) {
+        let text = |name: &str| message[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        out.push(Chunk::Identity { id: text("id"), model: text("model") });
+        self.usage(&message["usage"], out);
+    }
+
+    fn start_block(&mut self, index: u64, block: &Value, out: &mut Vec<Chunk>) {
+        let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
+        let started = match block["type"].as_str() {
+            Some("text") => {
+                out.push(Chunk::Text(text("text")));
+                Block::Text
+            }
+            Some("thinking") => {
+                out.push(Chunk::Reasoning(text("thinking")));
+                Block::Thinking { signature: text("signature") }
+            }
+            Some("redacted_thinking") => {
+                let part = Part::reasoning("").with_extra("redacted_thinking", block["data"].clone());
+                out.push(Chunk::Part(part));
+                return;
+            }
+            Some("tool_use") => {
+                let number = self.calls.len();
+                let id =
+                    calls::unique_id(&self.calls.iter().map(|call| call.id.as_str()), block["id"].as_str());
+                let name = text("name");
+                self.calls.push(Call { id: id.clone(), name: name.clone() });
+                let arguments = String::new();
+                out.push(Chunk::ToolCall(ToolCallChunk {
+                    index: number,
+                    id: Some(id),
+                    name: Some(name),
+                    arguments,
+                }));
+                Block::Call { number, input: block["input"].clone(), has_more: false }
+            }
+            _ => Block::Unknown { block: block.clone(), input: String::new() },
+        };
+        self.blocks.push((index, started));
+    }
+
+    fn delta(&mut self, index: u64, delta: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let block = self.blocks.iter_mut().find(|(at, _)| *at == index).map(|(_, block)| block);
+        let text = |name: &str| delta[name].as_str().unwrap_or_default().to_owned();
+        match (delta["type"].as_str().unwrap_or_default(), block) {
+            ("text_delta", _) => out.push(Chunk::Text(text("text"))),
+            ("thinking_delta", _) => out.push(Chunk::Reasoning(text("thinking"))),
+            ("signature_delta", Some(Block::Thinking { signature })) => {
+                signature.push_str(&text("signature"));
+            }
+            ("input_json_delta", Some(Block::Call { number, has_more, .. })) => {
+                let arguments = text("partial_json");
+                *has_more |= !arguments.is_empty();
+                out.push(Chunk::ToolCall(ToolCallChunk { index: *number, id: None, name: None, arguments }));
+            }
+            ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
+            ("input_json_delta", _) => {
+                return Err(malformed("arguments of a call that has not begun"));
+            }
+            // Citations, and what may come to be.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn stop_block(&mut self, index: u64, out: &mut Vec<Chunk>) {
+        let position = self.blocks.iter().position(|(at, _)| *at == index);
+        match position.map(|position| self.blocks.remove(position).1) {
+            Some(Block::Thinking { signature }) if !signature.is_empty() => {
+                out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
+            }
+            // A server that sends no fragments says it all at once.
+            Some(Block::Call { number, input, has_more: false })
+                if input.as_object().is_some_and(|input| !input.is_empty()) =>
+            {
+                let arguments = input.to_string();
+                out.push(Chunk::ToolCall(ToolCallChunk { index: number, id: None, name: None, arguments }));
+            }
+            Some(Block::Unknown { mut block, input }) => {
+                if let Ok(input) = serde_json::from_str::<Value>(&input) {
+                    block["input"] = input;
+                }
+                // Its place among the parts matters to the provider.
+                out.extend(message::unknown(block).map(Chunk::Part));
+            }
+            _ => {}
+        }
+    }
+
+    fn stop_reason(&mut self, reason: &Value) {
+        let Some(reason) = reason.as_str() else {
+            return;
+        };
+        self.finish_reason = Some(match reason {
+            "end_turn" | "stop_sequence" => FinishReason::Stop,
+            "tool_use" => FinishReason::ToolCalls,
+            "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+            other => FinishReason::from(other),
+        });
+    }
+
+    /// What is said of usage in several events adds up by field.
+    fn usage(&mut self, usage: &Value, out: &mut Vec<Chunk>) {
+        let Some(fields) = usage.as_object() else {
+            return;
+        };
+        let known = fields.iter().filter(|(_, value)| value.is_u64());
+        self.usage.extend(known.map(|(name, value)| (name.clone(), value.clone())));
+        let number = |name: &str| self.usage.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let cached = number("cache_read_input_tokens");
+        out.push(Chunk::Usage(Usage {
+            // What the cache had, or was given, is counted apart.
+            input_tokens: number("input_tokens") + cached + number("cache_creation_input_tokens"),
+            output_tokens: number("output_tokens"),
+            cached_input_tokens: cached,
+            reasoning_tokens: 0,
+        }));
+    }
+}
+
+fn malformed(message: impl Into<String>) -> Bad {
+    Bad::Kind(ModelErrorKind::Malformed, message.into())
+}

@@ -1,0 +1,217 @@
+//! Messages as the Messages API writes them.
+//!
+//! Two things surprise. The results of a step are blocks of *one* user message, and so is what a user says
+//! right behind them: a message is open until somebody else speaks. And the last block stays open as well,
+//! so that a mark for the cache can still be put on it.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolContent,
+    UnknownPart,
+};
+
+use crate::wire::{self, Dialect};
+
+/// How messages are written, and whether the end of the conversation is marked for the cache.
+pub(super) struct Wire {
+    pub(super) marks_end: bool,
+}
+
+/// What is open between two messages.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Open {
+    /// Who speaks in the message that is open; none before the first one.
+    speaker: Option<&'static str>,
+    /// Whether the last block may be marked for the cache, and is not yet.
+    can_be_marked: bool,
+}
+
+/// The field of an unknown part that holds a block of a kind that we do not know.
+pub(super) const BLOCK: &str = "anthropic";
+
+impl Dialect for Wire {
+    type Open = Open;
+
+    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        match message.role() {
+            // Those at the beginning are fields of the request.
+            Role::System if open.speaker.is_none() => Ok(()),
+            // There is no place for them later; the users of the API say it like this.
+            Role::System => {
+                let text = format!("<system>\n{}\n</system>", message.text());
+                block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
+                Ok(())
+            }
+            Role::User => all(message, open, "user", out),
+            Role::Assistant => all(message, open, "assistant", out),
+            Role::Tool => tool(message, open, out),
+        }
+    }
+
+    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+        if open.speaker.is_some() {
+            if self.marks_end && open.can_be_marked {
+                out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
+            }
+            out.extend_from_slice(b"}]}");
+        }
+    }
+}
+
+/// The text of the system messages that the conversation begins with, as blocks.
+pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>, is_marked: bool) -> Vec<Value> {
+    let leading = messages.take_while(|message| message.role() == Role::System);
+    let texts = leading.flat_map(Message::parts).filter_map(|part| match &part.content {
+        Content::Text(text) if !text.is_empty() => {
+            let mut block = json!({"type": "text", "text": text});
+            mark(&mut block, &part.extras);
+            Some(block)
+        }
+        _ => None,
+    });
+    let mut blocks: Vec<Value> = texts.collect();
+    if let Some(last) = blocks.last_mut().filter(|_| is_marked) {
+        last["cache_control"] = json!({"type": "ephemeral"});
+    }
+    blocks
+}
+
+fn all(
+    message: &Message,
+    open: &mut Open,
+    speaker: &'static str,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    for part in message.parts() {
+        if let Some(wired) = part_block(message.role(), part)? {
+            block(open, speaker, wired, &part.extras, out);
+        }
+    }
+    Ok(())
+}
+
+/// Appends a block but for its closing brace.
+fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extras, out: &mut Vec<u8>) {
+    mark(&mut wired, extras);
+    match open.speaker {
+        Some(last) if last == speaker => out.extend_from_slice(b"},"),
+        last => {
+            out.extend_from_slice(if last.is_some() { b"}]}," } else { b"" });
+            out.extend_from_slice(format!(r#"{{"role":"{speaker}","content":["#).as_bytes());
+        }
+    }
+    let can_be_marked = wired.get("cache_control").is_none()
+        && wired["type"] != "thinking"
+        && wired["type"] != "redacted_thinking";
+    wire::json(&wired, out);
+    out.pop();
+    *open = Open { speaker: Some(speaker), can_be_marked };
+}
+
+fn mark(block: &mut Value, extras: &Extras) {
+    if let Some(mark) = extras.get("cache_control") {
+        block["cache_control"] = mark.clone();
+    }
+}
+
+/// A part as a block; none if there is nothing to say.
+fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
+    Ok(Some(match &part.content {
+        // Empty text is refused.
+        Content::Text(text) if text.is_empty() => return Ok(None),
+        Content::Text(text) => json!({"type": "text", "text": text}),
+        Content::Reasoning(text) => return Ok(thinking(text, &part.extras)),
+        Content::ToolCall(call) => {
+            let input = match (call.arguments.as_object(), call.arguments.malformed()) {
+                (Some(object), _) => Value::Object(object.clone()),
+                // The API takes objects only; the model sees its own words in one.
+                (None, text) => json!({"malformed_arguments": text.map_or("", |(text, _)| text)}),
+            };
+            json!({"type": "tool_use", "id": accepted_id(&call.id), "name": call.name, "input": input})
+        }
+        Content::Image(media) => json!({"type": "image", "source": source(media)}),
+        Content::File(media) => document(media).ok_or_else(|| cannot(role, &part.content))?,
+        Content::Unknown(unknown) => match unknown.fields().get(BLOCK) {
+            Some(block) if block.is_object() => block.clone(),
+            _ => return Ok(None),
+        },
+        other => return Err(cannot(role, other)),
+    }))
+}
+
+/// What the model thought, if it is signed; what another model thought is none of this one's business.
+fn thinking(text: &str, extras: &Extras) -> Option<Value> {
+    if let Some(data) = extras.get("redacted_thinking") {
+        return Some(json!({"type": "redacted_thinking", "data": data}));
+    }
+    let signature = extras.get("signature")?;
+    Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
+}
+
+fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    let Some(result) = message.tool_result() else {
+        return Ok(());
+    };
+    let content = match result.content() {
+        ToolContent::Parts(parts) => {
+            let blocks = parts.iter().map(|part| part_block(Role::Tool, part)).filter_map(Result::transpose);
+            Value::Array(blocks.collect::<Result<_, _>>()?)
+        }
+        _ => Value::String(result.text().into_owned()),
+    };
+    let mut wired =
+        json!({"type": "tool_result", "tool_use_id": accepted_id(result.call_id()), "content": content});
+    if result.is_error() {
+        wired["is_error"] = true.into();
+    }
+    let extras = message.parts().first().map(|part| part.extras.clone()).unwrap_or_default();
+    block(open, "user", wired, &extras, out);
+    Ok(())
+}
+
+/// An id of letters, digits, `_` and `-`, as the API demands. Those of other providers have all sorts.
+fn accepted_id(id: &str) -> Cow<'_, str> {
+    let is_accepted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if id.chars().all(is_accepted) {
+        Cow::Borrowed(id)
+    } else {
+        Cow::Owned(id.replace(|c| !is_accepted(c), "_"))
+    }
+}
+
+fn source(media: &Media) -> Value {
+    match &media.source {
+        MediaSource::Url(url) => json!({"type": "url", "url": url}),
+        MediaSource::Base64(data) => {
+            let media_type = media.media_type.as_deref().unwrap_or("image/png");
+            json!({"type": "base64", "media_type": media_type, "data": data})
+        }
+    }
+}
+
+/// A PDF, or whatever is behind a URL.
+fn document(media: &Media) -> Option<Value> {
+    let is_pdf = media.media_type.as_deref() == Some("application/pdf");
+    if !is_pdf && matches!(media.source, MediaSource::Base64(_)) {
+        return None;
+    }
+    let mut block = json!({"type": "document", "source": source(media)});
+    if let Some(name) = &media.name {
+        block["title"] = name.as_str().into();
+    }
+    Some(block)
+}
+
+fn cannot(role: Role, content: &Content) -> ModelError {
+    let message =
+        format!("this protocol cannot send this part of kind {} in a message of the {role}", content.kind());
+    ModelError::new(ModelErrorKind::Unsupported, message)
+}
+
+/// A block of a kind that we do not know, as a part.
+pub(super) fn unknown(block: Value) -> Option<Part> {
+    let fields: Map<String, Value> = [(BLOCK.to_owned(), block)].into_iter().collect();
+    UnknownPart::new(fields).map(|part| Content::Unknown(part).into())
+}

@@ -1,0 +1,255 @@
+//! Models by name: `openai:gpt-4.1`, `ollama:qwen3`, `http://127.0.0.1:8080/v1#name`.
+//!
+//! Keys and addresses come from the environment, or from wherever a function looks them up. When something
+//! is missing, the error lists what was looked for.
+
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{ChatModel, ModelError};
+
+#[cfg(feature = "openai")]
+use crate::openai::{OpenAi, PRESETS, Preset};
+
+/// The variable that names the model to use, for [`model_from_env`].
+pub const MODEL_VARIABLE: &str = "STEPFOLD_MODEL";
+
+/// The variable with the key for a server that is named by its URL.
+pub const KEY_VARIABLE: &str = "STEPFOLD_API_KEY";
+
+/// Why there is no such model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name has no form that is known.
+    #[error("`{name}` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are {known}")]
+    Form {
+        /// What was asked for.
+        name: String,
+        /// The providers there are.
+        known: String,
+    },
+    /// There is no such provider, or it was left out when this program was built.
+    #[error("`{name}` names the provider `{provider}`, which is not here; there are {known}")]
+    Provider {
+        /// What was asked for.
+        name: String,
+        /// The provider.
+        provider: String,
+        /// The providers there are.
+        known: String,
+    },
+    /// A key or an address is not set.
+    #[error("`{name}` needs {what}, and none of these is set: {looked_for}")]
+    Missing {
+        /// What was asked for.
+        name: String,
+        /// What it needs.
+        what: &'static str,
+        /// The variables that were looked at.
+        looked_for: String,
+    },
+    /// No name was given.
+    #[error(
+        "no model: set {MODEL_VARIABLE} to PROVIDER:MODEL or URL#MODEL; keys that are set: {found}; \
+         keys that were looked for: {looked_for}"
+    )]
+    None {
+        /// The variables with keys that are set.
+        found: String,
+        /// All of them.
+        looked_for: String,
+    },
+    /// What was found does not make a model.
+    #[error("the model `{name}` cannot be made")]
+    Build {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        source: ModelError,
+    },
+}
+
+/// The model of this name, with keys and addresses from the environment.
+///
+/// # Errors
+/// [`NameError`] says what is missing and where it was looked for.
+///
+/// # Examples
+/// ```
+/// # #[cfg(feature = "openai")] {
+/// use stepfold_providers::model;
+///
+/// assert_eq!(model("ollama:qwen3:8b").unwrap().id(), "ollama/qwen3:8b");
+/// assert_eq!(model("http://127.0.0.1:8080/v1#mine").unwrap().id(), "openai-compatible/mine");
+/// let error = model("nobody:x").err().unwrap().to_string();
+/// assert!(error.contains("openai, azure, openrouter"), "{error}");
+/// # }
+/// ```
+pub fn model(name: &str) -> Result<Arc<dyn ChatModel>, NameError> {
+    model_with(name, environment)
+}
+
+/// The model that the environment variable `STEPFOLD_MODEL` names.
+///
+/// # Errors
+/// As [`model`]; without a name, the error lists the keys that are set, and those that were looked for.
+pub fn model_from_env() -> Result<Arc<dyn ChatModel>, NameError> {
+    model_from(environment)
+}
+
+/// The model of this name, with keys and addresses from wherever `look_up` finds them.
+///
+/// # Errors
+/// As [`model`].
+///
+/// # Examples
+/// ```
+/// # #[cfg(feature = "openai")] {
+/// use stepfold_providers::model_with;
+///
+/// let settings = |name: &str| (name == "OPENAI_API_KEY").then(|| "sk-...".to_owned());
+/// assert_eq!(model_with("openai:gpt-4.1", settings).unwrap().id(), "openai/gpt-4.1");
+/// # }
+/// ```
+pub fn model_with(
+    name: &str,
+    look_up: impl Fn(&str) -> Option<String>,
+) -> Result<Arc<dyn ChatModel>, NameError> {
+    let look_up = |variable: &str| look_up(variable).filter(|value| !value.trim().is_empty());
+    let built = if name.starts_with("http://") || name.starts_with("https://") {
+        at_url(name, look_up)?
+    } else {
+        of_provider(name, look_up)?
+    };
+    built.map_err(|source| NameError::Build { name: name.to_owned(), source })
+}
+
+/// The model that `look_up` finds under `STEPFOLD_MODEL`.
+///
+/// # Errors
+/// As [`model_from_env`].
+pub fn model_from(look_up: impl Fn(&str) -> Option<String>) -> Result<Arc<dyn ChatModel>, NameError> {
+    if let Some(name) = look_up(MODEL_VARIABLE).filter(|name| !name.trim().is_empty()) {
+        return model_with(name.trim(), look_up);
+    }
+    let all = key_variables();
+    let found = all.iter().filter(|variable| look_up(variable).is_some()).copied();
+    let found: Vec<&str> = found.collect();
+    let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+    Err(NameError::None { found, looked_for: all.join(", ") })
+}
+
+#[expect(clippy::disallowed_methods, reason = "asking for a model from the environment is what this is for")]
+fn environment(variable: &str) -> Option<String> {
+    std::env::var(variable).ok()
+}
+
+/// The provider that is no preset, if it is here.
+const ANTHROPIC: &[&str] = if cfg!(feature = "anthropic") { &["anthropic"] } else { &[] };
+const ANTHROPIC_KEYS: &[&str] = if cfg!(feature = "anthropic") { &["ANTHROPIC_API_KEY"] } else { &[] };
+
+type Built = Result<Arc<dyn ChatModel>, ModelError>;
+
+/// A model at `URL#MODEL`.
+#[cfg(feature = "openai")]
+fn at_url(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
+    let (url, model) =
+        name.split_once('#').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
+    let mut builder = OpenAi::at(url, model);
+    if let Some(key) = look_up(KEY_VARIABLE) {
+        builder = builder.key(key);
+    }
+    Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>))
+}
+
+#[cfg(not(feature = "openai"))]
+fn at_url(name: &str, _: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
+    Err(form(name))
+}
+
+/// A model at `PROVIDER:MODEL`.
+fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
+    let (provider, model) =
+        name.split_once(':').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
+    #[cfg(feature = "anthropic")]
+    if provider == "anthropic" {
+        let key = needed(name, "a key", ANTHROPIC_KEYS, &look_up)?;
+        let mut builder = crate::anthropic::Anthropic::new(model, key);
+        if let Some(url) = look_up("ANTHROPIC_BASE_URL") {
+            builder = builder.base_url(url);
+        }
+        return Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>));
+    }
+    #[cfg(feature = "openai")]
+    if let Some(preset) = Preset::named(provider) {
+        return of_preset(name, preset, model, look_up);
+    }
+    #[cfg(not(feature = "openai"))]
+    let _ = (model, look_up);
+    Err(NameError::Provider { name: name.to_owned(), provider: provider.to_owned(), known: known() })
+}
+
+#[cfg(feature = "openai")]
+fn of_preset(
+    name: &str,
+    preset: &Preset,
+    model: &str,
+    look_up: impl Fn(&str) -> Option<String>,
+) -> Result<Built, NameError> {
+    let mut builder = OpenAi::preset(preset, model);
+    if let Some(url) = preset.base_url_variables.iter().find_map(|variable| look_up(variable)) {
+        builder = builder.base_url(base_url(&url, preset.base_url_suffix));
+    } else if preset.base_url.is_none() {
+        needed(name, "a base URL", preset.base_url_variables, &look_up)?;
+    }
+    if preset.needs_key {
+        builder = builder.key(needed(name, "a key", preset.key_variables, &look_up)?);
+    } else if let Some(key) = preset.key_variables.iter().find_map(|variable| look_up(variable)) {
+        builder = builder.key(key);
+    }
+    Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>))
+}
+
+/// An address as people write it, as a base URL.
+#[cfg(feature = "openai")]
+fn base_url(address: &str, suffix: &str) -> String {
+    let address = address.trim().trim_end_matches('/');
+    let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    // What a server listens on is not always what one can ask.
+    let address = address.replace("://0.0.0.0", "://127.0.0.1");
+    if address.ends_with(suffix) { address } else { address + suffix }
+}
+
+/// The first of these variables that is set.
+fn needed(
+    name: &str,
+    what: &'static str,
+    variables: &[&str],
+    look_up: &impl Fn(&str) -> Option<String>,
+) -> Result<String, NameError> {
+    variables.iter().find_map(|variable| look_up(variable)).ok_or_else(|| NameError::Missing {
+        name: name.to_owned(),
+        what,
+        looked_for: variables.join(", "),
+    })
+}
+
+fn form(name: &str) -> NameError {
+    NameError::Form { name: name.to_owned(), known: known() }
+}
+
+/// All providers by name.
+fn known() -> String {
+    let names = ANTHROPIC.iter().copied();
+    #[cfg(feature = "openai")]
+    let names = names.chain(PRESETS.iter().map(|preset| preset.name));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// All variables that may hold a key.
+fn key_variables() -> Vec<&'static str> {
+    let variables = ANTHROPIC_KEYS.iter().copied();
+    #[cfg(feature = "openai")]
+    let variables = variables.chain(PRESETS.iter().flat_map(|preset| preset.key_variables.iter().copied()));
+    variables.collect()
+}

@@ -1,0 +1,42 @@
+//! How two texts differ, for a person to read: the lines in the middle that are not the same.
+
+use std::fmt::Write as _;
+
+use super::file;
+use stepfold_state_core::chat::ChatRequest;
+
+/// The most lines of either side that are shown.
+const SHOWN: usize = 12;
+
+/// A request as text, one thing a line.
+pub(super) fn text(request: &ChatRequest) -> String {
+    let options = serde_json::to_string_pretty(&file::Options::of(request)).unwrap_or_default();
+    format!("{options}\n{}", request.messages)
+}
+
+/// The number of lines that both begin with.
+pub(super) fn common(left: &str, right: &str) -> usize {
+    left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count()
+}
+
+/// What is not the same, with the line before it.
+pub(super) fn diff(recorded: &str, asked: &str) -> String {
+    let start = common(recorded, asked);
+    let left: Vec<&str> = recorded.lines().skip(start).collect();
+    let right: Vec<&str> = asked.lines().skip(start).collect();
+    let end = left.iter().rev().zip(right.iter().rev()).take_while(|(left, right)| left == right).count();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    if let Some(before) = start.checked_sub(1).and_then(|line| recorded.lines().nth(line)) {
+        let _ = write!(text, "\n    {before}");
+    }
+    for (mark, lines) in [("  - ", &left[..left.len() - end]), ("  + ", &right[..right.len() - end])] {
+        for line in lines.iter().take(SHOWN) {
+            let _ = write!(text, "\n{mark}{line}");
+        }
+        if lines.len() > SHOWN {
+            let _ = write!(text, "\n{mark}... {} more lines", lines.len() - SHOWN);
+        }
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! What is written down of one exchange, and how it is told again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use stepfold_state_core::chat::{
+    ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, PartialReply, Role, Usage,
+};
+
+use crate::kind;
+
+/// A request and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Exchange {
+    pub(super) request: ChatRequest,
+    pub(super) answer: Answer,
+}
+
+/// What a model answered.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) message: Message,
+    pub(super) end: End,
+}
+
+/// How an answer ended, and what is known of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct End {
+    /// None if it did not come to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) finish_reason: Option<FinishReason>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<Failure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Usage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<String>,
+}
+
+/// An error, as far as it can be written down.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Failure {
+    kind: String,
+    message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    used: Option<u64>,
+}
+
+impl Answer {
+    /// What a stream came to: what it said, and how it ended.
+    pub(super) fn new(said: PartialReply, reason: Option<FinishReason>, error: Option<&ModelError>) -> Self {
+        let end = End {
+            finish_reason: reason,
+            error: error.map(Failure::of),
+            usage: Some(said.usage).filter(|usage| *usage != Usage::default()),
+            id: said.id,
+            model: said.model,
+        };
+        Answer { message: said.message, end }
+    }
+
+    /// The stream again.
+    pub(super) fn results(&self) -> Vec<Result<Chunk, ModelError>> {
+        let mut chunks = Vec::new();
+        if self.end.id.is_some() || self.end.model.is_some() {
+            chunks.push(Chunk::Identity { id: self.end.id.clone(), model: self.end.model.clone() });
+        }
+        chunks.extend(Chunk::of(&self.message));
+        chunks.extend(self.end.usage.map(Chunk::Usage));
+        chunks.extend(self.end.finish_reason.clone().map(Chunk::Finished));
+        let error = self.end.error.as_ref().map(|failure| Err(failure.to_error()));
+        chunks.into_iter().map(Ok).chain(error).collect()
+    }
+
+    /// An answer of which nothing is known yet.
+    pub(super) fn with_end(end: End) -> Self {
+        Answer { message: Message::new(Role::Assistant), end }
+    }
+}
+
+impl Failure {
+    fn of(error: &ModelError) -> Self {
+        let (limit, used) = match error.kind() {
+            ModelErrorKind::TooLong { limit, used } => (*limit, *used),
+            _ => (None, None),
+        };
+        let milliseconds = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        Failure {
+            kind: kind::name(error.kind()).to_owned(),
+            message: error.message().to_owned(),
+            provider: error.provider().map(str::to_owned),
+            model: error.model().map(str::to_owned),
+            request_id: error.request_id().map(str::to_owned),
+            retry_after_ms: error.retry_after().map(milliseconds),
+            limit,
+            used,
+        }
+    }
+
+    fn to_error(&self) -> ModelError {
+        let wait = self.retry_after_ms.map(Duration::from_millis);
+        let kind = match kind::of_name(&self.kind) {
+            Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
+            Some(ModelErrorKind::TooLong { .. }) => {
+                ModelErrorKind::TooLong { limit: self.limit, used: self.used }
+            }
+            // Of a newer version's kinds we know that they are errors.
+            kind => kind.unwrap_or(ModelErrorKind::Transient),
+        };
+        let mut error = ModelError::new(kind, self.message.clone());
+        if let Some(provider) = &self.provider {
+            error = error.with_provider(provider);
+        }
+        if let Some(model) = &self.model {
+            error = error.with_model(model);
+        }
+        if let Some(request_id) = &self.request_id {
+            error = error.with_request_id(request_id);
+        }
+        match wait {
+            Some(wait) => error.with_retry_after(wait),
+            None => error,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The file: text that a person can read and review.
+//!
+//! ```text
+//! # stepfold cassette 1, openai/gpt-4.1
+//! == request {"params":{"temperature":0.0}}
+//! user:      which area?
+//! == reply {"finish_reason":"stop"}
+//! assistant: area 3
+//! == request {"after":{"exchange":1,"messages":1}}
+//! assistant: area 3
+//! user:      why?
+//! == error {"error":{"kind":"overloaded","message":"busy"}}
+//! ```
+//!
+//! Messages are in the notation of transcripts, everything else is JSON behind `==`. What an earlier
+//! request began with is not written again (`after`).
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    ChatRequest, Message, ModelParams, ResponseFormat, ToolChoice, ToolSpec, Transcript,
+};
+
+use super::exchange::{Answer, End, Exchange};
+
+/// What every cassette begins with.
+const HEADER: &str = "# stepfold cassette 1, ";
+
+/// Why a cassette cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CassetteError {
+    /// The file could not be read.
+    #[error("could not read the cassette {path}; record it first")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file could not be written.
+    #[error("could not write the cassette {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file is no cassette that this version can read.
+    #[error("the cassette {path} cannot be read, line {line}: {message}; record it anew")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// The model that was to be recorded could not be made.
+    #[error("the model to record could not be made")]
+    Model(#[from] stepfold_state_core::chat::ModelError),
+}
+
+/// All that is on a cassette.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contents {
+    pub(super) id: String,
+    pub(super) exchanges: Vec<Exchange>,
+}
+
+/// The beginning of a request that an earlier one has as well.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct After {
+    exchange: usize,
+    messages: usize,
+}
+
+pub(super) fn read(path: &Path) -> Result<Contents, CassetteError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| CassetteError::Read { path: path.to_owned(), source })?;
+    parse(&text).map_err(|(line, message)| CassetteError::Format { path: path.to_owned(), line, message })
+}
+
+pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), CassetteError> {
+    let wrong = |source| CassetteError::Write { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(wrong)?;
+    }
+    // Whole or not at all: a reader may look at any time.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    std::fs::write(&beside, print(contents)).map_err(wrong)?;
+    std::fs::rename(&beside, path).map_err(wrong)
+}
+
+fn print(contents: &Contents) -> String {
+    let mut text = format!("{HEADER}{}\n", contents.id);
+    for (index, exchange) in contents.exchanges.iter().enumerate() {
+        let after = longest_beginning(&exchange.request.messages, &contents.exchanges[..index]);
+        let options = Options { after, ..Options::of(&exchange.request) };
+        let options = serde_json::to_string(&options).unwrap_or_default();
+        let new = exchange.request.messages.iter_from(after.map_or(0, |after| after.messages));
+        let new: Transcript = new.map(Arc::clone).collect();
+        let said: Transcript = [exchange.answer.message.clone()].into_iter().collect();
+        let kind = if exchange.answer.end.error.is_some() { "error" } else { "reply" };
+        let end = serde_json::to_string(&exchange.answer.end).unwrap_or_default();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "== request {options}");
+        if !new.is_empty() {
+            let _ = writeln!(text, "{}", new.to_string().trim_end());
+        }
+        let _ = writeln!(text, "== {kind} {end}");
+        if !exchange.answer.message.parts().is_empty() || !exchange.answer.message.extras().is_empty() {
+            let _ = writeln!(text, "{}", said.to_string().trim_end());
+        }
+    }
+    text
+}
+
+/// Everything of a request but its messages, as far as it is not as usual. The order of the fields is ours,
+/// however the features of `serde_json` are set.
+#[derive(Serialize)]
+pub(super) struct Options<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<After>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[ToolSpec]>::is_empty")]
+    tools: &'a [ToolSpec],
+    #[serde(skip_serializing_if = "is_auto")]
+    tool_choice: &'a ToolChoice,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<&'a ResponseFormat>,
+    #[serde(skip_serializing_if = "is_default")]
+    params: &'a ModelParams,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it skips by reference")]
+fn is_auto(choice: &&ToolChoice) -> bool {
+    **choice == ToolChoice::Auto
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it skips by reference")]
+fn is_default(params: &&ModelParams) -> bool {
+    **params == ModelParams::default()
+}
+
+impl<'a> Options<'a> {
+    pub(super) fn of(request: &'a ChatRequest) -> Self {
+        Options {
+            after: None,
+            model: request.model.as_deref(),
+            tools: &request.tools,
+            tool_choice: &request.tool_choice,
+            response_format: request.response_format.as_ref(),
+            params: &request.params,
+        }
+    }
+}
+
+fn longest_beginning(messages: &Transcript, earlier: &[Exchange]) -> Option<After> {
+    let mut best = None;
+    for (index, exchange) in earlier.iter().enumerate() {
+        let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;
+        let shared = messages.iter().zip(&exchange.request.messages).take_while(same).count();
+        if shared > 0 && best.is_none_or(|best: After| shared >= best.messages) {
+            best = Some(After { exchange: index + 1, messages: shared });
+        }
+    }
+    best
+}
+
+/// What is wrong, and in which line.
+type Fault = (usize, String);
+
+fn parse(text: &str) -> Result<Contents, Fault> {
+    let id = text.lines().next().and_then(|line| line.strip_prefix(HEADER));
+    let id = id.ok_or_else(|| (1, format!("expected `{}`", HEADER.trim_end_matches(", "))))?;
+    let mut contents = Contents { id: id.to_owned(), exchanges: Vec::new() };
+    let mut asked: Option<ChatRequest> = None;
+    for section in sections(text) {
+        match (section.kind, asked.take()) {
+            ("request", None) => asked = Some(section.request(&contents.exchanges)?),
+            ("reply" | "error", Some(request)) => {
+                contents.exchanges.push(Exchange { request, answer: section.answer()? });
+            }
+            _ => return Err((section.line, format!("`{}` is not expected here", section.kind))),
+        }
+    }
+    match asked {
+        None => Ok(contents),
+        Some(_) => Err((text.lines().count(), "the last request has no reply".to_owned())),
+    }
+}
+
+/// What begins with a line of `==`.
+struct Section<'a> {
+    line: usize,
+    kind: &'a str,
+    json: &'a str,
+    body: String,
+}
+
+fn sections(text: &str) -> Vec<Section<'_>> {
+    let mut sections: Vec<Section<'_>> = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        if let Some(head) = content.strip_prefix("== ") {
+            let (kind, json) = head.split_once(' ').unwrap_or((head, "{}"));
+            sections.push(Section { line, kind, json, body: String::new() });
+        } else if let Some(section) = sections.last_mut() {
+            section.body.push_str(content);
+            section.body.push('\n');
+        }
+    }
+    sections
+}
+
+impl Section<'_> {
+    fn request(&self, earlier: &[Exchange]) -> Result<ChatRequest, Fault> {
+        let mut options: Value = self.read(self.json)?;
+        let after = options.as_object_mut().and_then(|options| options.remove("after"));
+        options["messages"] = Value::Array(Vec::new());
+        let mut request: ChatRequest = self.read(&options.to_string())?;
+        let new = self.messages()?;
+        if let Some(after) = after {
+            let after: After = self.read(&after.to_string())?;
+            let base = after.exchange.checked_sub(1).and_then(|index| earlier.get(index));
+            let base =
+                base.ok_or_else(|| (self.line, format!("there is no exchange {} before", after.exchange)))?;
+            request.messages.extend(base.request.messages.iter().take(after.messages).map(Arc::clone));
+        }
+        request.messages.extend(new.iter().map(Arc::clone));
+        Ok(request)
+    }
+
+    fn answer(&self) -> Result<Answer, Fault> {
+        let end: End = self.read(self.json)?;
+        let mut answer = Answer::with_end(end);
+        if let Some(message) = self.messages()?.first() {
+            answer.message = Message::clone(message);
+        }
+        Ok(answer)
+    }
+
+    fn messages(&self) -> Result<Transcript, Fault> {
+        self.body.parse().map_err(|error: stepfold_state_core::chat::NotationError| {
+            (self.line + error.line, format!("column {}: {}", error.column, error.message))
+        })
+    }
+
+    fn read<T: for<'de> Deserialize<'de>>(&self, json: &str) -> Result<T, Fault> {
+        serde_json::from_str(json).map_err(|error| (self.line, error.to_string()))
+    }
+}

@@ -1,0 +1,290 @@
+//! The cassette as a model: it looks up what was recorded, or records what a model says.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
+};
+
+use super::diff;
+use super::exchange::{Answer, Exchange};
+use super::file::{self, CassetteError, Contents};
+use crate::Secret;
+
+/// A model that answers from a file, or writes into it what another model says.
+///
+/// Requests are matched by what they ask: conversation, tools, format and parameters. One that was recorded
+/// several times is answered in that order; one that was not is an error which shows the difference. What
+/// is kept of a reply is what it said and how it ended, errors included, not in which pieces it came.
+///
+/// # Secrets
+/// Keys of models are never part of a request, and are taken out of errors before these get here. What else
+/// must not be in the file is named with [`hiding`](Cassette::hiding).
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use stepfold_providers::{Cassette, Scripted};
+/// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, Transcript};
+///
+/// # let folder = std::env::temp_dir().join(format!("stepfold-cassette-doc-{}", std::process::id()));
+/// let path = folder.join("area.cassette");
+/// let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
+///
+/// let recording = Cassette::record(&path, Scripted::new(["area 3"]))?;
+/// recording.respond(request.clone()).into_reply().await?;
+///
+/// let reply = Cassette::replay(&path)?.respond(request).into_reply().await?;
+/// assert_eq!(reply.message.text(), "area 3");
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Cassette(Arc<Inner>);
+
+struct Inner {
+    id: String,
+    path: PathBuf,
+    /// Whom to ask what is not on the tape.
+    model: Option<Arc<dyn ChatModel>>,
+    secrets: Vec<Secret>,
+    tape: Mutex<Tape>,
+}
+
+#[derive(Default)]
+struct Tape {
+    contents: Contents,
+    /// How many exchanges were there, and which of them were used.
+    used: Vec<bool>,
+}
+
+impl Cassette {
+    /// Answers from the file only.
+    ///
+    /// # Errors
+    /// There is no such file, or it is no cassette.
+    pub fn replay(path: impl AsRef<Path>) -> Result<Self, CassetteError> {
+        Ok(Cassette::of(path.as_ref(), file::read(path.as_ref())?, None))
+    }
+
+    /// Asks the model, and writes down all of it in place of what was in the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn record(path: impl AsRef<Path>, model: impl ChatModel + 'static) -> Result<Self, CassetteError> {
+        let contents = Contents { id: model.id().to_owned(), exchanges: Vec::new() };
+        file::write(path.as_ref(), &contents)?;
+        Ok(Cassette::of(path.as_ref(), contents, Some(Arc::new(model))))
+    }
+
+    /// Answers from the file what is in it, and asks the model and writes down what is not. The model is
+    /// made at once if there is no file, else when it is first needed it has to be there already: pass a
+    /// function that makes it, and gives none where there is no key.
+    ///
+    /// # Errors
+    /// The file is there and no cassette, cannot be written, or there is none and no model either.
+    pub fn auto<M: ChatModel + 'static>(
+        path: impl AsRef<Path>,
+        make: impl FnOnce() -> Result<M, ModelError>,
+    ) -> Result<Self, CassetteError> {
+        if path.as_ref().exists() {
+            let model = make().ok().map(|model| Arc::new(model) as Arc<dyn ChatModel>);
+            return Ok(Cassette::of(path.as_ref(), file::read(path.as_ref())?, model));
+        }
+        Cassette::record(path, make()?)
+    }
+
+    fn of(path: &Path, contents: Contents, model: Option<Arc<dyn ChatModel>>) -> Self {
+        let used = vec![false; contents.exchanges.len()];
+        Cassette(Arc::new(Inner {
+            id: contents.id.clone(),
+            path: path.to_owned(),
+            model,
+            secrets: Vec::new(),
+            tape: Mutex::new(Tape { contents, used }),
+        }))
+    }
+
+    /// The same cassette, into whose file this secret is never written: `***` stands in its place. To be
+    /// said before anything is recorded or replayed.
+    #[must_use]
+    pub fn hiding(self, secret: impl Into<Secret>) -> Self {
+        let inner = &self.0;
+        let mut secrets = inner.secrets.clone();
+        secrets.push(secret.into());
+        let tape = inner.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        let tape = Tape { contents: tape.contents.clone(), used: tape.used.clone() };
+        Cassette(Arc::new(Inner {
+            id: inner.id.clone(),
+            path: inner.path.clone(),
+            model: inner.model.clone(),
+            secrets,
+            tape: Mutex::new(tape),
+        }))
+    }
+
+    /// The number of exchanges on the tape that were not asked for.
+    pub fn unused(&self) -> usize {
+        let tape = self.0.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        tape.used.iter().filter(|used| !**used).count()
+    }
+}
+
+impl ChatModel for Cassette {
+    /// The id of the model that was recorded.
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let hidden = self.0.hide(&request);
+        if let Some(answer) = self.0.find(&hidden) {
+            return ReplyStream::from_results(answer.results());
+        }
+        match &self.0.model {
+            Some(model) => recorded(model.respond(request), hidden, Arc::clone(&self.0)),
+            None => ReplyStream::failed(self.0.mismatch(&hidden)),
+        }
+    }
+}
+
+impl Inner {
+    /// The next answer that was recorded for this request.
+    fn find(&self, request: &ChatRequest) -> Option<Answer> {
+        let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = tape.used.iter().enumerate().filter(|(_, used)| !**used).map(|(index, _)| index);
+        let found = { unused }.find(|index| tape.contents.exchanges[*index].request == *request)?;
+        tape.used[found] = true;
+        Some(tape.contents.exchanges[found].answer.clone())
+    }
+
+    fn keep(&self, exchange: Exchange) -> Result<(), CassetteError> {
+        let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        tape.contents.exchanges.push(exchange);
+        // What was recorded just now is not there to be replayed.
+        tape.used.push(true);
+        file::write(&self.path, &tape.contents)
+    }
+
+    /// How the request differs from the one that comes closest to it.
+    fn mismatch(&self, request: &ChatRequest) -> ModelError {
+        let tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = diff::text(request);
+        let all = tape.contents.exchanges.iter().zip(&tape.used).enumerate();
+        let all = all.map(|(index, (exchange, used))| (index + 1, *used, diff::text(&exchange.request)));
+        let closest = all.max_by_key(|(index, used, text)| {
+            (text == &asked, !used, diff::common(text, &asked), std::cmp::Reverse(*index))
+        });
+        let path = self.path.display();
+        let message = match closest {
+            None => format!("the cassette {path} is empty"),
+            Some((index, _, text)) if text == asked => {
+                format!("the cassette {path} has this request as number {index}, and it was replayed already")
+            }
+            Some((index, _, text)) => format!(
+                "the cassette {path} has no such request; closest is number {index} (- recorded, + asked):{}",
+                diff::diff(&text, &asked)
+            ),
+        };
+        ModelError::new(ModelErrorKind::InvalidRequest, message)
+            .with_provider("cassette")
+            .with_model(&self.id)
+    }
+
+    /// The request without secrets.
+    fn hide(&self, request: &ChatRequest) -> ChatRequest {
+        if self.secrets.is_empty() {
+            return request.clone();
+        }
+        let hidden = serde_json::to_value(request).map(|value| self.hide_in(value));
+        // It was a request before.
+        hidden.and_then(serde_json::from_value).unwrap_or_default()
+    }
+
+    fn hide_in(&self, value: Value) -> Value {
+        let redact =
+            |text: &str| self.secrets.iter().fold(text.to_owned(), |text, secret| secret.redact(&text));
+        match value {
+            Value::String(text) => Value::String(redact(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.hide_in(item)).collect(),
+            Value::Object(fields) => {
+                fields.into_iter().map(|(name, value)| (redact(&name), self.hide_in(value))).collect()
+            }
+            other => other,
+        }
+    }
+
+    fn hide_answer(&self, mut answer: Answer) -> Answer {
+        let message = serde_json::to_value(&answer.message).map(|value| self.hide_in(value));
+        let end = serde_json::to_value(&answer.end).map(|value| self.hide_in(value));
+        if let (Ok(message), Ok(end)) =
+            (message.and_then(serde_json::from_value), end.and_then(serde_json::from_value))
+        {
+            answer = Answer { message, end };
+        }
+        answer
+    }
+}
+
+/// A reply that is written down once it has ended. One that is dropped before is not.
+fn recorded(reply: ReplyStream, request: ChatRequest, inner: Arc<Inner>) -> ReplyStream {
+    let recorder =
+        Recorder { reply, request, inner, said: ReplyBuilder::new(), reason: None, is_kept: false };
+    ReplyStream::new(stream::unfold(recorder, |mut recorder| async move {
+        let item = recorder.next().await?;
+        Some((item, recorder))
+    }))
+}
+
+struct Recorder {
+    reply: ReplyStream,
+    request: ChatRequest,
+    inner: Arc<Inner>,
+    said: ReplyBuilder,
+    reason: Option<FinishReason>,
+    is_kept: bool,
+}
+
+impl Recorder {
+    async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
+        let item = self.reply.next().await;
+        match &item {
+            Some(Ok(chunk)) => {
+                if let Chunk::Finished(reason) = chunk {
+                    self.reason = Some(reason.clone());
+                }
+                self.said.push(chunk.clone());
+                item
+            }
+            Some(Err(error)) => {
+                let error = error.clone();
+                self.keep(Some(&error)).err().or(Some(error)).map(Err)
+            }
+            None => self.keep(None).err().map(Err),
+        }
+    }
+
+    fn keep(&mut self, error: Option<&ModelError>) -> Result<(), ModelError> {
+        if std::mem::replace(&mut self.is_kept, true) {
+            return Ok(());
+        }
+        let answer = Answer::new(self.said.partial(), self.reason.clone(), error);
+        let exchange = Exchange { request: self.request.clone(), answer: self.inner.hide_answer(answer) };
+        self.inner.keep(exchange).map_err(|error| {
+            ModelError::new(ModelErrorKind::InvalidRequest, error.to_string())
+                .with_provider("cassette")
+                .with_source(error)
+        })
+    }
+}
+
+impl fmt::Debug for Cassette {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cassette").field("id", &self.0.id).field("path", &self.0.path).finish_non_exhaustive()
+    }
+}

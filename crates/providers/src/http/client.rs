@@ -1,0 +1,60 @@
+//! The HTTP client. Its TLS settings are made once for the process: reading the system's certificates takes
+//! longer than everything else.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use reqwest::header::HeaderValue;
+use rustls::ClientConfig;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+
+/// A client that takes so long to connect at most.
+pub(crate) fn client(connect_timeout: Duration) -> Result<reqwest::Client, ModelError> {
+    let builder = reqwest::Client::builder()
+        .connect_timeout(connect_timeout)
+        .tcp_nodelay(true)
+        // A redirected request would carry the key to wherever it is sent.
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
+    builder.tls_backend_preconfigured(tls()?).build().map_err(|error| unusable(&error))
+}
+
+/// A base URL without the slash at its end.
+pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
+    let url = url.unwrap_or("").trim().trim_end_matches('/');
+    let parsed = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host);
+    if parsed.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
+        return Err(format!("`{url}` is no base URL: it begins with http:// or https://"));
+    }
+    Ok(url.to_owned())
+}
+
+/// A header's value that does not show. Some characters cannot be sent in one.
+pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(value)
+        .map_err(|_| format!("{what} has a character that cannot be sent, such as a line break"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn tls() -> Result<ClientConfig, ModelError> {
+    static TLS: OnceLock<Result<ClientConfig, String>> = OnceLock::new();
+    let made = TLS.get_or_init(|| {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let verified = builder.and_then(rustls::ConfigBuilder::with_platform_verifier);
+        match verified {
+            Ok(builder) => Ok(builder.with_no_client_auth()),
+            Err(error) => Err(error.to_string()),
+        }
+    });
+    match made {
+        Ok(config) => Ok(config.clone()),
+        Err(error) => Err(unusable(error)),
+    }
+}
+
+fn unusable(error: &dyn std::fmt::Display) -> ModelError {
+    ModelError::new(ModelErrorKind::Unsupported, format!("the HTTP client could not be set up: {error}"))
+}

@@ -1,0 +1,169 @@
+//! Server-sent events out of bytes, however these are cut.
+//!
+//! Our own, because three things matter here that the libraries do not tell: whether the end came in the
+//! middle of an event, that no event is larger than we are willing to hold, and that each byte is looked at
+//! once even if an event of megabytes comes in small pieces.
+
+use std::mem;
+
+/// The most bytes of one event that are held.
+const MAX_EVENT: usize = 16 << 20;
+
+/// One event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// What kind it is; often empty.
+    pub(crate) name: String,
+    /// Its data, the lines joined.
+    pub(crate) data: String,
+}
+
+/// What is wrong with a stream of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadEvent {
+    TooLarge,
+    NotUtf8,
+}
+
+/// Reads events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// The line that is not whole yet.
+    line: Vec<u8>,
+    event: Event,
+    has_data: bool,
+    is_begun: bool,
+}
+
+impl Events {
+    /// The events that are whole once these bytes have come.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
+        while let Some(end) = memchr(bytes) {
+            let (line, rest) = bytes.split_at(end);
+            bytes = &rest[1..];
+            if self.line.is_empty() {
+                self.whole_line(line, out)?;
+            } else {
+                let mut whole = mem::take(&mut self.line);
+                whole.extend_from_slice(line);
+                self.whole_line(&whole, out)?;
+                whole.clear();
+                self.line = whole;
+            }
+        }
+        self.line.extend_from_slice(bytes);
+        self.check_size()
+    }
+
+    /// Whether something of an event has come that has not ended.
+    pub(crate) fn is_in_the_middle(&self) -> bool {
+        !self.line.is_empty() || self.has_data
+    }
+
+    fn whole_line(&mut self, line: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = std::str::from_utf8(line).map_err(|_| BadEvent::NotUtf8)?;
+        let line = if mem::replace(&mut self.is_begun, true) {
+            line
+        } else {
+            line.strip_prefix('\u{feff}').unwrap_or(line)
+        };
+        if line.is_empty() {
+            if mem::take(&mut self.has_data) {
+                out.push(mem::take(&mut self.event));
+            } else {
+                self.event = Event::default();
+            }
+            return Ok(());
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {
+                if mem::replace(&mut self.has_data, true) {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            "event" => value.clone_into(&mut self.event.name),
+            // Comments, ids and times to reconnect.
+            _ => {}
+        }
+        self.check_size()
+    }
+
+    fn check_size(&self) -> Result<(), BadEvent> {
+        if self.line.len() + self.event.data.len() > MAX_EVENT { Err(BadEvent::TooLarge) } else { Ok(()) }
+    }
+}
+
+/// Where the line ends.
+fn memchr(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All events, and whether the end was in the middle of one.
+    fn read(pieces: &[&[u8]]) -> (Vec<(String, String)>, bool) {
+        let mut events = Events::default();
+        let mut out = Vec::new();
+        for piece in pieces {
+            events.push(piece, &mut out).unwrap();
+        }
+        (out.into_iter().map(|event| (event.name, event.data)).collect(), events.is_in_the_middle())
+    }
+
+    fn check(text: &str, expected: &[(&str, &str)], is_in_the_middle: bool) {
+        let expected: Vec<_> =
+            expected.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
+        assert_eq!(read(&[text.as_bytes()]), (expected, is_in_the_middle), "{text:?}");
+    }
+
+    #[test]
+    fn fields_comments_and_ends() {
+        check("data: a\n\ndata:b\n\n", &[("", "a"), ("", "b")], false);
+        check("\u{feff}data: a\r\n\r\n", &[("", "a")], false);
+        check(": keep-alive\n\nevent: ping\ndata: {}\nid: 1\n\n", &[("ping", "{}")], false);
+        check("event: lost\n\ndata: a\n\n", &[("", "a")], false);
+        check("data: a\ndata: b\ndata\n\n", &[("", "a\nb\n")], false);
+        check("data: a\n\ndata: b\n", &[("", "a")], true);
+        check("data: a\n\nda", &[("", "a")], true);
+        check("data: a\n\n: keep-alive\n", &[("", "a")], false);
+        check("data\n\n", &[("", "")], false);
+    }
+
+    #[test]
+    fn what_is_no_text_or_too_large_is_refused() {
+        let push = |bytes: &[u8]| Events::default().push(bytes, &mut Vec::new());
+        assert_eq!(push(b"data: \xff\n\n"), Err(BadEvent::NotUtf8));
+        assert_eq!(push(&vec![b'x'; MAX_EVENT + 1]), Err(BadEvent::TooLarge));
+        let lines = b"data: 0123456789\n".repeat(MAX_EVENT / 8);
+        assert_eq!(push(&lines), Err(BadEvent::TooLarge));
+        assert_eq!(push(&vec![b'x'; MAX_EVENT]), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_how_bytes_are_cut(
+            lines in prop::collection::vec("(data: |data:|event: |: |)[a-zä\u{1f600}\r]{0,6}(\n|\r\n|\n\n)", 0..12),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let text = lines.concat();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|cut| &text.as_bytes()[cut[0]..cut[1]]).collect();
+            prop_assert_eq!(read(&pieces), read(&[text.as_bytes()]));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Events::default().push(&bytes, &mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! What a server's error means. Servers that speak one dialect have a dozen ways to say that something went
+//! wrong; this is the one place that reads them. Only kinds come out, and texts without keys.
+
+use std::time::SystemTime;
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+
+use super::retry_after::retry_after;
+use crate::Secret;
+
+/// The most characters of a server's text that go into an error.
+const MAX_MESSAGE: usize = 1_000;
+
+/// Whom a request goes to, for the errors about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) provider: String,
+    pub(crate) model: String,
+    /// What must not be in any text.
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) request_id: Option<String>,
+}
+
+impl Target {
+    /// An error about this request.
+    pub(crate) fn error(&self, kind: ModelErrorKind, message: impl AsRef<str>) -> ModelError {
+        self.name(ModelError::new(kind, self.clean(message.as_ref())))
+    }
+
+    /// The error, with whom it is about.
+    pub(crate) fn name(&self, error: ModelError) -> ModelError {
+        let error = error.with_provider(&self.provider).with_model(&self.model);
+        match &self.request_id {
+            Some(request_id) => error.with_request_id(self.clean(request_id)),
+            None => error,
+        }
+    }
+
+    /// A server's text: without keys, without line breaks, and not endless.
+    pub(crate) fn clean(&self, text: &str) -> String {
+        let text = self.secrets.iter().fold(text.to_owned(), |text, secret| secret.redact(&text));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match text.char_indices().nth(MAX_MESSAGE) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+}
+
+/// The id that a server gave to a request.
+pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
+    let names = ["x-request-id", "request-id", "apim-request-id", "x-requestid", "cf-ray"];
+    let found = names.iter().find_map(|name| headers.get(*name))?;
+    found.to_str().ok().filter(|id| !id.is_empty()).map(str::to_owned)
+}
+
+/// The error that a response with this status, or an error in the middle of a stream, stands for.
+pub(crate) fn classify(
+    target: &Target,
+    status: Option<StatusCode>,
+    headers: &HeaderMap,
+    body: &str,
+) -> ModelError {
+    let said = Said::read(body);
+    let wait = retry_after(headers, now);
+    let kind = match said.kind().or_else(|| status.map(|status| of_status(status.as_u16(), &said))) {
+        Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
+        Some(kind) => kind,
+        None => ModelErrorKind::Transient,
+    };
+    let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
+    let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
+    let message = if said.message.is_empty() { "the server did not say why" } else { &said.message };
+    let error = target.error(kind, format!("{status}{message}{code}"));
+    match wait {
+        Some(wait) => error.with_retry_after(wait),
+        None => error,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a date in a header is compared with the clock on the wall")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// What a status means when nothing else is known.
+fn of_status(status: u16, said: &Said) -> ModelErrorKind {
+    match status {
+        401..=403 => ModelErrorKind::Authentication,
+        404 | 405 | 300..=399 => ModelErrorKind::NotFound,
+        413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
+        451 => ModelErrorKind::Refused,
+        429 => ModelErrorKind::RateLimited { retry_after: None },
+        503 | 529 => ModelErrorKind::Overloaded,
+        501 => ModelErrorKind::Unsupported,
+        408 | 409 | 425 | 500..=599 => ModelErrorKind::Transient,
+        400..=499 => ModelErrorKind::InvalidRequest,
+        _ => ModelErrorKind::Malformed,
+    }
+}
+
+/// What an error's body says.
+#[derive(Debug, Default)]
+struct Said {
+    message: String,
+    /// Codes and types, as far as they are words or numbers.
+    code: Vec<String>,
+    /// The whole of it, for numbers in fields of their own.
+    body: Value,
+}
+
+impl Said {
+    fn read(body: &str) -> Self {
+        let Ok(value) = serde_json::from_str::<Value>(body) else {
+            return Said { message: body.to_owned(), ..Said::default() };
+        };
+        // Some wrap it in a list, some in `error`, some not at all.
+        let outer = value.get(0).unwrap_or(&value);
+        let inner = outer.get("error").filter(|error| !error.is_null()).unwrap_or(outer);
+        let message = ["message", "detail", "msg", "error_description", "error"]
+            .iter()
+            .find_map(|name| inner.get(*name).or_else(|| outer.get(*name)).filter(|text| !text.is_object()))
+            .unwrap_or(inner);
+        let code = ["code", "type", "status"].iter().filter_map(|name| match inner.get(*name) {
+            Some(Value::String(code)) if code != "error" => Some(code.clone()),
+            Some(Value::Number(code)) => Some(code.to_string()),
+            _ => None,
+        });
+        // OpenRouter keeps what the provider behind it said in here.
+        let raw = inner.pointer("/metadata/raw").and_then(Value::as_str);
+        let raw = raw.map_or_else(String::new, |raw| format!(": {raw}"));
+        Said { message: text(message) + &raw, code: code.collect(), body: inner.clone() }
+    }
+
+    /// What the codes and the text mean, whatever the status is.
+    fn kind(&self) -> Option<ModelErrorKind> {
+        let text = self.message.to_lowercase();
+        let codes: Vec<String> = self.code.iter().map(|code| code.to_lowercase()).collect();
+        let has_code = |names: &[&str]| codes.iter().any(|code| names.contains(&code.as_str()));
+        let says = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
+        if has_code(TOO_LONG_CODES) || says(TOO_LONG_PHRASES) {
+            return Some(ModelErrorKind::TooLong { limit: self.limit(), used: self.used() });
+        }
+        let by_code = KINDS.iter().find(|(names, _)| has_code(names)).map(|(_, kind)| kind.clone());
+        let number = codes.iter().find_map(|code| code.parse::<u16>().ok());
+        let by_number = || number.filter(|code| *code >= 400).map(|code| of_status(code, self));
+        let is_no_model = text.contains("model") && says(&["does not exist", "not found"]);
+        by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
+    }
+
+    /// The number of tokens that fit.
+    fn limit(&self) -> Option<u64> {
+        self.field(&["n_ctx", "limit", "max_context_length"]).or_else(|| {
+            number_after(
+                &self.message,
+                &[
+                    "maximum context length is ",
+                    "tokens > ",
+                    "limit: ",
+                    "limit is ",
+                    "limit of ",
+                    "> ",
+                    "[1, ",
+                ],
+            )
+            .or_else(|| number_before(&self.message, &[" maximum"]))
+        })
+    }
+
+    /// The number of tokens that there were.
+    fn used(&self) -> Option<u64> {
+        self.field(&["n_prompt_tokens"]).or_else(|| {
+            number_after(
+                &self.message,
+                &["resulted in ", "you requested ", "prompt is too long: ", "contains "],
+            )
+        })
+    }
+
+    fn field(&self, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| self.body.get(*name)).and_then(Value::as_u64)
+    }
+}
+
+const TOO_LONG_CODES: &[&str] =
+    &["context_length_exceeded", "exceed_context_size_error", "request_too_large"];
+
+const TOO_LONG_PHRASES: &[&str] = &[
+    "maximum context length",
+    "context length exceeded",
+    "context window",
+    "exceed context limit",
+    "exceeds the available context size",
+    "prompt is too long",
+    "range of input length",
+    "reduce the length of the messages",
+    "too large for model with",
+];
+
+/// Codes and types that mean the same under any status.
+const KINDS: &[(&[&str], ModelErrorKind)] = &[
+    (
+        &[
+            "content_filter",
+            "content_policy_violation",
+            "data_inspection_failed",
+            "responsibleaipolicyviolation",
+            "moderation_blocked",
+        ],
+        ModelErrorKind::Refused,
+    ),
+    (&["model_not_found", "not_found_error", "model_not_available"], ModelErrorKind::NotFound),
+    // No waiting helps when the account is empty.
+    (
+        &[
+            "insufficient_quota",
+            "billing_error",
+            "billing_hard_limit_reached",
+            "invalid_api_key",
+            "authentication_error",
+            "permission_error",
+        ],
+        ModelErrorKind::Authentication,
+    ),
+    (
+        &["rate_limit_error", "rate_limit_exceeded", "too_many_requests"],
+        ModelErrorKind::RateLimited { retry_after: None },
+    ),
+    (&["overloaded_error", "overloaded", "unavailable_error"], ModelErrorKind::Overloaded),
+    (&["server_error", "api_error", "internal_error", "timeout_error"], ModelErrorKind::Transient),
+];
+
+/// A text, or the JSON of anything else.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// The number behind the first of these cues that has one.
+fn number_after(text: &str, cues: &[&str]) -> Option<u64> {
+    cues.iter().find_map(|cue| {
+        let (_, after) = text.split_once(cue)?;
+        let end = after.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(after.len());
+        after[..end].replace(',', "").parse().ok()
+    })
+}
+
+/// The number before the first of these cues that has one.
+fn number_before(text: &str, cues: &[&str]) -> Option<u64> {
+    cues.iter().find_map(|cue| {
+        let (before, _) = text.split_once(cue)?;
+        let start = before.rfind(|c: char| !c.is_ascii_digit() && c != ',').map_or(0, |at| at + 1);
+        before.get(start..)?.replace(',', "").parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(status: u16, body: &str, expected: &Expect) {
+        let target = Target {
+            provider: "openai".to_owned(),
+            model: "m".to_owned(),
+            secrets: vec![Secret::new("sk-secret")],
+            request_id: Some("r1".to_owned()),
+        };
+        let status = StatusCode::from_u16(status).ok();
+        let error = classify(&target, status, &HeaderMap::new(), body);
+        expected.assert_eq(&format!("{error}"));
+    }
+
+    #[test]
+    fn the_errors_of_many_servers() {
+        check(
+            400,
+            r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+            &expect![
+                "conversation too long, 9001 tokens of at most 8192 (openai, model m, request r1): status 400: This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. [context_length_exceeded]"
+            ],
+        );
+        check(
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
+            &expect![
+                "conversation too long, 210000 tokens of at most 200000 (openai, model m, request r1): status 400: prompt is too long: 210000 tokens > 200000 maximum [invalid_request_error]"
+            ],
+        );
+        check(
+            400,
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":20,"n_ctx":16}}"#,
+            &expect![
+                "conversation too long, 20 tokens of at most 16 (openai, model m, request r1): status 400: the request exceeds the available context size, try increasing it [400]"
+            ],
+        );
+        check(
+            401,
+            r#"{"error":{"message":"Incorrect API key provided: sk-secret.","code":"invalid_api_key"}}"#,
+            &expect![
+                "not authorized (openai, model m, request r1): status 401: Incorrect API key provided: ***. [invalid_api_key]"
+            ],
+        );
+        check(
+            429,
+            r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota"}}"#,
+            &expect![
+                "not authorized (openai, model m, request r1): status 429: You exceeded your current quota [insufficient_quota]"
+            ],
+        );
+        check(
+            400,
+            r#"{"error":{"message":"filtered","code":"content_filter","status":400}}"#,
+            &expect!["refused (openai, model m, request r1): status 400: filtered [content_filter]"],
+        );
+        check(
+            404,
+            r#"{"error":{"message":"model 'x' not found"}}"#,
+            &expect!["not found (openai, model m, request r1): status 404: model 'x' not found"],
+        );
+        check(
+            400,
+            r#"{"detail":[{"loc":["body","x"],"msg":"extra fields not permitted"}]}"#,
+            &expect![[
+                r#"invalid request (openai, model m, request r1): status 400: [{"loc":["body","x"],"msg":"extra fields not permitted"}]"#
+            ]],
+        );
+        check(
+            503,
+            r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#,
+            &expect!["overloaded (openai, model m, request r1): status 503: Loading model [503]"],
+        );
+        check(
+            500,
+            "<html>\n oops </html>",
+            &expect!["transient failure (openai, model m, request r1): status 500: <html> oops </html>"],
+        );
+        check(
+            502,
+            "",
+            &expect![
+                "transient failure (openai, model m, request r1): status 502: the server did not say why"
+            ],
+        );
+        check(
+            529,
+            r#"{"error":"busy"}"#,
+            &expect!["overloaded (openai, model m, request r1): status 529: busy"],
+        );
+        check(
+            200,
+            r#"{"error":{"code":502,"message":"Provider error"}}"#,
+            &expect!["transient failure (openai, model m, request r1): status 200: Provider error [502]"],
+        );
+        check(
+            302,
+            "",
+            &expect!["not found (openai, model m, request r1): status 302: the server did not say why"],
+        );
+    }
+
+    #[test]
+    fn no_text_is_endless() {
+        let target =
+            Target { provider: String::new(), model: String::new(), secrets: Vec::new(), request_id: None };
+        let error = classify(&target, None, &HeaderMap::new(), &"ä".repeat(3_000));
+        assert_eq!(error.message().chars().count(), MAX_MESSAGE + 1);
+    }
+}

@@ -1,0 +1,15 @@
+//! What all models behind HTTP share: one client, one way to read errors, one way to read streams.
+
+mod client;
+mod events;
+mod exchange;
+mod fault;
+mod guard;
+mod retry_after;
+
+pub(crate) use self::client::{base_url, client, sensitive};
+#[cfg(feature = "anthropic")]
+pub(crate) use self::events::Event;
+pub(crate) use self::exchange::{Answer, Idle, event_stream, send};
+pub(crate) use self::fault::{Target, classify};
+pub use self::guard::{RealRequests, forbid_real_requests};

@@ -1,0 +1,176 @@
+//! A span for each request, under the names that OpenTelemetry gives to what generative models do. What was
+//! said is in it only if somebody asked for that.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, ReplyBuilder, ReplyStream,
+};
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::kind;
+
+/// Whether traces hold what was said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceContent {
+    /// They do not.
+    #[default]
+    Omit,
+    /// They hold all messages and the reply, as JSON.
+    Include,
+}
+
+/// A model that tells `tracing` what it is asked; see [`traced`](super::ChatModelExt::traced).
+///
+/// The span is `chat`, of level INFO and target `stepfold_providers::chat`, from the request to the end of
+/// its stream. Its fields are those of OpenTelemetry's conventions for generative AI: `gen_ai.operation.name`,
+/// `gen_ai.provider.name`, `gen_ai.request.*`, `gen_ai.response.*`, `gen_ai.usage.*`, `error.type`.
+pub struct Traced<M> {
+    inner: Arc<M>,
+    content: TraceContent,
+}
+
+impl<M> Traced<M> {
+    pub(super) fn new(inner: M, content: TraceContent) -> Self {
+        Traced { inner: Arc::new(inner), content }
+    }
+}
+
+impl<M: ChatModel + 'static> ChatModel for Traced<M> {
+    fn id(&self) -> &str {
+        self.inner.id()
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let span = span(self.inner.id(), &request, self.content);
+        let reply = span.in_scope(|| self.inner.respond(request));
+        let record = Record { reply: Some(ReplyBuilder::new()), content: self.content };
+        ReplyStream::new(Spanned { reply, span, record })
+    }
+}
+
+fn span(id: &str, request: &ChatRequest, content: TraceContent) -> Span {
+    let (provider, model) = id.split_once('/').unwrap_or((id, id));
+    let model = request.model.as_deref().unwrap_or(model);
+    let span = tracing::info_span!(
+        target: "stepfold_providers::chat",
+        "chat",
+        otel.name = format_args!("chat {model}"),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        gen_ai.operation.name = "chat",
+        gen_ai.provider.name = provider,
+        gen_ai.request.model = model,
+        gen_ai.request.temperature = request.params.temperature,
+        gen_ai.request.top_p = request.params.top_p,
+        gen_ai.request.max_tokens = request.params.max_output_tokens,
+        gen_ai.request.seed = request.params.seed,
+        gen_ai.response.id = Empty,
+        gen_ai.response.model = Empty,
+        gen_ai.response.finish_reasons = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        gen_ai.usage.cache_read.input_tokens = Empty,
+        gen_ai.input.messages = Empty,
+        gen_ai.output.messages = Empty,
+        error.type = Empty,
+    );
+    if content == TraceContent::Include && !span.is_disabled() {
+        span.record("gen_ai.input.messages", json(&request.messages));
+    }
+    span
+}
+
+/// A stream whose work is done in a span.
+struct Spanned {
+    reply: ReplyStream,
+    span: Span,
+    record: Record,
+}
+
+impl Stream for Spanned {
+    type Item = Result<Chunk, ModelError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let _entered = this.span.enter();
+        let polled = Pin::new(&mut this.reply).poll_next(cx);
+        match &polled {
+            Poll::Pending => {}
+            Poll::Ready(Some(Ok(chunk))) => this.record.chunk(chunk),
+            Poll::Ready(Some(Err(error))) => this.record.failed(&this.span, error.kind()),
+            Poll::Ready(None) => this.record.ended(&this.span),
+        }
+        polled
+    }
+}
+
+/// What is told of a reply once it is over.
+struct Record {
+    /// None once it was told.
+    reply: Option<ReplyBuilder>,
+    content: TraceContent,
+}
+
+impl Record {
+    fn chunk(&mut self, chunk: &Chunk) {
+        let is_content =
+            matches!(chunk, Chunk::Text(_) | Chunk::Reasoning(_) | Chunk::ToolCall(_) | Chunk::Part(_));
+        if let Some(reply) = &mut self.reply
+            && (self.content == TraceContent::Include || !is_content)
+        {
+            reply.push(chunk.clone());
+        }
+    }
+
+    fn ended(&mut self, span: &Span) {
+        let Some(reply) = self.reply.take() else {
+            return;
+        };
+        match reply.finish() {
+            Err(error) => error_type(span, error.kind()),
+            Ok(reply) => {
+                span.record("gen_ai.response.finish_reasons", json(&[&reply.finish_reason]));
+                span.record("gen_ai.usage.input_tokens", reply.usage.input_tokens);
+                span.record("gen_ai.usage.output_tokens", reply.usage.output_tokens);
+                span.record("gen_ai.usage.cache_read.input_tokens", reply.usage.cached_input_tokens);
+                if let Some(id) = &reply.id {
+                    span.record("gen_ai.response.id", id);
+                }
+                if let Some(model) = &reply.model {
+                    span.record("gen_ai.response.model", model);
+                }
+                if self.content == TraceContent::Include {
+                    span.record("gen_ai.output.messages", json(&[&reply.message]));
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, span: &Span, kind: &ModelErrorKind) {
+        if self.reply.take().is_some() {
+            error_type(span, kind);
+        }
+    }
+}
+
+/// The text of an error may quote what was said; its kind does not.
+fn error_type(span: &Span, error: &ModelErrorKind) {
+    span.record("error.type", kind::name(error));
+    span.record("otel.status_code", "ERROR");
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+impl<M: ChatModel> fmt::Debug for Traced<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Traced").field("model", &self.inner.id()).field("content", &self.content).finish()
+    }
+}

@@ -1,0 +1,77 @@
+//! Chunks as servers really send them. Everything is optional, and what may have more than one type is left
+//! as it is: the decoder decides.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// One event of a stream, or a whole reply of a server that does not stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawChunk {
+    pub(super) id: Value,
+    pub(super) model: Value,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) choices: Vec<RawChoice>,
+    pub(super) usage: Value,
+    pub(super) x_groq: Value,
+    pub(super) error: Value,
+    /// Some servers put an error here, with `object` or `type` saying so.
+    pub(super) object: Value,
+    #[serde(rename = "type")]
+    pub(super) kind: Value,
+    pub(super) message: Value,
+    pub(super) code: Value,
+    pub(super) detail: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawChoice {
+    pub(super) index: Value,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) delta: RawDelta,
+    /// Of a whole reply.
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) message: RawDelta,
+    pub(super) finish_reason: Value,
+    pub(super) usage: Value,
+    pub(super) error: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawDelta {
+    pub(super) content: Value,
+    pub(super) reasoning_content: Value,
+    pub(super) reasoning: Value,
+    pub(super) thinking: Value,
+    pub(super) reasoning_details: Value,
+    pub(super) refusal: Value,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) tool_calls: Vec<RawCall>,
+    /// The form that came before `tool_calls`.
+    pub(super) function_call: Option<RawFunction>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawCall {
+    pub(super) index: Value,
+    pub(super) id: Value,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) function: RawFunction,
+    pub(super) extra_content: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawFunction {
+    pub(super) name: Value,
+    pub(super) arguments: Value,
+}
+
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}

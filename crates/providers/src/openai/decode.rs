@@ -1,0 +1,299 @@
+//! From raw chunks to ours: a pure machine. It is fed what came, says what to hand on, and knows at the end
+//! whether the reply is a whole one.
+
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{
+    ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice, Usage,
+};
+
+use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
+use crate::calls;
+use crate::reading::{Bad, Decode};
+
+/// Reads the chunks of one reply.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    choice: ToolChoice,
+    is_identified: bool,
+    calls: Vec<Call>,
+    has_refusal: bool,
+    reasoning_details: Vec<Value>,
+    finish_reason: Option<FinishReason>,
+}
+
+/// A tool call that has begun.
+#[derive(Debug)]
+struct Call {
+    /// What the server numbers it.
+    index: Option<u64>,
+    /// What the server calls it.
+    id: Option<String>,
+    name: Option<String>,
+    arguments: String,
+    /// What we call it.
+    our_id: String,
+}
+
+impl Decode for Decoder {
+    type Item = RawChunk;
+
+    fn push(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if let Some(said) = error(&raw) {
+            return Err(Bad::Said(said));
+        }
+        self.identity(&raw, out);
+        let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
+        let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
+        let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
+        let pushed = choice.map_or(Ok(()), |choice| self.choice(choice, out));
+        out.extend(usage.or(of_choice).map(Chunk::Usage));
+        pushed
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(reason) = self.finish_reason.take() else {
+            let message = "the stream ended without a finish reason".to_owned();
+            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
+        };
+        if !self.reasoning_details.is_empty() {
+            let details = std::mem::take(&mut self.reasoning_details);
+            out.push(Chunk::MessageExtras(
+                [("reasoning_details", Value::Array(details))].into_iter().collect(),
+            ));
+        }
+        let reason = self.natural(reason);
+        let called = self.calls.iter().filter_map(|call| call.name.as_deref());
+        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
+            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
+        }
+        out.push(Chunk::Finished(reason));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(super) fn new(request: &ChatRequest) -> Self {
+        Decoder {
+            choice: request.tool_choice.clone(),
+            is_identified: false,
+            calls: Vec::new(),
+            has_refusal: false,
+            reasoning_details: Vec::new(),
+            finish_reason: None,
+        }
+    }
+
+    /// The reason that fits what came: some servers say `stop` behind calls.
+    fn natural(&self, reason: FinishReason) -> FinishReason {
+        match reason {
+            FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
+            FinishReason::Stop if self.has_refusal => FinishReason::Refusal,
+            reason => reason,
+        }
+    }
+
+    fn identity(&mut self, raw: &RawChunk, out: &mut Vec<Chunk>) {
+        let id = string(&raw.id);
+        let model = string(&raw.model);
+        if !self.is_identified && (id.is_some() || model.is_some()) {
+            self.is_identified = true;
+            out.push(Chunk::Identity { id, model });
+        }
+    }
+
+    fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        self.delta(choice.delta, out);
+        self.delta(choice.message, out);
+        if !choice.error.is_null() {
+            return Err(Bad::Said(choice.error.to_string()));
+        }
+        let Some(reason) = string(&choice.finish_reason) else {
+            return Ok(());
+        };
+        self.finish_reason = Some(match reason.as_str() {
+            "function_call" => FinishReason::ToolCalls,
+            "max_tokens" | "model_length" => FinishReason::Length,
+            "eos" | "end_turn" | "stop_sequence" | "complete" | "eos_token" => FinishReason::Stop,
+            "sensitive" => FinishReason::ContentFilter,
+            "insufficient_system_resource" => {
+                let message = "the server ran out of resources while it answered".to_owned();
+                return Err(Bad::Kind(ModelErrorKind::Overloaded, message));
+            }
+            "error" => {
+                let message = "the server says that the reply ended with an error".to_owned();
+                return Err(Bad::Kind(ModelErrorKind::Transient, message));
+            }
+            other => FinishReason::from(other),
+        });
+        Ok(())
+    }
+
+    fn delta(&mut self, delta: RawDelta, out: &mut Vec<Chunk>) {
+        let reasoning = [delta.reasoning_content, delta.reasoning, delta.thinking];
+        // Some servers send the same under two names.
+        if let Some(text) = reasoning.iter().map(text).find(|text| !text.is_empty()) {
+            out.push(Chunk::Reasoning(text));
+        }
+        if let Value::Array(details) = delta.reasoning_details {
+            self.reasoning_details.extend(details);
+        }
+        self.content(delta.content, out);
+        let refusal = text(&delta.refusal);
+        if !refusal.is_empty() {
+            self.has_refusal = true;
+            out.push(Chunk::Text(refusal));
+        }
+        for call in delta.tool_calls {
+            self.call(call, out);
+        }
+        if let Some(function) = delta.function_call {
+            self.call(RawCall { index: 0.into(), function, ..RawCall::default() }, out);
+        }
+    }
+
+    /// Text, or a list of parts: some servers think in one of those.
+    #[expect(clippy::unused_self, reason = "it reads beside its siblings")]
+    fn content(&self, content: Value, out: &mut Vec<Chunk>) {
+        match content {
+            Value::Array(parts) => {
+                for part in &parts {
+                    let said = text(part.get("text").or_else(|| part.get("thinking")).unwrap_or(part));
+                    let is_thought = part["type"] == "thinking" || part["type"] == "reasoning";
+                    if !said.is_empty() {
+                        out.push(if is_thought { Chunk::Reasoning(said) } else { Chunk::Text(said) });
+                    }
+                }
+            }
+            content => {
+                let said = text(&content);
+                if !said.is_empty() {
+                    out.push(Chunk::Text(said));
+                }
+            }
+        }
+    }
+
+    /// More of a call: of the one with its index, else with its id, else of the last one.
+    fn call(&mut self, raw: RawCall, out: &mut Vec<Chunk>) {
+        let RawCall { index, id, function: RawFunction { name, arguments }, extra_content } = raw;
+        let index = index.as_u64();
+        let id = string(&id);
+        let name = string(&name);
+        let position = self.position(index, id.as_deref(), name.as_deref());
+        let is_new = position.is_none();
+        let position = position.unwrap_or_else(|| self.begin(index, id.as_deref()));
+        let call = &mut self.calls[position];
+        let name = if call.name.is_none() { name } else { None };
+        call.name = call.name.take().or_else(|| name.clone());
+        let arguments = fragment(arguments);
+        call.arguments.push_str(&arguments);
+        let our_id = is_new.then(|| call.our_id.clone());
+        if is_new || name.is_some() || !arguments.is_empty() {
+            out.push(Chunk::ToolCall(ToolCallChunk { index: position, id: our_id, name, arguments }));
+        }
+        if !extra_content.is_null() {
+            out.push(Chunk::PartExtras(Extras::from_iter([("extra_content", extra_content)])));
+        }
+    }
+
+    /// The call that this is more of, if it is of any.
+    fn position(&self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
+        let position = match (index, id) {
+            (Some(_), _) => self.calls.iter().rposition(|call| call.index == index),
+            (None, Some(id)) => self.calls.iter().rposition(|call| call.id.as_deref() == Some(id)),
+            (None, None) => self.calls.len().checked_sub(1),
+        }?;
+        let call = &self.calls[position];
+        let has_other_id = matches!((&call.id, id), (Some(ours), Some(theirs)) if ours != theirs);
+        let has_same_id = id.is_some() && call.id.as_deref() == id;
+        let is_named_anew = match (call.name.as_deref(), name) {
+            (Some(ours), Some(theirs)) => !has_same_id && (ours != theirs || call.is_complete()),
+            _ => false,
+        };
+        (!has_other_id && !is_named_anew).then_some(position)
+    }
+
+    /// Begins a call under an id that no other call of the reply has.
+    fn begin(&mut self, index: Option<u64>, id: Option<&str>) -> usize {
+        let our_id = calls::unique_id(&self.calls.iter().map(|call| call.our_id.as_str()), id);
+        self.calls.push(Call {
+            index,
+            id: id.map(str::to_owned),
+            name: None,
+            arguments: String::new(),
+            our_id,
+        });
+        self.calls.len() - 1
+    }
+}
+
+impl Call {
+    fn is_complete(&self) -> bool {
+        serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+    }
+}
+
+/// What the server says went wrong, if that is what the chunk says.
+fn error(raw: &RawChunk) -> Option<String> {
+    if !raw.error.is_null() {
+        return Some(serde_json::json!({"error": raw.error}).to_string());
+    }
+    let says_so = raw.object == "error" || raw.kind == "error";
+    let is_bare = raw.choices.is_empty() && (raw.message.is_string() || !raw.detail.is_null());
+    (says_so || is_bare).then(|| {
+        serde_json::json!({"message": raw.message, "detail": raw.detail, "code": raw.code, "type": raw.kind})
+            .to_string()
+    })
+}
+
+/// A text that is not empty.
+fn string(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A piece of arguments, which some servers send as an object.
+fn fragment(arguments: Value) -> String {
+    match arguments {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn usage(value: &Value) -> Option<Usage> {
+    let number = |names: &[&str]| names.iter().find_map(|name| value.pointer(name)?.as_u64());
+    let input_tokens = number(&["/prompt_tokens", "/input_tokens"]);
+    let output_tokens = number(&["/completion_tokens", "/output_tokens"]);
+    if input_tokens.is_none() && output_tokens.is_none() {
+        return None;
+    }
+    Some(Usage {
+        input_tokens: input_tokens.unwrap_or(0),
+        output_tokens: output_tokens.unwrap_or(0),
+        cached_input_tokens: number(&[
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/prompt_cache_hit_tokens",
+            "/cached_tokens",
+        ])
+        .unwrap_or(0),
+        reasoning_tokens: number(&[
+            "/completion_tokens_details/reasoning_tokens",
+            "/output_tokens_details/reasoning_tokens",
+            "/reasoning_tokens",
+        ])
+        .unwrap_or(0),
+    })
+}

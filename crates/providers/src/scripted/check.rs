@@ -1,0 +1,162 @@
+//! The rules that a request has to follow: pure functions that say which one it breaks.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{ChatRequest, Content, Message, Role, ToolChoice, ToolSpec};
+
+use super::ScriptedReply;
+use super::model::Exchange;
+
+/// Whether the request by itself makes sense to a provider.
+pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
+    if request.messages.is_empty() {
+        return Err("there is no message".to_owned());
+    }
+    request.messages.check().map_err(|faults| format!("the conversation is broken: {faults}"))?;
+    let mut names = HashSet::new();
+    for tool in request.tools.iter() {
+        tool_makes_sense(tool)?;
+        if !names.insert(tool.name.as_str()) {
+            return Err(format!("the tool `{}` is offered twice", tool.name));
+        }
+    }
+    match &request.tool_choice {
+        ToolChoice::Required if names.is_empty() => Err("a tool is required, and none is offered".to_owned()),
+        ToolChoice::Named(name) if !names.contains(name.as_str()) => {
+            Err(format!("the tool `{name}` is required, and not offered; there are: {}", offered(request)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn tool_makes_sense(tool: &ToolSpec) -> Result<(), String> {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_name_char) {
+        return Err(format!(
+            "no provider accepts the tool name `{}`: at most 64 of letters, digits, `_` and `-`",
+            tool.name
+        ));
+    }
+    if tool.parameters.get("type").and_then(|kind| kind.as_str()) != Some("object") {
+        return Err(format!("the schema of the tool `{}` is none of an object", tool.name));
+    }
+    Ok(())
+}
+
+/// Whether a reply of ours comes back as it was given, right behind what was asked then, with the same
+/// tools. A conversation whose last reply is not ours is somebody else's.
+pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(), String> {
+    let is_behind_reply = |message: &&Arc<Message>| message.role() == Role::Tool;
+    let results = request.messages.iter().rev().take_while(is_behind_reply).count();
+    let Some(position) = request.messages.len().checked_sub(results + 1) else {
+        return Ok(());
+    };
+    let Some(last) = request.messages.get(position).filter(|last| last.role() == Role::Assistant) else {
+        return Ok(());
+    };
+    let mut fault = Ok(());
+    for (index, exchange) in exchanges.iter().enumerate().rev() {
+        if exchange.reply.as_ref().is_none_or(|reply| !is_same_reply(reply, last)) {
+            continue;
+        }
+        let verdict = goes_on(request, position, index + 1, exchange);
+        if verdict.is_ok() {
+            return Ok(());
+        }
+        fault = fault.and(verdict);
+    }
+    fault
+}
+
+/// Whether `request`, with the reply of the exchange at `position`, goes on from that exchange.
+fn goes_on(request: &ChatRequest, position: usize, number: usize, earlier: &Exchange) -> Result<(), String> {
+    let before = &earlier.request.messages;
+    let changed = before.iter().zip(&request.messages).position(|(theirs, ours)| theirs != ours);
+    if let Some(index) = changed {
+        return Err(format!(
+            "the prefix changed within the turn: message {index} is not what it was in request {number}\n  \
+             was: {}\n  is:  {}",
+            one_line(before.get(index)),
+            one_line(request.messages.get(index)),
+        ));
+    }
+    if position != before.len() {
+        return Err(format!(
+            "the prefix changed within the turn: the reply to request {number} stands at {position}, and \
+             {} messages were asked",
+            before.len()
+        ));
+    }
+    same_tools(request, &earlier.request, number)
+}
+
+fn same_tools(request: &ChatRequest, earlier: &ChatRequest, number: usize) -> Result<(), String> {
+    let changed = request
+        .tools
+        .iter()
+        .find(|tool| earlier.tools.iter().any(|before| before.name == tool.name && before != *tool));
+    match changed {
+        Some(tool) => {
+            Err(format!("the tool `{}` is not what it was in request {number} of the same turn", tool.name))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether the request ends with what the script expects.
+pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<(), String> {
+    let start = request.messages.len().saturating_sub(expects.len());
+    let found: Vec<&Arc<Message>> = request.messages.iter_from(start).collect();
+    let differs = expects.iter().enumerate().find(|(index, expected)| found.get(*index) != Some(expected));
+    match differs {
+        Some((index, expected)) => Err(format!(
+            "the conversation goes otherwise than the script\n  expected: {}\n  found:    {}",
+            one_line(Some(expected)),
+            one_line(found.get(index).copied()),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether the reply that is due calls only what is offered.
+pub(super) fn reply(request: &ChatRequest, reply: &ScriptedReply) -> Result<(), String> {
+    let message = reply.message.as_ref().map_err(|error| format!("the script is no notation: {error}"))?;
+    let is_offered = |name: &str| request.tools.iter().any(|tool| tool.name == name);
+    let unknown = message.tool_calls().find(|call| !is_offered(&call.name));
+    match unknown {
+        Some(call) if !reply.may_call_unknown_tools => Err(format!(
+            "the script calls the tool `{}`, which is not offered; there are: {}",
+            call.name,
+            offered(request)
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn offered(request: &ChatRequest) -> String {
+    let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Whether `theirs` is the reply `ours`, call ids aside.
+fn is_same_reply(ours: &Message, theirs: &Message) -> bool {
+    ours.parts().len() == theirs.parts().len()
+        && ours.parts().iter().zip(theirs.parts()).all(|(ours, theirs)| {
+            match (&ours.content, &theirs.content) {
+                (Content::ToolCall(ours), Content::ToolCall(theirs)) => {
+                    ours.name == theirs.name && ours.arguments == theirs.arguments
+                }
+                (ours, theirs) => ours == theirs,
+            }
+        })
+}
+
+/// A message in notation, for an error.
+fn one_line(message: Option<&Arc<Message>>) -> String {
+    let Some(message) = message else {
+        return "nothing".to_owned();
+    };
+    let transcript: stepfold_state_core::chat::Transcript = [Arc::clone(message)].into_iter().collect();
+    transcript.to_string().trim_end().to_owned()
+}

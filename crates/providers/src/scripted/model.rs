@@ -1,0 +1,322 @@
+//! The scripted model itself: it looks up what to say, and keeps what it was asked.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, NotationError, ReplyStream, Role, Transcript,
+};
+
+use super::{ScriptedReply, check, show};
+
+/// A model that says what it is told to, and checks everything that it is asked.
+///
+/// Its clones are handles to one model: give one to an agent, keep one to look at what was asked.
+///
+/// # What it checks
+/// Before it answers, each request has to follow these rules. One that does not gets an error of kind
+/// [`InvalidRequest`](ModelErrorKind::InvalidRequest) that says what is wrong, and
+/// [`verify`](Scripted::verify) says it again, should the error have been swallowed by a layer.
+///
+/// - The conversation passes [`check`](Transcript::check), and is not empty.
+/// - A reply comes back as it was given, right behind all that was asked before it: the prefix is stable
+///   within a turn. Call ids may be made anew, since providers may leave them out.
+/// - Tools have different names that providers accept, and schemas of an object.
+/// - Within a turn, no tool's description or schema changes. Tools may come and go.
+/// - A required or named choice is among the tools.
+/// - The reply that is due calls only tools that are offered
+///   (or says [`calling_unknown_tools`](ScriptedReply::calling_unknown_tools)).
+/// - There is a reply left.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use serde_json::json;
+/// use stepfold_providers::Scripted;
+/// use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelErrorKind, ToolSpec, Transcript};
+///
+/// let model = Scripted::new([r#"> c1 search(q="stalls")"#, "area 3"]).then(ModelErrorKind::Overloaded);
+/// let search = ToolSpec::new("search", "Finds stalls.", json!({"type": "object"}));
+///
+/// let asked: Transcript = "user: which area?".parse()?;
+/// let request = ChatRequest::new(asked.clone()).with_tools([search.clone()]);
+/// let reply = model.respond(request).into_reply().await?;
+/// assert_eq!(reply.message.tool_calls().next().unwrap().name, "search");
+///
+/// // A call that nobody answered is found before a provider would refuse it.
+/// let broken = asked.with(reply.message);
+/// let error = model.respond(ChatRequest::new(broken)).into_reply().await.unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: not answered",
+/// );
+/// assert_eq!((model.requests().len(), model.remaining()), (2, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Scripted {
+    id: Arc<str>,
+    checks_prefix: bool,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// What all handles share.
+struct Shared {
+    script: Script,
+    exchanges: Vec<Exchange>,
+    broken: Vec<String>,
+}
+
+/// Where replies come from.
+enum Script {
+    List(VecDeque<Line>),
+    Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
+}
+
+/// A reply, and the messages that the request has to end with.
+struct Line {
+    expects: Vec<Arc<Message>>,
+    reply: ScriptedReply,
+}
+
+/// What was asked, and the message that was given for an answer.
+pub(super) struct Exchange {
+    pub(super) request: ChatRequest,
+    pub(super) reply: Option<Message>,
+}
+
+/// The rules that requests to a [`Scripted`] model broke, or a script that was not used up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenRule(Vec<String>);
+
+impl fmt::Display for BrokenRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl std::error::Error for BrokenRule {}
+
+impl Scripted {
+    /// A model with these replies, in this order.
+    pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> Self {
+        let lines = replies.into_iter().map(|reply| Line { expects: Vec::new(), reply: reply.into() });
+        Scripted::of(Script::List(lines.collect()))
+    }
+
+    /// A model that answers with what a function makes of each request.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_providers::Scripted;
+    /// use stepfold_state_core::chat::ChatRequest;
+    ///
+    /// let echo = Scripted::from_fn(|request: &ChatRequest| {
+    ///     let heard = request.messages.last().map(|message| message.text().into_owned());
+    ///     format!("You said: {}", heard.unwrap_or_default())
+    /// });
+    /// ```
+    pub fn from_fn<F, R>(mut function: F) -> Self
+    where
+        F: FnMut(&ChatRequest) -> R + Send + 'static,
+        R: Into<ScriptedReply>,
+    {
+        Scripted::of(Script::Function(Box::new(move |request| function(request).into())))
+    }
+
+    /// A model that plays its part in a whole conversation: the assistant's messages are its replies, and
+    /// each request has to end with the messages that stand before the reply.
+    ///
+    /// # Errors
+    /// The text is no [notation](stepfold_state_core::chat::notation).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_providers::Scripted;
+    ///
+    /// let model = Scripted::conversation(r#"
+    /// user:      which area has most stalls?
+    /// assistant: > c1 search(q="stalls")
+    /// tool c1:   [3, 4]
+    /// assistant: area 3
+    /// "#)?;
+    /// assert_eq!(model.remaining(), 2);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn conversation(text: &str) -> Result<Self, NotationError> {
+        let transcript: Transcript = text.parse()?;
+        let mut lines = VecDeque::new();
+        let mut expects = Vec::new();
+        for message in &transcript {
+            if message.role() == Role::Assistant {
+                let reply = Message::clone(message).into();
+                lines.push_back(Line { expects: std::mem::take(&mut expects), reply });
+            } else {
+                expects.push(Arc::clone(message));
+            }
+        }
+        Ok(Scripted::of(Script::List(lines)))
+    }
+
+    fn of(script: Script) -> Self {
+        let shared = Shared { script, exchanges: Vec::new(), broken: Vec::new() };
+        Scripted { id: "scripted".into(), checks_prefix: true, shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// The same model with one more reply at the end of its list. A model that answers by a function
+    /// answers by it for ever, and has no use for it.
+    #[must_use]
+    pub fn then(self, reply: impl Into<ScriptedReply>) -> Self {
+        if let Script::List(lines) = &mut self.lock().script {
+            lines.push_back(Line { expects: Vec::new(), reply: reply.into() });
+        }
+        self
+    }
+
+    /// The same model under another [id](ChatModel::id) than `scripted`.
+    #[must_use]
+    pub fn named(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    /// A handle that does not mind when what was said before changes within a turn: for tests of hooks
+    /// that rewrite messages, and of windows that shrink.
+    #[must_use]
+    pub fn with_changing_prefix(mut self) -> Self {
+        self.checks_prefix = false;
+        self
+    }
+
+    /// All that was asked, in order.
+    pub fn requests(&self) -> Vec<ChatRequest> {
+        self.lock().exchanges.iter().map(|exchange| exchange.request.clone()).collect()
+    }
+
+    /// What was asked last.
+    pub fn last_request(&self) -> Option<ChatRequest> {
+        self.lock().exchanges.last().map(|exchange| exchange.request.clone())
+    }
+
+    /// All that was asked, as text to compare with: for each request what was new in it, in notation.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use stepfold_providers::Scripted;
+    /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, Transcript};
+    ///
+    /// let model = Scripted::new(["one", "two"]);
+    /// let mut messages = Transcript::new();
+    /// for text in ["first?", "second?"] {
+    ///     messages.push(Message::user(text));
+    ///     let reply = model.respond(ChatRequest::new(messages.clone())).into_reply().await?;
+    ///     messages.push(reply.message);
+    /// }
+    /// assert_eq!(model.asked(), "\
+    /// -- request 1
+    /// user:      first?
+    /// -- request 2, after the first 1 of request 1
+    /// assistant: one
+    /// user:      second?
+    /// ");
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn asked(&self) -> String {
+        show::asked(&self.lock().exchanges)
+    }
+
+    /// The number of replies that were not asked for yet; zero for a function.
+    pub fn remaining(&self) -> usize {
+        match &self.lock().script {
+            Script::List(lines) => lines.len(),
+            Script::Function(_) => 0,
+        }
+    }
+
+    /// Whether every request followed the rules and every reply was asked for.
+    ///
+    /// # Errors
+    /// All rules that were broken, and the number of replies left over.
+    pub fn verify(&self) -> Result<(), BrokenRule> {
+        let mut broken = self.lock().broken.clone();
+        let remaining = self.remaining();
+        if remaining > 0 {
+            broken.push(format!("replies that were not asked for: {remaining}"));
+        }
+        if broken.is_empty() { Ok(()) } else { Err(BrokenRule(broken)) }
+    }
+
+    /// A panic elsewhere leaves nothing half-done here.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChatModel for Scripted {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let mut shared = self.lock();
+        let number = shared.exchanges.len() + 1;
+        let answer = shared.answer(&request, self.checks_prefix);
+        let reply = answer.as_ref().ok().filter(|reply| reply.is_whole());
+        let reply = reply.and_then(|reply| reply.message.clone().ok());
+        shared.exchanges.push(Exchange { request, reply });
+        match answer {
+            Ok(reply) => reply.into_stream(),
+            Err(fault) => {
+                let fault = format!("request {number}: {fault}");
+                shared.broken.push(fault.clone());
+                ReplyStream::failed(failure(fault))
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The reply that is due, or the rule that the request breaks. A broken request uses up no reply.
+    fn answer(&mut self, request: &ChatRequest, checks_prefix: bool) -> Result<ScriptedReply, String> {
+        check::request(request)?;
+        if checks_prefix {
+            check::history(request, &self.exchanges)?;
+        }
+        let reply = match &mut self.script {
+            Script::Function(function) => function(request),
+            Script::List(lines) => {
+                let given = self.exchanges.len();
+                let line =
+                    lines.front().ok_or_else(|| format!("the script is at its end ({given} before)"))?;
+                check::ending(request, &line.expects)?;
+                check::reply(request, &line.reply)?;
+                line.reply.clone()
+            }
+        };
+        check::reply(request, &reply)?;
+        if let Script::List(lines) = &mut self.script {
+            lines.pop_front();
+        }
+        Ok(reply)
+    }
+}
+
+/// The error for a request that cannot be answered.
+pub(super) fn failure(message: String) -> ModelError {
+    ModelError::new(ModelErrorKind::InvalidRequest, message).with_provider("scripted")
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = self.lock();
+        f.debug_struct("Scripted")
+            .field("id", &self.id)
+            .field("requests", &shared.exchanges.len())
+            .field("broken", &shared.broken)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,271 @@
+//! One reply of a scripted model: what it says, how it ends, in which pieces it comes.
+
+use futures_util::{StreamExt, stream};
+use stepfold_state_core::chat::{
+    Chunk, Content, FinishReason, Message, ModelError, ModelErrorKind, NotationError, Reply, ReplyStream,
+    Role, Transcript, Usage,
+};
+
+/// One reply of a [`Scripted`](super::Scripted) model.
+///
+/// Made from text, it is an assistant message in the
+/// [notation](stepfold_state_core::chat::notation): plain text is text, `> c1 search(q="stalls")` is a
+/// call. It can be made from a [`Message`], a whole [`Reply`], a [`ModelError`] or its kind as well.
+///
+/// Unless told otherwise it ends with [`FinishReason::ToolCalls`] if there are calls, else with
+/// [`FinishReason::Stop`]; it says nothing of usage; and it comes in as few pieces as it has parts.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::ScriptedReply;
+/// use stepfold_state_core::chat::{FinishReason, Message, ModelErrorKind, Usage};
+///
+/// let calls = ScriptedReply::from(r#"I look it up. > c1 search(q="stalls") > c2 fetch(id=7)"#);
+/// let cut = ScriptedReply::from("so far, so").finished(FinishReason::Length);
+/// let paid = ScriptedReply::from(Message::assistant("area 3"))
+///     .with_usage(Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() });
+/// let busy = ScriptedReply::from(ModelErrorKind::Overloaded);
+/// # let _ = (calls, cut, paid, busy);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ScriptedReply {
+    pub(super) message: Result<Message, NotationError>,
+    finish_reason: Option<FinishReason>,
+    usage: Option<Usage>,
+    id: Option<String>,
+    model: Option<String>,
+    end: End,
+    /// The most characters of text in one chunk.
+    piece: usize,
+    pub(super) may_call_unknown_tools: bool,
+}
+
+/// How a reply ends.
+#[derive(Clone, Debug)]
+enum End {
+    /// As a whole one.
+    Finished,
+    /// The stream just ends.
+    CutOff,
+    /// With an error.
+    Failed(ModelError),
+    /// Never.
+    Hangs,
+}
+
+impl ScriptedReply {
+    /// A reply that says this; text is notation.
+    pub fn new(reply: impl Into<Self>) -> Self {
+        reply.into()
+    }
+
+    /// A reply of which nothing ever comes, for tests of time-outs and cancellation.
+    pub fn silence() -> Self {
+        ScriptedReply::from(Message::new(Role::Assistant)).hanging()
+    }
+
+    /// This reply with another finish reason.
+    #[must_use]
+    pub fn finished(mut self, reason: FinishReason) -> Self {
+        self.finish_reason = Some(reason);
+        self
+    }
+
+    /// This reply, and what it says it cost.
+    #[must_use]
+    pub fn with_usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+
+    /// This reply, and what its provider calls it.
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// This reply, its text and reasoning in pieces of at most so many characters.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use futures_util::{FutureExt, StreamExt};
+    /// use stepfold_providers::{Scripted, ScriptedReply};
+    /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, Message, Transcript};
+    ///
+    /// let model = Scripted::new([ScriptedReply::from("area 3").in_pieces(4)]);
+    /// let request = ChatRequest::new(Transcript::new().with(Message::user("which?")));
+    /// let first = model.respond(request).next().await.unwrap()?;
+    /// assert_eq!(first, Chunk::Text("area".to_owned()));
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn in_pieces(mut self, characters: usize) -> Self {
+        self.piece = characters.max(1);
+        self
+    }
+
+    /// This reply, whose stream ends without being finished.
+    #[must_use]
+    pub fn cut_off(mut self) -> Self {
+        self.end = End::CutOff;
+        self
+    }
+
+    /// This reply, which ends with an error once it has said what it says.
+    #[must_use]
+    pub fn failing(mut self, error: ModelError) -> Self {
+        self.end = End::Failed(error);
+        self
+    }
+
+    /// This reply, whose stream stands still for ever once it has said what it says.
+    #[must_use]
+    pub fn hanging(mut self) -> Self {
+        self.end = End::Hangs;
+        self
+    }
+
+    /// This reply, which may call tools that the request does not offer. Without it that is taken for a
+    /// slip of the pen, and the request fails.
+    #[must_use]
+    pub fn calling_unknown_tools(mut self) -> Self {
+        self.may_call_unknown_tools = true;
+        self
+    }
+
+    /// The stream of this reply.
+    pub(super) fn into_stream(self) -> ReplyStream {
+        let message = match &self.message {
+            Ok(message) => message,
+            Err(error) => return ReplyStream::failed(super::model::failure(error.to_string())),
+        };
+        let mut chunks = Vec::new();
+        if self.id.is_some() || self.model.is_some() {
+            chunks.push(Chunk::Identity { id: self.id.clone(), model: self.model.clone() });
+        }
+        chunks.extend(Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, self.piece)));
+        chunks.extend(self.usage.map(Chunk::Usage));
+        let reason = self.finish_reason.unwrap_or_else(|| natural_end(message));
+        let mut results: Vec<Result<Chunk, ModelError>> = chunks.into_iter().map(Ok).collect();
+        match self.end {
+            End::Finished => results.push(Ok(Chunk::Finished(reason))),
+            End::CutOff => {}
+            End::Failed(error) => results.push(Err(error)),
+            End::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
+        }
+        ReplyStream::from_results(results)
+    }
+
+    /// Whether the message will be taken for an answer that the conversation goes on from.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.end, End::Finished)
+    }
+}
+
+/// Why a model ends a reply such as this.
+fn natural_end(message: &Message) -> FinishReason {
+    if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop }
+}
+
+/// A chunk in pieces of at most so many characters, if it is text.
+fn split(chunk: Chunk, piece: usize) -> Vec<Chunk> {
+    match chunk {
+        Chunk::Text(text) => pieces(&text, piece).map(Chunk::Text).collect(),
+        Chunk::Reasoning(text) => pieces(&text, piece).map(Chunk::Reasoning).collect(),
+        other => vec![other],
+    }
+}
+
+fn pieces(text: &str, piece: usize) -> impl Iterator<Item = String> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = rest.char_indices().nth(piece).map_or(rest.len(), |(at, _)| at);
+        let (first, more) = rest.split_at(end);
+        rest = more;
+        (!first.is_empty()).then(|| first.to_owned())
+    })
+}
+
+impl From<Message> for ScriptedReply {
+    fn from(message: Message) -> Self {
+        of(Ok(message))
+    }
+}
+
+/// A whole reply that says this.
+const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
+    ScriptedReply {
+        message,
+        finish_reason: None,
+        usage: None,
+        id: None,
+        model: None,
+        end: End::Finished,
+        piece: usize::MAX,
+        may_call_unknown_tools: false,
+    }
+}
+
+impl From<&str> for ScriptedReply {
+    /// Reads an assistant message in the [notation](stepfold_state_core::chat::notation). What is no
+    /// notation fails the request that it would have answered.
+    fn from(text: &str) -> Self {
+        of(parse(text))
+    }
+}
+
+impl From<String> for ScriptedReply {
+    fn from(text: String) -> Self {
+        ScriptedReply::from(text.as_str())
+    }
+}
+
+/// What a reply's text is put behind, to be read as a conversation.
+const HEADER: &str = "assistant: ";
+
+/// The assistant message that `text` is the body of. Plain text is taken to the letter.
+fn parse(text: &str) -> Result<Message, NotationError> {
+    let body = text.trim_start().strip_prefix("assistant:").unwrap_or(text).trim();
+    let lines: Vec<&str> = body.lines().map(str::trim).collect();
+    let whole = format!("{HEADER}{}", lines.join("\n  "));
+    let transcript: Transcript = whole.parse().map_err(|mut error: NotationError| {
+        let shift = if error.line == 1 { HEADER.len() } else { 2 };
+        error.column = error.column.saturating_sub(shift).max(1);
+        error
+    })?;
+    let message = transcript.first().map(|message| Message::clone(message));
+    let message = message.unwrap_or_else(|| Message::new(Role::Assistant));
+    let is_plain = message.text() == lines.join("\n").trim_end() || lines.contains(&"");
+    match message.parts() {
+        [only] if is_plain && matches!(only.content, Content::Text(_)) && !body.starts_with('"') => {
+            Ok(Message::assistant(text.trim_start().strip_prefix(HEADER).unwrap_or(text)))
+        }
+        _ => Ok(message),
+    }
+}
+
+impl From<Reply> for ScriptedReply {
+    fn from(reply: Reply) -> Self {
+        let mut scripted = of(Ok(reply.message));
+        scripted.finish_reason = Some(reply.finish_reason);
+        scripted.usage = Some(reply.usage);
+        scripted.id = reply.id;
+        scripted.model = reply.model;
+        scripted
+    }
+}
+
+impl From<ModelError> for ScriptedReply {
+    fn from(error: ModelError) -> Self {
+        ScriptedReply::from(Message::new(Role::Assistant)).failing(error)
+    }
+}
+
+impl From<ModelErrorKind> for ScriptedReply {
+    fn from(kind: ModelErrorKind) -> Self {
+        ModelError::new(kind, "as the script says").with_provider("scripted").into()
+    }
+}

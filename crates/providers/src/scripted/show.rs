@@ -1,0 +1,63 @@
+//! What was asked, as text: for each request only what is new, so that a test can be read.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{ChatRequest, Message, ToolChoice, Transcript};
+
+use super::model::Exchange;
+
+pub(super) fn asked(exchanges: &[Exchange]) -> String {
+    let mut text = String::new();
+    for (index, exchange) in exchanges.iter().enumerate() {
+        let request = &exchange.request;
+        let (shared, base) = longest_prefix(request, &exchanges[..index]);
+        // Writing to a string cannot fail.
+        let _ = write!(text, "-- request {}", index + 1);
+        if shared > 0 {
+            let _ = write!(text, ", after the first {shared} of request {base}");
+        }
+        text.push('\n');
+        text.push_str(&options(request));
+        let new: Transcript = request.messages.iter_from(shared).map(Arc::clone).collect();
+        let new = new.to_string();
+        text.push_str(new.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// How many messages the request begins with that an earlier one began with, and the number of that one;
+/// of several the last.
+fn longest_prefix(request: &ChatRequest, earlier: &[Exchange]) -> (usize, usize) {
+    let mut best = (0, 0);
+    for (index, exchange) in earlier.iter().enumerate() {
+        let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;
+        let shared = request.messages.iter().zip(&exchange.request.messages).take_while(same).count();
+        if shared > 0 && shared >= best.0 {
+            best = (shared, index + 1);
+        }
+    }
+    best
+}
+
+/// What a request asks beside the conversation, one line each.
+fn options(request: &ChatRequest) -> String {
+    let mut lines = Vec::new();
+    if !request.tools.is_empty() {
+        let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+        lines.push(format!("# tools: {}", names.join(", ")));
+    }
+    match &request.tool_choice {
+        ToolChoice::Auto => {}
+        ToolChoice::None => lines.push("# tool choice: none".to_owned()),
+        ToolChoice::Required => lines.push("# tool choice: required".to_owned()),
+        ToolChoice::Named(name) => lines.push(format!("# tool choice: {name}")),
+    }
+    if let Some(model) = &request.model {
+        lines.push(format!("# model: {model}"));
+    }
+    // An end for the last line, and nothing if there is none.
+    lines.push(String::new());
+    lines.join("\n")
+}

@@ -1,0 +1,165 @@
+//! Messages as a provider reads them, each written once.
+//!
+//! A conversation only grows, so its wire form does too. What was written of it is kept: asking again with
+//! some more messages writes those, and copies the rest. A conversation is known by the identity of its
+//! messages, so that a view of one, or a fork, is known as well.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stepfold_state_core::chat::{Message, ModelError, Transcript};
+
+/// How a provider writes messages.
+pub(crate) trait Dialect {
+    /// What is open between two messages: what the next one, or the end, has to close first.
+    type Open: Clone + Default;
+
+    /// Appends a message.
+    ///
+    /// # Errors
+    /// The provider has no way to say what is in it.
+    fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
+
+    /// Appends what is open at the end.
+    fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
+}
+
+/// The most conversations of which the wire form is kept.
+const MAX_KEPT: usize = 256;
+
+/// The most bytes that are kept, over all conversations.
+const MAX_BYTES: usize = 32 << 20;
+
+/// The wire forms of the conversations that were asked about last.
+pub(crate) struct WireCache<O>(Mutex<Vec<Kept<O>>>);
+
+/// The wire form of a conversation.
+#[derive(Clone)]
+struct Kept<O> {
+    messages: Transcript,
+    bytes: Vec<u8>,
+    /// For each message, where it ends and what is open there.
+    ends: Vec<(usize, O)>,
+}
+
+impl<O: Clone + Default> WireCache<O> {
+    pub(crate) const fn new() -> Self {
+        WireCache(Mutex::new(Vec::new()))
+    }
+
+    /// Appends all messages to `out`, and closes what is open then.
+    ///
+    /// # Errors
+    /// Those of the dialect, with the index of the message.
+    pub(crate) fn write<D: Dialect<Open = O>>(
+        &self,
+        dialect: &D,
+        messages: &Transcript,
+        out: &mut Vec<u8>,
+    ) -> Result<(), (usize, ModelError)> {
+        // Not in the list while we work on it: the lock is held for moments only.
+        let mut kept = self.take(messages);
+        let written = kept.go_on(dialect, messages);
+        let open = kept.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
+        if written.is_ok() {
+            out.extend_from_slice(&kept.bytes);
+            dialect.close(&open, out);
+        }
+        self.keep(kept);
+        written
+    }
+
+    /// The longest beginning of the conversation that is written already.
+    fn take(&self, messages: &Transcript) -> Kept<O> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lengths = all.iter().enumerate().map(|(at, kept)| (kept.common(messages), at));
+        // Of equal ones the first, which was used last.
+        let best = lengths.max_by_key(|(common, at)| (*common, std::cmp::Reverse(*at)));
+        match best {
+            None | Some((0, _)) => Kept { messages: Transcript::new(), bytes: Vec::new(), ends: Vec::new() },
+            Some((common, at)) if common == all[at].messages.len() => all.remove(at),
+            // Another conversation began the same: it keeps what it has.
+            Some((common, at)) => all[at].beginning(common),
+        }
+    }
+
+    fn keep(&self, kept: Kept<O>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(0, kept);
+        all.truncate(MAX_KEPT);
+        let mut sum = 0;
+        let fits = all.iter().take_while(|kept| {
+            sum += kept.bytes.len();
+            sum <= MAX_BYTES
+        });
+        let count = fits.count();
+        all.truncate(count);
+    }
+}
+
+impl<O: Clone + Default> Kept<O> {
+    /// With how many of our messages the conversation begins.
+    fn common(&self, messages: &Transcript) -> usize {
+        if messages.len() >= self.messages.len() && self.is_tail_shared(messages) {
+            return self.messages.len();
+        }
+        self.messages.iter().zip(messages).take_while(|(ours, theirs)| Arc::ptr_eq(ours, theirs)).count()
+    }
+
+    /// Whether the conversation grew from ours. Both are append-only, so that it is enough to look at the
+    /// ends of what they share when they are versions of one list; else all messages are compared.
+    fn is_tail_shared(&self, messages: &Transcript) -> bool {
+        let last = self.messages.len().checked_sub(1);
+        let is_same = |index| match (self.messages.get(index), messages.get(index)) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            _ => false,
+        };
+        last.is_some_and(is_same) && messages.starts_with(&self.messages)
+    }
+
+    fn beginning(&self, count: usize) -> Self {
+        let ends = self.ends[..count].to_vec();
+        let length = ends.last().map_or(0, |(end, _)| *end);
+        Kept {
+            messages: self.messages.iter().take(count).map(Arc::clone).collect(),
+            bytes: self.bytes[..length].to_vec(),
+            ends,
+        }
+    }
+
+    /// Writes what is new.
+    fn go_on<D: Dialect<Open = O>>(
+        &mut self,
+        dialect: &D,
+        messages: &Transcript,
+    ) -> Result<(), (usize, ModelError)> {
+        let mut open = self.ends.last().map(|(_, open)| open.clone()).unwrap_or_default();
+        let written = self.ends.len();
+        for (index, message) in messages.iter_from(written).enumerate() {
+            if let Err(error) = dialect.write(message, &mut open, &mut self.bytes) {
+                // Half a message may be there.
+                self.bytes.truncate(self.ends.last().map_or(0, |(end, _)| *end));
+                self.messages = messages.iter().take(self.ends.len()).map(Arc::clone).collect();
+                return Err((written + index, error));
+            }
+            self.ends.push((self.bytes.len(), open.clone()));
+        }
+        self.messages = messages.clone();
+        Ok(())
+    }
+}
+
+impl<O> fmt::Debug for WireCache<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WireCache").finish_non_exhaustive()
+    }
+}
+
+/// Appends a value as JSON. Writing to memory fails only for maps with odd keys, which we do not have.
+pub(crate) fn json<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    let start = out.len();
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.truncate(start);
+        out.extend_from_slice(b"null");
+    }
+}

@@ -1,0 +1,147 @@
+//! Models by name, looked up in an environment of the test's own.
+
+use expect_test::{Expect, expect};
+use stepfold_providers::{model_from, model_with};
+
+/// The id of the model, or why there is none. Nothing else is in the environment than these variables.
+fn check(name: &str, variables: &[(&str, &str)], expected: Expect) {
+    let look_up = |variable: &str| {
+        variables.iter().find(|(known, _)| *known == variable).map(|(_, value)| (*value).to_owned())
+    };
+    let model = if name.is_empty() { model_from(look_up) } else { model_with(name, look_up) };
+    let shown = match model {
+        Ok(model) => model.id().to_owned(),
+        Err(error) => match std::error::Error::source(&error) {
+            Some(source) => format!("error: {error}: {source}"),
+            None => format!("error: {error}"),
+        },
+    };
+    expected.assert_eq(&(shown + "\n"));
+}
+
+#[test]
+fn names() {
+    check(
+        "openai:gpt-4.1",
+        &[("OPENAI_API_KEY", "k-1234")],
+        expect![[r#"
+        openai/gpt-4.1
+    "#]],
+    );
+    check(
+        "ollama:qwen3:8b",
+        &[],
+        expect![[r#"
+        ollama/qwen3:8b
+    "#]],
+    );
+    check(
+        "ollama:qwen3",
+        &[("OLLAMA_HOST", "0.0.0.0:11434")],
+        expect![[r#"
+        ollama/qwen3
+    "#]],
+    );
+    check(
+        "azure:mine",
+        &[("AZURE_OPENAI_ENDPOINT", "https://x.test/"), ("AZURE_OPENAI_API_KEY", "k")],
+        expect![[r#"
+            azure/mine
+        "#]],
+    );
+    check(
+        "anthropic:claude",
+        &[("ANTHROPIC_API_KEY", "k-1234")],
+        expect![[r#"
+        anthropic/claude
+    "#]],
+    );
+    check(
+        "http://127.0.0.1:8080/v1#mine",
+        &[],
+        expect![[r#"
+        openai-compatible/mine
+    "#]],
+    );
+    check(
+        "",
+        &[("STEPFOLD_MODEL", " vllm:x ")],
+        expect![[r#"
+        vllm/x
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    check(
+        "openai:gpt-4.1",
+        &[("OPENAI_API_KEY", " ")],
+        expect![[r#"
+        error: `openai:gpt-4.1` needs a key, and none of these is set: OPENAI_API_KEY
+    "#]],
+    );
+    check(
+        "azure:mine",
+        &[("AZURE_OPENAI_API_KEY", "k")],
+        expect![[r#"
+        error: `azure:mine` needs a base URL, and none of these is set: AZURE_OPENAI_ENDPOINT
+    "#]],
+    );
+    check(
+        "anthropic:claude",
+        &[],
+        expect![[r#"
+        error: `anthropic:claude` needs a key, and none of these is set: ANTHROPIC_API_KEY
+    "#]],
+    );
+    check(
+        "gpt-4.1",
+        &[],
+        expect![[r#"
+        error: `gpt-4.1` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+    "#]],
+    );
+    check(
+        "openai:",
+        &[],
+        expect![[r#"
+        error: `openai:` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+    "#]],
+    );
+    check(
+        "nobody:x",
+        &[],
+        expect![[r#"
+        error: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+    "#]],
+    );
+    check(
+        "http://127.0.0.1:8080/v1",
+        &[],
+        expect![[r#"
+        error: `http://127.0.0.1:8080/v1` names no model: write PROVIDER:MODEL or URL#MODEL; the providers are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+    "#]],
+    );
+    check(
+        "openai:gpt",
+        &[("OPENAI_API_KEY", "two\nlines")],
+        expect![[r#"
+        error: the model `openai:gpt` cannot be made: invalid request (openai, model gpt): the key has a character that cannot be sent, such as a line break
+    "#]],
+    );
+    check(
+        "",
+        &[("GROQ_API_KEY", "k")],
+        expect![[r#"
+        error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: GROQ_API_KEY; keys that were looked for: ANTHROPIC_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
+    "#]],
+    );
+    check(
+        "",
+        &[],
+        expect![[r#"
+        error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, VLLM_API_KEY, LLAMA_API_KEY
+    "#]],
+    );
+}

@@ -1,0 +1,355 @@
+//! The layers, on a clock that stands still unless somebody waits.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use futures_util::future::join_all;
+use futures_util::{FutureExt, StreamExt};
+use stepfold_providers::layer::{ChatModelExt, RateLimit, RetryPolicy, Timeouts, TraceContent};
+use stepfold_providers::{Scripted, ScriptedReply};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, FinishReason, Message, ModelError, ModelErrorKind, Transcript, Usage,
+};
+use tokio::time::Instant;
+
+fn request() -> ChatRequest {
+    ChatRequest::new(Transcript::new().with(Message::user("which area?")))
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What the model says, what it was asked for, and how long it took.
+async fn ask(model: &impl ChatModel) -> String {
+    let start = Instant::now();
+    let said = match model.respond(request()).into_reply().await {
+        Ok(reply) => reply.message.text().into_owned(),
+        Err(error) => format!("error: {error}"),
+    };
+    format!("{said} after {:?}\n", start.elapsed())
+}
+
+fn policy() -> RetryPolicy {
+    // Without luck a pause is as long as it is at least.
+    RetryPolicy { seed: Some(1), ..RetryPolicy::default() }
+}
+
+fn limited(retry_after: Option<u64>) -> ScriptedReply {
+    ModelErrorKind::RateLimited { retry_after: retry_after.map(seconds) }.into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_waits_as_long_as_it_is_told() {
+    let script = Scripted::new([limited(Some(7)), "ok".into()]);
+    expect![[r#"
+        ok after 7s
+    "#]]
+    .assert_eq(&ask(&script.with_retry(policy())).await);
+
+    let loading = ModelError::new(ModelErrorKind::Overloaded, "loading").with_retry_after(seconds(3));
+    let script = Scripted::new([ScriptedReply::from(loading), "ok".into()]);
+    expect![[r#"
+        ok after 3s
+    "#]]
+    .assert_eq(&ask(&script.with_retry(policy())).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_pauses_grow_within_their_jitter() {
+    let replies = || (0..4).map(|_| limited(None)).chain([ScriptedReply::from("ok")]);
+    for seed in 0..50 {
+        let policy = RetryPolicy { max_attempts: 5, seed: Some(seed), ..RetryPolicy::default() };
+        let start = Instant::now();
+        let reply = Scripted::new(replies()).with_retry(policy).respond(request()).into_reply().await;
+        assert_eq!(reply.unwrap().message.text(), "ok");
+        // Half a second, 1, 2 and 4: at least once, at most twice.
+        let took = start.elapsed().as_secs_f64();
+        assert!((7.5..15.1).contains(&took), "{took}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_error_names_all_attempts() {
+    let script = Scripted::new([limited(Some(1)), ModelErrorKind::Overloaded.into(), limited(Some(2))]);
+    let model = script.clone().with_retry(RetryPolicy { max_attempts: 3, ..policy() });
+    let error = model.respond(request()).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::RateLimited { retry_after: Some(seconds(2)) });
+    let text = error.to_string();
+    assert!(text.contains("3 attempts in "), "{text}");
+    for attempt in ["1: rate limited, retry after 1s", "2: overloaded", "3: rate limited, retry after 2s"] {
+        assert!(text.contains(attempt), "{text}");
+    }
+    assert_eq!(script.verify(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_gives_up_at_once_when_there_is_no_point() {
+    // It would have to wait for a day.
+    let script = Scripted::new([limited(Some(86_400)), "never".into()]);
+    check(
+        &script.clone().with_retry(policy()),
+        expect![[r#"
+        error: rate limited, retry after 86400s (scripted): as the script says after 0ns
+    "#]],
+    )
+    .await;
+    // The same would come again.
+    let script = Scripted::new([ModelErrorKind::Authentication.into(), ScriptedReply::from("never")]);
+    check(
+        &script.clone().with_retry(policy()),
+        expect![[r#"
+        error: not authorized (scripted): as the script says after 0ns
+    "#]],
+    )
+    .await;
+    assert_eq!(script.remaining(), 1);
+}
+
+async fn check(model: &impl ChatModel, expected: Expect) {
+    expected.assert_eq(&ask(model).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_was_handed_on_is_sent_again() {
+    let broken = ScriptedReply::from("area").cut_off();
+    let script = Scripted::new([broken, "never".into()]);
+    let model = script.clone().with_retry(policy()).with_fallback(Scripted::new(["never"]));
+    let error = model.respond(request()).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::CutOff);
+    assert_eq!(error.partial().unwrap().message.text(), "area");
+    assert_eq!(script.remaining(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_notices_is_no_beginning() {
+    let usage = Usage { input_tokens: 1, ..Usage::default() };
+    let silent = ScriptedReply::from("").with_id("r1").with_usage(usage).cut_off();
+    let script = Scripted::new([silent, ScriptedReply::from("ok").with_id("r2")]);
+    let reply = script.with_retry(policy()).respond(request()).into_reply().await.unwrap();
+    assert_eq!(
+        (reply.message.text().as_ref(), reply.id.as_deref(), reply.usage),
+        ("ok", Some("r2"), Usage::default())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn fallback_asks_the_next_one_under_its_own_name() {
+    let first = Scripted::new([ModelErrorKind::Authentication]).named("a/one");
+    let second = Scripted::new([ModelErrorKind::Overloaded]).named("b/two");
+    let third = Scripted::new(["ok"]).named("c/three");
+    let model = first.clone().with_fallback(second).or(third.clone());
+    let reply = model.respond(request().with_model("one-large")).into_reply().await.unwrap();
+    assert_eq!(reply.message.text(), "ok");
+    assert_eq!(first.last_request().unwrap().model.as_deref(), Some("one-large"));
+    assert_eq!(third.last_request().unwrap().model, None);
+    assert_eq!(model.id(), "a/one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
+    let model = Scripted::new([ModelErrorKind::Refused]).with_fallback(Scripted::new(["never"]));
+    check(
+        &model,
+        expect![[r#"
+        error: refused (scripted): as the script says after 0ns
+    "#]],
+    )
+    .await;
+    let model = Scripted::new([ModelErrorKind::NotFound])
+        .named("a/one")
+        .with_fallback(Scripted::new([ModelErrorKind::Overloaded]).named("b/two"));
+    check(&model, expect![[r#"
+        error: overloaded (scripted): as the script says (no model answered: a/one: not found (scripted): as the script says; b/two: overloaded (scripted): as the script says) after 0ns
+    "#]])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rates_of_requests_and_tokens() {
+    let texts = || (0..5).map(|_| "ok");
+    let model = Scripted::new(texts()).with_rate_limit(RateLimit::per_minute(2));
+    let start = Instant::now();
+    let all = join_all((0..5).map(|_| async {
+        model.respond(request()).into_reply().await.unwrap();
+        start.elapsed().as_secs()
+    }));
+    assert_eq!(all.await, [0, 0, 30, 60, 90]);
+
+    let limit = RateLimit::per_minute(1_000).tokens_per_minute(600).estimated_by(|_| 400);
+    let model = Scripted::new(texts()).with_rate_limit(limit);
+    let start = Instant::now();
+    for expected in [0, 20, 60] {
+        model.respond(request()).into_reply().await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), expected);
+    }
+    // Larger than the bucket: it waits for a full one, and does not wait for ever.
+    let limit = RateLimit::per_minute(1_000).tokens_per_minute(600).estimated_by(|_| 4_000);
+    let model = Scripted::new(texts()).with_rate_limit(limit);
+    let start = Instant::now();
+    for expected in [0, 60] {
+        model.respond(request()).into_reply().await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrency_counts_until_a_stream_is_over_or_dropped() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let slow = Slow { running: Arc::clone(&running), most: Arc::clone(&most) };
+    let model = slow.with_max_concurrency(3);
+    join_all((0..10).map(|_| async { model.respond(request()).into_reply().await.unwrap() })).await;
+    assert_eq!((running.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (0, 3));
+
+    let model = Scripted::new([ScriptedReply::silence(), "ok".into()]).with_max_concurrency(1);
+    let mut hanging = model.respond(request());
+    assert!(hanging.next().now_or_never().is_none());
+    let mut waiting = model.respond(request());
+    assert!(waiting.next().now_or_never().is_none());
+    drop(hanging);
+    assert_eq!(waiting.into_reply().await.unwrap().message.text(), "ok");
+}
+
+/// A model that takes its time and counts how many do so at once.
+struct Slow {
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl ChatModel for Slow {
+    fn id(&self) -> &'static str {
+        "test/slow"
+    }
+
+    fn respond(&self, request: ChatRequest) -> stepfold_state_core::chat::ReplyStream {
+        let (running, most) = (Arc::clone(&self.running), Arc::clone(&self.most));
+        let reply = async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            crate::pass(seconds(1)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Scripted::new(["ok"]).respond(request)
+        };
+        stepfold_state_core::chat::ReplyStream::new(reply.flatten_stream())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_time_out_says_which_it_was() {
+    let limits = |first, idle, total| Timeouts {
+        first_token: Some(seconds(first)),
+        idle: Some(seconds(idle)),
+        total: Some(seconds(total)),
+    };
+    let model = Scripted::new([ScriptedReply::silence()]).named("a/one").with_timeouts(limits(5, 7, 99));
+    check(
+        &model,
+        expect![[r#"
+            error: timed out before the reply began (a, model one): the limit is 5s after 5s
+        "#]],
+    )
+    .await;
+    let model = Scripted::new([ScriptedReply::from("so").hanging()]).with_timeouts(limits(5, 7, 99));
+    check(
+        &model,
+        expect![[r#"
+            error: timed out while the reply stood still (scripted): the limit is 7s after 7s
+        "#]],
+    )
+    .await;
+    let model = Scripted::new([ScriptedReply::from("so").hanging()]).with_timeouts(limits(5, 7, 6));
+    check(
+        &model,
+        expect![[r#"
+            error: timed out (scripted): the limit is 6s after 6s
+        "#]],
+    )
+    .await;
+    let model = Scripted::new([ScriptedReply::from("so").hanging(), "ok".into()]);
+    let retried =
+        model.with_timeouts(Timeouts { idle: Some(seconds(1)), ..Timeouts::NONE }).with_retry(policy());
+    let error = retried.respond(request()).into_reply().await.unwrap_err();
+    assert_eq!(error.partial().unwrap().message.text(), "so");
+}
+
+#[test]
+fn traces_have_the_names_of_the_conventions_and_no_content() {
+    let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
+    let reply =
+        || ScriptedReply::from("area 3").with_usage(usage).with_id("r1").finished(FinishReason::Length);
+    let told = spans(|| {
+        let model = Scripted::new([reply()]).named("openai/gpt").traced();
+        model.respond(request()).into_reply().now_or_never().unwrap().unwrap();
+    });
+    expect![[r#"
+        gen_ai.operation.name=chat
+        gen_ai.provider.name=openai
+        gen_ai.request.model=gpt
+        gen_ai.response.finish_reasons=["length"]
+        gen_ai.response.id=r1
+        gen_ai.usage.cache_read.input_tokens=0
+        gen_ai.usage.input_tokens=12
+        gen_ai.usage.output_tokens=3
+        otel.kind=client
+        otel.name=chat gpt
+    "#]]
+    .assert_eq(&told);
+    let told = spans(|| {
+        let model = Scripted::new([reply()]).traced_with(TraceContent::Include);
+        model.respond(request()).into_reply().now_or_never().unwrap().unwrap();
+    });
+    assert!(told.contains("which area?") && told.contains("area 3"), "{told}");
+    let told = spans(|| {
+        let error = ModelError::new(ModelErrorKind::Refused, "you said area 3");
+        let model = Scripted::new([error]).traced();
+        model.respond(request()).into_reply().now_or_never().unwrap().unwrap_err();
+    });
+    assert!(told.contains("error.type=refused\n") && !told.contains("area 3"), "{told}");
+}
+
+/// The fields of all spans that are made meanwhile, sorted.
+fn spans(act: impl FnOnce()) -> String {
+    let fields = Arc::new(Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Collector(Arc::clone(&fields)), act);
+    let mut lines = fields.lock().unwrap().clone();
+    lines.sort();
+    lines.join("\n") + "\n"
+}
+
+/// A subscriber that keeps what spans say.
+struct Collector(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for &Collector {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{}={value:?}", field.name()));
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.0.lock().unwrap().push(format!("{}={value}", field.name()));
+    }
+}
+
+impl tracing::Subscriber for Collector {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_span()
+    }
+
+    fn new_span(&self, attributes: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        attributes.record(&mut { self });
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        values.record(&mut { self });
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}

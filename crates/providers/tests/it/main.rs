@@ -1,0 +1,29 @@
+//! Tests at the crate's boundary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::format_collect,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long"
+)]
+
+#[cfg(feature = "anthropic")]
+mod anthropic;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+mod by_name;
+mod cassette;
+mod layer;
+#[cfg(feature = "openai")]
+mod openai;
+mod scripted;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod server;
+
+/// Lets time pass on a paused clock.
+async fn pass(time: std::time::Duration) {
+    // tidy: allow sleep, because tokio's clock is paused: it jumps, and nobody waits.
+    tokio::time::sleep(time).await;
+}

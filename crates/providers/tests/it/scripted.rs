@@ -1,0 +1,271 @@
+//! The scripted model: what it says, and what it does not let pass.
+
+use expect_test::{Expect, expect};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::json;
+use stepfold_providers::{Scripted, ScriptedReply};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, FinishReason, Message, ModelErrorKind, ToolChoice, ToolSpec, Transcript, Usage,
+};
+
+fn request(text: &str) -> ChatRequest {
+    ChatRequest::new(text.parse().unwrap())
+}
+
+fn tool(name: &str) -> ToolSpec {
+    ToolSpec::new(name, "A tool.", json!({"properties": {}, "type": "object"}))
+}
+
+/// What the model answers: it never waits.
+fn ask(model: &Scripted, request: ChatRequest) -> String {
+    match model.respond(request).into_reply().now_or_never() {
+        None => "hangs".to_owned(),
+        Some(Err(error)) => format!("error: {error}"),
+        Some(Ok(reply)) => {
+            let said: Transcript = [reply.message].into_iter().collect();
+            format!("{} [{}]", said.to_string().trim_end(), reply.finish_reason)
+        }
+    }
+}
+
+/// What is said to each of these requests in turn.
+fn check(model: &Scripted, requests: impl IntoIterator<Item = ChatRequest>, expected: Expect) {
+    let answers: Vec<String> = requests.into_iter().map(|request| ask(model, request)).collect();
+    expected.assert_eq(&(answers.join("\n") + "\n"));
+}
+
+#[test]
+fn replies_come_from_text_messages_errors_and_their_modifiers() {
+    let model =
+        Scripted::new(["plain\n\n  text ", r#"so: > c1 search(q="x") > c2 search()"#, r#"~"hm" "ok""#])
+            .then(Message::assistant("from a message"))
+            .then(ModelErrorKind::Overloaded)
+            .then(ScriptedReply::from("cut").finished(FinishReason::Length))
+            .then(ScriptedReply::from("gone").cut_off())
+            .then(ScriptedReply::silence());
+    let requests = (0..8).map(|_| request("user: hi").with_tools([tool("search")]));
+    check(
+        &model,
+        requests,
+        expect![[r#"
+            assistant: "plain\n\n  text " [stop]
+            assistant: so:   > c1 search(q="x")   > c2 search() [tool_calls]
+            assistant: ~"hm"   "ok" [stop]
+            assistant: from a message [stop]
+            error: overloaded (scripted): as the script says
+            assistant: cut [length]
+            error: reply cut off: the stream ended without a finish reason
+            hangs
+        "#]],
+    );
+    assert_eq!(model.verify(), Ok(()));
+}
+
+#[test]
+fn usage_and_pieces() {
+    let usage = Usage { input_tokens: 3, output_tokens: 2, ..Usage::default() };
+    let model = Scripted::new([ScriptedReply::from("ängstlich").in_pieces(4).with_usage(usage)]);
+    let chunks: Vec<_> = model.respond(request("user: hi")).collect::<Vec<_>>().now_or_never().unwrap();
+    assert_eq!(chunks.len(), 5);
+    let model = Scripted::new([ScriptedReply::from("ja").with_usage(usage)]);
+    let reply = model.respond(request("user: hi")).into_reply().now_or_never().unwrap().unwrap();
+    assert_eq!(reply.usage, usage);
+}
+
+#[test]
+fn a_broken_request_is_refused_and_uses_up_no_reply() {
+    let model = Scripted::new(["ok"]);
+    let mut odd = tool("search");
+    odd.parameters = json!({"type": "string"});
+    check(
+        &model,
+        [
+            ChatRequest::new(Transcript::new()),
+            request("user: hi\nassistant: > c1 search()"),
+            request("user: hi").with_tools([tool("a"), tool("a")]),
+            request("user: hi").with_tools([tool("no spaces")]),
+            request("user: hi").with_tools([odd]),
+            request("user: hi").with_tool_choice(ToolChoice::Required),
+            request("user: hi").with_tools([tool("a")]).with_tool_choice(ToolChoice::Named("b".to_owned())),
+            request("user: hi"),
+            request("user: hi"),
+        ],
+        expect![[r#"
+            error: invalid request (scripted): request 1: there is no message
+            error: invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: not answered
+            error: invalid request (scripted): request 3: the tool `a` is offered twice
+            error: invalid request (scripted): request 4: no provider accepts the tool name `no spaces`: at most 64 of letters, digits, `_` and `-`
+            error: invalid request (scripted): request 5: the schema of the tool `search` is none of an object
+            error: invalid request (scripted): request 6: a tool is required, and none is offered
+            error: invalid request (scripted): request 7: the tool `b` is required, and not offered; there are: a
+            assistant: ok [stop]
+            error: invalid request (scripted): request 9: the script is at its end (8 before)
+        "#]],
+    );
+    assert!(model.verify().unwrap_err().to_string().contains("request 9"));
+}
+
+#[test]
+fn a_slip_in_the_script_is_found() {
+    let model = Scripted::new(["> c1 serach()"]);
+    let asked = || request("user: hi").with_tools([tool("search"), tool("fetch")]);
+    check(
+        &model,
+        [asked()],
+        expect![[r#"
+            error: invalid request (scripted): request 1: the script calls the tool `serach`, which is not offered; there are: search, fetch
+        "#]],
+    );
+    let model = Scripted::new([ScriptedReply::from("> c1 serach()").calling_unknown_tools()]);
+    check(
+        &model,
+        [asked()],
+        expect![[r#"
+        assistant: > c1 serach() [tool_calls]
+    "#]],
+    );
+    let model = Scripted::new(["> c1 search(q=oops)"]);
+    check(
+        &model,
+        [asked()],
+        expect![[r#"
+            error: invalid request (scripted): request 1: the script is no notation: line 1, column 15: expected value
+        "#]],
+    );
+}
+
+#[test]
+fn the_prefix_is_stable_within_a_turn() {
+    let calls = || Scripted::new(["> c1 search()", "done"]);
+    let first = || request("system: be kind\nuser: hi").with_tools([tool("search")]);
+    let then = |text: &str| request(text).with_tools([tool("search")]);
+    check(
+        &calls(),
+        [first(), then("system: be kind\nuser: hi\nassistant: > x search()\ntool x: 1")],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            assistant: done [stop]
+        "#]],
+    );
+    check(
+        &calls(),
+        [first(), then("system: be rude\nuser: hi\nassistant: > c1 search()\ntool c1: 1")],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            error: invalid request (scripted): request 2: the prefix changed within the turn: message 0 is not what it was in request 1
+              was: system:    be kind
+              is:  system:    be rude
+        "#]],
+    );
+    check(
+        &calls(),
+        [first(), then("system: be kind\nuser: hi\nuser: hi\nassistant: > c1 search()\ntool c1: 1")],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            error: invalid request (scripted): request 2: the prefix changed within the turn: the reply to request 1 stands at 3, and 2 messages were asked
+        "#]],
+    );
+    check(
+        &calls().with_changing_prefix(),
+        [first(), then("user: hi\nassistant: > c1 search()\ntool c1: 1")],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            assistant: done [stop]
+        "#]],
+    );
+}
+
+#[test]
+fn tools_do_not_change_within_a_turn_but_may_come() {
+    let asked = || request("user: hi");
+    let then = || request("user: hi\nassistant: > c1 search()\ntool c1: 1");
+    let mut changed = tool("search");
+    changed.description = "Another.".to_owned();
+    let model = Scripted::new(["> c1 search()", "done"]);
+    check(
+        &model,
+        [asked().with_tools([tool("search")]), then().with_tools([changed])],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            error: invalid request (scripted): request 2: the tool `search` is not what it was in request 1 of the same turn
+        "#]],
+    );
+    let model = Scripted::new(["> c1 search()", "done"]);
+    check(
+        &model,
+        [asked().with_tools([tool("search")]), then().with_tools([tool("search"), tool("more")])],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            assistant: done [stop]
+        "#]],
+    );
+}
+
+#[test]
+fn two_conversations_may_share_a_model_and_equal_replies() {
+    let model = Scripted::new(["> c1 search()", "> c1 search()", "b", "a"]);
+    let with = |text: &str| request(text).with_tools([tool("search")]);
+    check(
+        &model,
+        [
+            with("user: a"),
+            with("user: b"),
+            with("user: b\nassistant: > c1 search()\ntool c1: 1"),
+            with("user: a\nassistant: > c1 search()\ntool c1: 1"),
+        ],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            assistant: > c1 search() [tool_calls]
+            assistant: b [stop]
+            assistant: a [stop]
+        "#]],
+    );
+}
+
+#[test]
+fn a_conversation_is_held_to_its_text() {
+    let text = "user: where?\nassistant: > c1 search()\ntool c1: [3, 4]\nassistant: area 3\n";
+    let with = |text: &str| request(text).with_tools([tool("search")]);
+    let model = Scripted::conversation(text).unwrap();
+    check(
+        &model,
+        [
+            with("system: be kind\nuser: where?"),
+            with("system: be kind\nuser: where?\nassistant: > c1 search()\ntool c1: [4]"),
+        ],
+        expect![[r#"
+            assistant: > c1 search() [tool_calls]
+            error: invalid request (scripted): request 2: the conversation goes otherwise than the script
+              expected: tool c1 search: [3, 4]
+              found:    tool c1 search: [4]
+        "#]],
+    );
+    assert_eq!(
+        model.verify().unwrap_err().to_string().lines().last(),
+        Some("  found:    tool c1 search: [4]; replies that were not asked for: 1")
+    );
+}
+
+#[test]
+fn functions_answer_by_what_was_asked() {
+    let mut count = 0;
+    let model = Scripted::from_fn(move |request: &ChatRequest| {
+        count += 1;
+        format!("{count}: {}", request.messages.len())
+    });
+    check(
+        &model,
+        [request("user: a"), request("user: a\nuser: b")],
+        expect![[r#"
+            assistant: 1: 1 [stop]
+            assistant: 2: 2 [stop]
+        "#]],
+    );
+    expect![[r#"
+        -- request 1
+        user:      a
+        -- request 2, after the first 1 of request 1
+        user:      b
+    "#]]
+    .assert_eq(&model.asked());
+}
