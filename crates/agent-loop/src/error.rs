@@ -173,6 +173,11 @@ impl RunError {
         &self.0.fault
     }
 
+    /// What failed, without the run.
+    pub fn into_fault(self) -> RunFault {
+        self.0.fault
+    }
+
     /// The model's error, if that is what failed.
     pub fn model_error(&self) -> Option<&ModelError> {
         match &self.0.fault {

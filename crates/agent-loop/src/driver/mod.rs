@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfold_tools::{CancellationToken, Resources};
-use tokio::sync::mpsc;
 
 pub use self::nested::AgentTool;
 use self::nested::Scope;
@@ -53,6 +52,9 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
     }
 }
 
+/// Gives what the user said meanwhile, a message at a time, without waiting.
+type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
+
 /// What the driver has at hand for one run.
 struct Host<'a> {
     observer: Option<Box<dyn DynObserver + 'a>>,
@@ -61,7 +63,7 @@ struct Host<'a> {
     decisions: Vec<(String, Decision)>,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
-    inbox: Option<mpsc::Receiver<Message>>,
+    inbox: Option<Inbox<'a>>,
     /// What agents among the tools share with the run, and the resources with it among them.
     scope: Option<(Arc<Scope>, Resources)>,
     clock: Box<dyn Clock + 'a>,

@@ -40,7 +40,7 @@ impl Host<'_> {
 
     fn said_meanwhile(&mut self) -> Vec<Message> {
         let mut said = Vec::new();
-        while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox.try_recv().ok()) {
+        while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox()) {
             said.push(message);
         }
         said

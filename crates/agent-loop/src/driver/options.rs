@@ -9,7 +9,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
 use super::stream::RunStream;
-use super::{Host, drive};
+use super::{Host, Inbox, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
 use crate::error::{RunError, RunFault};
@@ -54,7 +54,7 @@ pub struct RunBuilder<'a> {
     decisions: Vec<(String, Decision)>,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
-    inbox: Option<mpsc::Receiver<Message>>,
+    inbox: Option<Inbox<'a>>,
 }
 
 enum Start {
@@ -179,8 +179,13 @@ impl<'a> RunBuilder<'a> {
 
     /// Takes what the user says meanwhile: it joins the run before the next request to the model. What is left
     /// when the run ends stays in the channel.
-    pub fn inbox(mut self, messages: mpsc::Receiver<Message>) -> Self {
-        self.inbox = Some(messages);
+    pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
+        self.inbox_with(move || messages.try_recv().ok())
+    }
+
+    /// The same from anywhere: `next` gives a message that is there, and does not wait.
+    pub fn inbox_with(mut self, next: impl FnMut() -> Option<Message> + Send + 'a) -> Self {
+        self.inbox = Some(Box::new(next));
         self
     }
 

@@ -51,6 +51,16 @@ impl Run {
         Ok(())
     }
 
+    /// Folds an event of a record into a run whose state has the event's writes already, because whoever
+    /// keeps the state has merged them: only messages are appended.
+    ///
+    /// # Errors
+    /// As [`commit`](Run::commit).
+    pub fn catch_up(&mut self, mut event: Event) -> Result<(), FeedError> {
+        event.delta = Delta::new();
+        self.commit(event)
+    }
+
     /// Whether the event can happen where the run is.
     fn check_place(&self, event: &Event) -> Result<(), FeedError> {
         let calls = match &self.phase {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
-use stepfold_state_core::state::{Delta, State, StateError};
+use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
 use crate::agent::HookPoint;
@@ -277,6 +277,34 @@ impl Event {
             state.push_message(Arc::clone(message));
         }
         Ok(())
+    }
+
+    /// Drops the writes that `keep` does not pick, wherever the event has them: for a store that must not
+    /// have them, such as those of `temp:` keys.
+    pub fn retain_writes(&mut self, keep: impl Fn(&Write) -> bool) {
+        let picked = |delta: &mut Delta| {
+            if !delta.iter().all(&keep) {
+                *delta = std::mem::take(delta).into_iter().filter(&keep).collect();
+            }
+        };
+        picked(&mut self.delta);
+        match &mut self.kind {
+            EventKind::Answered { outcome, .. } => picked(&mut outcome.delta),
+            EventKind::Hooked { writes, .. } => {
+                for (_, delta) in writes.iter_mut() {
+                    picked(delta);
+                }
+                writes.retain(|(_, delta)| !delta.is_empty());
+            }
+            EventKind::Replied { fates, .. } => {
+                for (_, fate) in fates {
+                    if let Fate::Answer(outcome) = fate {
+                        picked(&mut outcome.delta);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// What happened, in one word: the name of the [kind](EventKind) as it is stored.

@@ -1,9 +1,12 @@
 //! What a run begins with.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Transcript};
-use stepfold_state_core::state::State;
+use stepfold_state_core::state::{Delta, State};
 
+use super::event::Event;
 use crate::trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
@@ -33,8 +36,10 @@ use crate::trim::Summary;
 #[derive(Clone, Debug, Default)]
 pub struct Input {
     pub(crate) state: Option<State>,
-    pub(crate) messages: Vec<std::sync::Arc<Message>>,
+    pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) values: Option<Value>,
+    /// The values as the writes that they were recorded as.
+    pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
 }
 
@@ -76,6 +81,33 @@ impl Input {
     pub fn with_summary(mut self, summary: Option<Summary>) -> Self {
         self.summary = summary;
         self
+    }
+}
+
+/// For a runner, which brings the state and the record.
+impl Input {
+    /// The same on this state, in place of one that it has.
+    #[must_use]
+    pub fn on_state(mut self, state: State) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// The messages, if there is nothing else: no state, no values, no summary.
+    pub fn only_messages(&self) -> Option<&[Arc<Message>]> {
+        let is_only = self.state.is_none() && self.values.is_none() && self.summary.is_none();
+        is_only.then_some(&*self.messages)
+    }
+
+    /// The input that a recorded run began with, given the state before it and its first event.
+    #[must_use]
+    pub fn recorded(state: State, began: &Event) -> Self {
+        let messages = match &began.rewrite {
+            None => began.messages.clone(),
+            // What was repaired was the conversation with the new messages behind it.
+            Some(rewrite) => rewrite.iter_from(state.messages().len()).cloned().collect(),
+        };
+        Input { state: Some(state), messages, delta: Some(began.delta.clone()), ..Input::default() }
     }
 }
 

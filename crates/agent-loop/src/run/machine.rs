@@ -176,6 +176,7 @@ impl Run {
         let input = input.into();
         let id = id.into();
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
+        let delta = input.delta.unwrap_or(delta);
         Ok(Run {
             agent: agent.clone(),
             id,

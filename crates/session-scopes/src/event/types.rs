@@ -189,7 +189,8 @@ impl Event {
     pub(crate) fn check(&self) -> Result<(), SessionError> {
         let too_deep =
             |what: &str| Err(SessionError::TooDeep { what: format!("{what} of event {}", self.id) });
-        if self.record.as_ref().is_some_and(|record| exceeds(&record.data, MAX_DEPTH)) {
+        // A record wraps values, each of which may be as deep as a value can be.
+        if self.record.as_ref().is_some_and(|record| exceeds(&record.data, MAX_DEPTH + 16)) {
             return too_deep("the record");
         }
         if self.metadata.values().any(|value| exceeds(value, MAX_DEPTH)) {

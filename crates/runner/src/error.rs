@@ -1,0 +1,148 @@
+//! What can go wrong when an agent runs in a session, and what to do.
+
+use std::sync::Arc;
+
+use stepfold_agent_loop::{Divergence, FeedError, RunError, StartError};
+use stepfold_session_scopes::{SessionError, SessionKey};
+use thiserror::Error;
+
+/// Why an invocation did not run, or did not end well. Whatever was committed is there.
+///
+/// Clones share what is inside: several may wait for one invocation.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum RunnerError {
+    /// The store refused or failed.
+    #[error("the store failed in session {key}")]
+    Store {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Why.
+        source: Arc<SessionError>,
+    },
+    /// Another worker wrote to the session meanwhile. What this one had committed before is there.
+    #[error("another worker is writing to session {key}; wait for it, then resume or send again")]
+    Conflict {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The versions.
+        source: Arc<SessionError>,
+    },
+    /// The run failed; it can be resumed.
+    #[error("the run in session {key} failed")]
+    Run {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Why, with the outcome as far as there is one.
+        source: Arc<RunError>,
+    },
+    /// The input does not fit.
+    #[error("the input for session {key} does not fit")]
+    Input {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Why not.
+        source: Arc<StartError>,
+    },
+    /// The session is busy, and the runner was told to refuse, or too many wait already.
+    #[error("session {key} is busy: {reason}")]
+    Busy {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Why that is in the way.
+        reason: &'static str,
+    },
+    /// Somebody has to decide about calls before anything else can happen.
+    #[error(
+        "session {key} waits for decisions about {}; decide with `resume()`, or give the run up with `abandon()`",
+        pending.join(", ")
+    )]
+    Pending {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The ids of the requests.
+        pending: Vec<String>,
+    },
+    /// There is nothing that was cut off.
+    #[error("there is nothing to resume in session {key}: its last run has ended")]
+    NothingToResume {
+        /// The session.
+        key: Box<SessionKey>,
+    },
+    /// The run that was cut off is of an agent that was another one.
+    #[error(
+        "the agent has changed since the run in session {key} was cut off: {}; \
+         resume it all the same with `with_changed_agent()`, or give it up with `abandon()`",
+        changes.join("; ")
+    )]
+    AgentChanged {
+        /// The session.
+        key: Box<SessionKey>,
+        /// What changed.
+        changes: Vec<String>,
+    },
+    /// The record of a run cannot be read.
+    #[error("the record of version {version} of session {key} cannot be read")]
+    Record {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The version.
+        version: u64,
+        /// Why not.
+        source: Arc<serde_json::Error>,
+    },
+    /// The record of a run was written by a newer version.
+    #[error("version {version} of session {key} was written by a newer stepfold (format {found}); update")]
+    NewerRecord {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The version.
+        version: u64,
+        /// The format that was found.
+        found: u64,
+    },
+    /// The record of the run does not lead where it should.
+    #[error("the run that was cut off in session {key} cannot be put together again at version {version}")]
+    Recover {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The version of the event that does not fit.
+        version: u64,
+        /// Why not.
+        source: Arc<FeedError>,
+    },
+    /// A replay went another way than the record.
+    #[error("invocation {invocation} of session {key} goes another way")]
+    Diverged {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The invocation.
+        invocation: String,
+        /// Where, and how.
+        source: Arc<Divergence>,
+    },
+    /// The task of the invocation died of a panic in a hook, an observer or a model.
+    #[error("the invocation in session {key} panicked; what was committed is there, resume it")]
+    Panicked {
+        /// The session.
+        key: Box<SessionKey>,
+    },
+}
+
+impl RunnerError {
+    pub(crate) fn store(key: &SessionKey, source: SessionError) -> Self {
+        let (key, source) = (Box::new(key.clone()), Arc::new(source));
+        match &*source {
+            SessionError::Conflict { .. } => RunnerError::Conflict { key, source },
+            _ => RunnerError::Store { key, source },
+        }
+    }
+
+    /// What the run had come to, if it was the run that failed.
+    pub fn outcome(&self) -> Option<&stepfold_agent_loop::Outcome> {
+        match self {
+            RunnerError::Run { source, .. } => Some(source.outcome()),
+            _ => None,
+        }
+    }
+}

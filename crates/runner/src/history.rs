@@ -1,0 +1,119 @@
+//! What the events of a session add up to: the conversation, and the run that was cut off, if one was.
+
+use std::sync::Arc;
+
+use stepfold_agent_loop::trim::Summary;
+use stepfold_agent_loop::{Agent, Input, Run};
+use stepfold_session_scopes::{CommittedEvent, InvocationId, Session, SessionKey, SessionSchema};
+use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::state::State;
+
+use crate::error::RunnerError;
+use crate::record::{agent_of, begins, is_of_run, loop_event, rewrite, summary};
+
+/// The events of a session, folded as far as they were read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) version: u64,
+    pub(crate) transcript: Transcript,
+    /// What stands for the beginning of the conversation.
+    pub(crate) summary: Option<Summary>,
+    /// The last invocation, whole: it may not have ended.
+    pub(crate) last: Option<Invoked>,
+}
+
+/// The events of one invocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Invoked {
+    pub(crate) invocation: InvocationId,
+    /// The conversation before it.
+    pub(crate) before: Transcript,
+    pub(crate) events: Vec<CommittedEvent>,
+}
+
+impl History {
+    /// Folds in what was read of a session. Rewinds are taken into account by whoever reads: after one, the
+    /// session is read from its beginning.
+    pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
+        for committed in session.visible_events() {
+            self.push(&session.key, committed)?;
+        }
+        self.version = session.version;
+        Ok(())
+    }
+
+    fn push(&mut self, key: &SessionKey, committed: &CommittedEvent) -> Result<(), RunnerError> {
+        let event = &committed.event;
+        if begins(event) {
+            self.last = Some(Invoked {
+                invocation: event.invocation.clone(),
+                before: self.transcript.clone(),
+                events: Vec::new(),
+            });
+        }
+        match &mut self.last {
+            Some(last) if is_of_run(event) && last.invocation == event.invocation => {
+                last.events.push(committed.clone());
+            }
+            // Somebody else has said something, or its beginning is gone: what was cut off stays cut off.
+            last => *last = None,
+        }
+        if let Some(transcript) = rewrite(event) {
+            let read = serde_json::from_value(transcript.clone());
+            self.summary = None;
+            self.transcript = read.map_err(|source| RunnerError::Record {
+                key: Box::new(key.clone()),
+                version: committed.version,
+                source: Arc::new(source),
+            })?;
+        }
+        self.transcript.extend(event.messages.iter().cloned());
+        self.summary = summary(event).or_else(|| self.summary.take());
+        Ok(())
+    }
+
+    /// The state that a new invocation begins with.
+    pub(crate) fn state(&self, session: &Session, schema: &SessionSchema) -> Result<State, RunnerError> {
+        let mut state = session.state(schema).map_err(|error| RunnerError::store(&session.key, error))?;
+        state.replace_messages(self.transcript.clone());
+        Ok(state)
+    }
+
+    /// The last run, put together again on the values as they are now; none if there was none.
+    pub(crate) fn last_run(
+        &self,
+        agent: &Agent,
+        state: State,
+        key: &SessionKey,
+    ) -> Result<Option<Run>, RunnerError> {
+        let Some(last) = &self.last else { return Ok(None) };
+        let mut state = state;
+        state.replace_messages(last.before.clone());
+        let id = run_id(key, &last.invocation);
+        let mut run = Run::new(agent, Input::on(state), id)
+            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        for committed in &last.events {
+            let Some(event) = loop_event(key, committed)? else { continue };
+            run.catch_up(event).map_err(|error| RunnerError::Recover {
+                key: Box::new(key.clone()),
+                version: committed.version,
+                source: Arc::new(error),
+            })?;
+        }
+        Ok(Some(run))
+    }
+
+    /// What of the agent has changed since the last invocation began.
+    pub(crate) fn changes(&self, agent: &Agent) -> Vec<String> {
+        let began = self.last.as_ref().and_then(|last| last.events.first());
+        let before = began.and_then(|committed| agent_of(&committed.event));
+        before.map(|before| before.changes(agent.fingerprint())).unwrap_or_default()
+    }
+}
+
+/// What the idempotency keys of an invocation begin with: another for each session, so that a fork does not
+/// share the effects of what it was forked from.
+pub(crate) fn run_id(key: &SessionKey, invocation: &InvocationId) -> String {
+    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str(), invocation.as_str()];
+    parts.map(|part| part.replace('%', "%25").replace('/', "%2F")).join("/")
+}

@@ -1,0 +1,166 @@
+//! Several who watch one invocation, each at its own pace, and from where it left off.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::Stream;
+use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
+use tokio::sync::watch;
+
+/// Events that are kept for those who come late.
+const KEPT: usize = 4096;
+
+/// An event of an invocation, as a [subscriber](crate::Invocation::subscribe) gets it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Seen {
+    /// An event with its number, from 0, in the order in which they happened.
+    Event {
+        /// The number.
+        number: u64,
+        /// The event.
+        event: RunEvent,
+    },
+    /// These many events are not kept any more: the subscriber was too slow, or came too late. What was
+    /// committed can be read from the session.
+    Missed {
+        /// How many.
+        events: u64,
+    },
+}
+
+/// Keeps the last events and tells everybody who watches. Nobody who watches slows the run down.
+pub(crate) struct Hub {
+    kept: Mutex<Kept>,
+    next: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The number of the first event that is kept.
+    first: u64,
+    events: VecDeque<RunEvent>,
+    has_ended: bool,
+}
+
+impl Hub {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Hub { kept: Mutex::default(), next: watch::Sender::new(0) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, event: RunEvent) {
+        let mut kept = self.kept();
+        if kept.events.len() == KEPT {
+            kept.events.pop_front();
+            kept.first += 1;
+        }
+        kept.events.push_back(event);
+        let next = kept.first + kept.events.len() as u64;
+        drop(kept);
+        self.next.send_replace(next);
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn end(&self) {
+        self.kept().has_ended = true;
+        // Whoever waits looks again.
+        self.next.send_modify(|_| ());
+    }
+
+    /// The events from number `from` on.
+    pub(crate) fn subscribe(self: &Arc<Self>, from: u64) -> impl Stream<Item = Seen> + Send + use<> {
+        let changes = self.next.subscribe();
+        futures_util::stream::unfold((Arc::clone(self), changes, from), |(hub, mut changes, at)| async move {
+            loop {
+                changes.mark_unchanged();
+                match hub.at(at) {
+                    At::Event(event) => {
+                        return Some((Seen::Event { number: at, event }, (hub, changes, at + 1)));
+                    }
+                    At::Missed(first) => {
+                        return Some((Seen::Missed { events: first - at }, (hub, changes, first)));
+                    }
+                    At::End => return None,
+                    At::NotYet => changes.changed().await.ok()?,
+                }
+            }
+        })
+    }
+
+    fn at(&self, number: u64) -> At {
+        let kept = self.kept();
+        if number < kept.first {
+            return At::Missed(kept.first);
+        }
+        let place = usize::try_from(number - kept.first).unwrap_or(usize::MAX);
+        match kept.events.get(place) {
+            Some(event) => At::Event(event.clone()),
+            None if kept.has_ended => At::End,
+            None => At::NotYet,
+        }
+    }
+}
+
+enum At {
+    Event(RunEvent),
+    Missed(u64),
+    NotYet,
+    End,
+}
+
+/// What the run tells the hub.
+pub(crate) struct Publish(pub(crate) Arc<Hub>);
+
+impl Observer for Publish {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        self.0.push(event.clone());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    fn number(seen: &Seen) -> u64 {
+        match seen {
+            Seen::Event { number, .. } => *number,
+            Seen::Missed { events } => panic!("missed {events}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_comes_late_gets_what_is_kept() {
+        let hub = Hub::new();
+        for place in 0..KEPT + 10 {
+            hub.push(RunEvent::Text(place.to_string()));
+        }
+        let mut late = Box::pin(hub.subscribe(0));
+        assert_eq!(late.next().await, Some(Seen::Missed { events: 10 }));
+        assert_eq!(number(&late.next().await.unwrap()), 10);
+        let mut again = Box::pin(hub.subscribe(KEPT as u64));
+        assert_eq!(number(&again.next().await.unwrap()), KEPT as u64);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told() {
+        let hub = Hub::new();
+        let mut events = Box::pin(hub.subscribe(0));
+        let (seen, ()) = tokio::join!(events.next(), async {
+            tokio::task::yield_now().await;
+            hub.push(RunEvent::Text("a".to_owned()));
+        });
+        assert_eq!(number(&seen.unwrap()), 0);
+        let (end, ()) = tokio::join!(events.next(), async {
+            tokio::task::yield_now().await;
+            hub.end();
+        });
+        assert_eq!(end, None);
+    }
+}

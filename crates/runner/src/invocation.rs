@@ -1,0 +1,89 @@
+//! An invocation that is under way, in a task of its own.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::sync::Arc;
+
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use stepfold_agent_loop::Outcome;
+use stepfold_session_scopes::{InvocationId, SessionKey};
+use stepfold_tools::CancellationToken;
+use tokio::sync::watch;
+
+use crate::error::RunnerError;
+use crate::hub::{Hub, Seen};
+
+/// What came of an invocation.
+pub type Ended = Result<Arc<Outcome>, RunnerError>;
+
+/// An invocation that is under way. It goes on also when nobody holds this: a disconnect is no cancellation.
+///
+/// Awaiting it waits for its outcome. Clones are of the same invocation.
+#[derive(Clone)]
+pub struct Invocation {
+    id: InvocationId,
+    key: SessionKey,
+    hub: Arc<Hub>,
+    ended: watch::Receiver<Option<Ended>>,
+    cancellation: CancellationToken,
+}
+
+impl Invocation {
+    pub(crate) fn new(
+        id: InvocationId,
+        key: SessionKey,
+        hub: Arc<Hub>,
+        ended: watch::Receiver<Option<Ended>>,
+        cancellation: CancellationToken,
+    ) -> Self {
+        Invocation { id, key, hub, ended, cancellation }
+    }
+
+    /// The name of the invocation.
+    pub fn id(&self) -> &InvocationId {
+        &self.id
+    }
+
+    /// Cancels the invocation: its open calls are answered as cancelled, and the session can be used at once.
+    pub fn cancel(&self) {
+        self.cancellation.cancel();
+    }
+
+    /// The events from number `from` on, those that happened already first. Any number may subscribe, each at
+    /// its own pace; nobody slows the run down.
+    pub fn subscribe(&self, from: u64) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
+        Box::pin(self.hub.subscribe(from))
+    }
+
+    /// Waits for what comes of it.
+    ///
+    /// # Errors
+    /// [`RunnerError`].
+    pub async fn outcome(&self) -> Ended {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await {
+            Ok(ended) => ended.clone().unwrap_or_else(|| Err(self.panicked())),
+            Err(_) => Err(self.panicked()),
+        }
+    }
+
+    fn panicked(&self) -> RunnerError {
+        RunnerError::Panicked { key: Box::new(self.key.clone()) }
+    }
+}
+
+impl IntoFuture for Invocation {
+    type Output = Ended;
+    type IntoFuture = BoxFuture<'static, Ended>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.outcome().await })
+    }
+}
+
+impl fmt::Debug for Invocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invocation").field("id", &self.id).field("session", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! A commit of the loop as an event of a session, and back.
+//!
+//! Messages and writes are the session event's own, so that stores, lists and other programs see them; what
+//! only the machine needs rides along as a record. Nothing is stored twice, and nothing of `temp:` is stored.
+
+use serde_json::Value;
+use stepfold_agent_loop::trim::Summary;
+use stepfold_agent_loop::{self as agent_loop, EventKind, FORMAT_VERSION};
+use stepfold_session_scopes::{
+    Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
+    SessionError, SessionKey, Timestamp,
+};
+use stepfold_state_core::state::Write;
+
+use crate::error::RunnerError;
+
+/// The format of the records of a run.
+pub const RECORD_FORMAT: &str = "stepfold.run";
+
+/// The metadata entry that has the fingerprint of the agent, at the beginning of an invocation.
+const AGENT: &str = "agent";
+
+/// Whether a write is one that stores have.
+pub(crate) fn is_stored(write: &Write) -> bool {
+    Scope::of(write.key()) != Scope::Temp
+}
+
+/// Who and when.
+pub(crate) struct Stamp<'a> {
+    pub(crate) invocation: &'a InvocationId,
+    /// The place of the event in the invocation, from 0.
+    pub(crate) place: u64,
+    pub(crate) agent: &'a str,
+    pub(crate) at: Timestamp,
+}
+
+/// The event of a session that stores a commit of the loop.
+pub(crate) fn session_event(
+    mut event: agent_loop::Event,
+    stamp: &Stamp<'_>,
+    started: Vec<String>,
+) -> Result<Event, SessionError> {
+    event.retain_writes(is_stored);
+    let author = match &event.kind {
+        EventKind::Began { .. } | EventKind::Steered | EventKind::Decided { .. } => "user",
+        _ => stamp.agent,
+    };
+    let kind = match event.name() {
+        "started" => SessionEventKind::STARTED,
+        name => SessionEventKind::new(name),
+    };
+    // The id tells a repeated append from a new one.
+    let id = EventId::new(format!("{}.{}", stamp.invocation, stamp.place))?;
+    let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
+        .with_kind(kind)
+        .with_delta(std::mem::take(&mut event.delta))
+        .with_started(started);
+    stored.messages = std::mem::take(&mut event.messages);
+    let data = serde_json::to_value(&event)
+        .map_err(|source| SessionError::Stored { what: format!("event {}", stored.id), source })?;
+    Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
+}
+
+/// The same with the fingerprint of the agent.
+pub(crate) fn with_agent(event: Event, agent: &agent_loop::Agent) -> Event {
+    match serde_json::to_value(agent.fingerprint()) {
+        Ok(fingerprint) => event.with_metadata(AGENT, fingerprint),
+        Err(_) => event,
+    }
+}
+
+/// The commit of the loop that an event of a session stores; none if it is not one of a run.
+pub(crate) fn loop_event(
+    key: &SessionKey,
+    committed: &CommittedEvent,
+) -> Result<Option<agent_loop::Event>, RunnerError> {
+    let Some(record) = run_record(&committed.event) else { return Ok(None) };
+    let (key, version) = (Box::new(key.clone()), committed.version);
+    if record.version > FORMAT_VERSION {
+        return Err(RunnerError::NewerRecord { key, version, found: record.version });
+    }
+    let read = serde_json::from_value::<agent_loop::Event>(record.data.clone());
+    let mut event = read.map_err(|source| RunnerError::Record { key, version, source: source.into() })?;
+    event.messages.clone_from(&committed.event.messages);
+    event.delta = committed.event.actions.delta.clone();
+    Ok(Some(event))
+}
+
+fn run_record(event: &Event) -> Option<&Record> {
+    event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)
+}
+
+/// Whether an event is of a run at all.
+pub(crate) fn is_of_run(event: &Event) -> bool {
+    run_record(event).is_some()
+}
+
+/// Whether an event begins an invocation.
+pub(crate) fn begins(event: &Event) -> bool {
+    is_of_run(event) && event.kind.as_str() == "began"
+}
+
+/// The conversation that an event puts in place of the one there was, if it does.
+pub(crate) fn rewrite(event: &Event) -> Option<&Value> {
+    run_record(event)?.data.get("rewrite")
+}
+
+/// What the agent was when the invocation began.
+pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
+    serde_json::from_value(event.metadata.get(AGENT)?.clone()).ok()
+}
+
+/// The summary that an event has made.
+pub(crate) fn summary(event: &Event) -> Option<Summary> {
+    let summary = run_record(event)?.data.get("kind")?.get("summarized")?.get("summary")?;
+    serde_json::from_value(summary.clone()).ok()
+}
