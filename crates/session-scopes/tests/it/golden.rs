@@ -101,4 +101,3 @@ async fn sqlite_of_version_1() {
     assert_eq!(session.get("list").unwrap(), json!([1, 2, 3, 4]));
     assert_eq!(session.state(&schema()).unwrap().get("n").unwrap(), json!(2));
 }
-
