@@ -13,6 +13,7 @@ use clap::ValueEnum;
 
 use crate::cli::CiOptions;
 use crate::console::say;
+use crate::postgres::{self, Postgres};
 use crate::process::{CargoCall, has_cargo_command};
 use crate::workspace::{self, Kind, Target};
 use crate::{Error, layers, tidy};
@@ -108,6 +109,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
         match act {
             Act::Tidy => tidy::run()?,
             Act::Layers => layers::run()?,
+            Act::InstallPostgres => postgres::install(),
             Act::Cargo(call) => {
                 say(format_args!("   {call}"));
                 call.run(root)?;
@@ -129,6 +131,7 @@ struct Work {
 enum Act {
     Tidy,
     Layers,
+    InstallPostgres,
     Cargo(CargoCall),
 }
 
@@ -145,11 +148,16 @@ struct Plan {
 struct Tools {
     nextest: bool,
     deny: bool,
+    postgres: Postgres,
 }
 
 impl Tools {
     fn installed() -> Self {
-        Tools { nextest: has_cargo_command("nextest"), deny: has_cargo_command("deny") }
+        Tools {
+            nextest: has_cargo_command("nextest"),
+            deny: has_cargo_command("deny"),
+            postgres: Postgres::look(),
+        }
     }
 }
 
@@ -163,7 +171,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
         Stage::Clippy => {
             cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
         }
-        Stage::Test => tests(plan, &["--workspace", "--all-features"]),
+        Stage::Test => with_postgres(plan.tools, tests(plan, &["--workspace", "--all-features"])),
         Stage::DocTest => cargo(&["test", "--doc", "--workspace", "--all-features"]),
         Stage::Docs => only(Act::Cargo(
             CargoCall::new(["doc", "--workspace", "--no-deps", "--all-features"])
@@ -214,6 +222,25 @@ fn tests(plan: &Plan, selection: &[&str]) -> Work {
         call = call.env("PROPTEST_CASES", "10000");
     }
     Work { acts: vec![Act::Cargo(call)], note }
+}
+
+/// Some tests start a server of PostgreSQL. Where there is none they say that they were skipped.
+fn with_postgres(tools: Tools, mut work: Work) -> Work {
+    let note = match tools.postgres {
+        Postgres::Installed => return work,
+        Postgres::Installable => {
+            work.acts.insert(0, Act::InstallPostgres);
+            "PostgreSQL is not installed: installing Debian's package `postgresql`"
+        }
+        Postgres::Missing => {
+            "PostgreSQL is not installed, and installing it takes root and `apt-get`: its tests are skipped"
+        }
+    };
+    work.note = Some(match work.note {
+        Some(other) => format!("{other}; {note}"),
+        None => note.to_owned(),
+    });
+    work
 }
 
 /// The foot by itself, with no feature on: its type checks are others then.
@@ -281,7 +308,11 @@ mod tests {
         };
         Plan {
             long,
-            tools: Tools { nextest: installed, deny: installed },
+            tools: Tools {
+                nextest: installed,
+                deny: installed,
+                postgres: if installed { Postgres::Installed } else { Postgres::Missing },
+            },
             targets: examples.iter().map(target).collect(),
         }
     }
@@ -297,6 +328,7 @@ mod tests {
                 Act::Cargo(call) => format!("    {call}"),
                 Act::Tidy => "    tidy".to_owned(),
                 Act::Layers => "    layers".to_owned(),
+                Act::InstallPostgres => "    install PostgreSQL".to_owned(),
             }));
         }
         let text = lines.join("\n") + "\n";
@@ -352,7 +384,7 @@ mod tests {
                 clippy
                     cargo clippy --workspace --all-targets --all-features -- -D warnings
                 test
-                    # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
+                    # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`; PostgreSQL is not installed, and installing it takes root and `apt-get`: its tests are skipped
                     cargo test --workspace --all-features --lib --bins --tests --examples
                 doc-test
                     cargo test --doc --workspace --all-features
@@ -369,6 +401,15 @@ mod tests {
                     cargo test --package stepfold-state-core --lib --tests
             "#]],
         );
+    }
+
+    #[test]
+    fn postgresql_is_installed_before_the_tests_where_that_is_ours_to_do() {
+        let mut plan = plan(false, true, &[]);
+        plan.tools.postgres = Postgres::Installable;
+        let work = work(Stage::Test, &plan);
+        assert!(matches!(work.acts[..], [Act::InstallPostgres, Act::Cargo(_)]), "{work:?}");
+        assert!(work.note.is_some_and(|note| note.contains("`postgresql`")));
     }
 
     #[test]

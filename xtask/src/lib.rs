@@ -11,6 +11,7 @@ pub mod cli;
 mod console;
 mod error;
 pub mod layers;
+mod postgres;
 pub mod process;
 pub mod tidy;
 pub mod workspace;

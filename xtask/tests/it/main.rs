@@ -21,7 +21,7 @@ fn the_house_is_read_with_its_arrows_and_trees() {
     let find = |name| house.crates.iter().find(|krate| krate.package == name).unwrap();
     let loop_arrows = &find("stepfold-agent-loop").edges;
     assert!(loop_arrows.iter().any(|edge| edge.to == "stepfold-tools"));
-    let tree = &find("stepfold-runner").tree;
+    let tree = &find("stepfold-tools").tree;
     assert_eq!(tree["rpds"], ["stepfold-state-core", "rpds"]);
     assert!(!tree.contains_key("proptest"), "dev-dependencies are no part of the tree");
 }

@@ -259,7 +259,7 @@ impl Inner {
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
         self.insert(&key, fork);
-        self.get(&GetSession::new(key).events(EventRange::None))
+        self.get(&GetSession::new(key).events(EventRange::None).without_state())
     }
 
     fn rewind(&mut self, request: &RewindSession) -> Result<Receipt, SessionError> {

@@ -8,9 +8,12 @@ use crate::error::SessionError;
 
 /// Turns an error of PostgreSQL into ours; `what` follows "the store could not".
 pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
-    move |error| match is_passing(&error) {
-        true => SessionError::Unavailable { what, source: Box::new(error) },
-        false => SessionError::Store { what, source: Box::new(error) },
+    move |error| {
+        if is_passing(&error) {
+            SessionError::Unavailable { what, source: Box::new(error) }
+        } else {
+            SessionError::Store { what, source: Box::new(error) }
+        }
     }
 }
 

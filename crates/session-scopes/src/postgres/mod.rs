@@ -162,51 +162,62 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
+/// The futures inside are large, for all the statements that travel together; hence the boxes.
 impl SessionStore for PostgresStore {
     async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
-        write::create(self.connection().await?, &self.0.schemas, request, &delta).await
+        let connection = self.connection().await?;
+        Box::pin(write::create(connection, &self.0.schemas, request, &delta)).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        read::get(self.connection().await?, &self.0.schemas, &request).await
+        let connection = self.connection().await?;
+        Box::pin(read::get(connection, &self.0.schemas, &request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        read::list(self.connection().await?, &self.0.schemas, &request).await
+        let connection = self.connection().await?;
+        Box::pin(read::list(connection, &self.0.schemas, &request)).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        write::delete(self.connection().await?, &request).await
+        let connection = self.connection().await?;
+        Box::pin(write::delete(connection, &request)).await
     }
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_stored()?, &request.event.id)?;
-        write::append(self.connection().await?, &self.0.schemas, &request, &body).await
+        let connection = self.connection().await?;
+        Box::pin(write::append(connection, &self.0.schemas, &request, &body)).await
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        write::fork(self.connection().await?, &self.0.schemas, request).await
+        let connection = self.connection().await?;
+        Box::pin(write::fork(connection, &self.0.schemas, request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_stored()?;
-        write::rewind(self.connection().await?, &request, &event, &body).await
+        let connection = self.connection().await?;
+        Box::pin(write::rewind(connection, &request, &event, &body)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        read::read_scope(self.connection().await?, &self.0.schemas, &scope).await
+        let connection = self.connection().await?;
+        Box::pin(read::read_scope(connection, &self.0.schemas, &scope)).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
-        write::write_scope(self.connection().await?, &self.0.schemas, &request, &body).await
+        let connection = self.connection().await?;
+        Box::pin(write::write_scope(connection, &self.0.schemas, &request, &body)).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        write::prune(self.connection().await?, &request).await
+        let connection = self.connection().await?;
+        Box::pin(write::prune(connection, &request)).await
     }
 }

@@ -167,7 +167,7 @@ impl Changes {
     }
 
     /// The statements that write the values of a session, which then are those of `version`.
-    pub(super) fn to_session<'a>(
+    pub(super) fn into_session<'a>(
         self,
         connection: &'a Object,
         stream: i64,
@@ -206,7 +206,7 @@ impl Changes {
     }
 
     /// The statements that write the values of a shared scope.
-    pub(super) fn to_scope<'a>(self, connection: &'a Object, scope: i64, schema: i64) -> Vec<Sent<'a>> {
+    pub(super) fn into_scope<'a>(self, connection: &'a Object, scope: i64, schema: i64) -> Vec<Sent<'a>> {
         let Changes { removed, put, items, shrunk, .. } = self;
         let starts: HashMap<String, i64> =
             put.keys.iter().cloned().zip(put.starts.iter().map(|start| start.unwrap_or_default())).collect();

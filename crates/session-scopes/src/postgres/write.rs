@@ -96,7 +96,7 @@ async fn plan_scope<'a>(
     let Some((scope, rows)) = locked else { return Ok(Vec::new()) };
     let planner = Planner { generation: ANEW, ..*planner };
     let changes = plan(connection, schemas, &planner, &rows, writes, Source::Shared(app, user)).await?;
-    Ok(changes.to_scope(connection, scope, schema))
+    Ok(changes.into_scope(connection, scope, schema))
 }
 
 pub(super) async fn append(
@@ -171,7 +171,7 @@ async fn append_inside(
     let planner = Planner { schema: opened, what: &what, generation: version };
     let source = Source::Session(key, row.version);
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
-    let mut sent = changes.to_session(connection, row.number, version, schema);
+    let mut sent = changes.into_session(connection, row.number, version, schema);
     let scope = (&key.app, None);
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
     let scope = (&key.app, Some(&key.user));
@@ -232,7 +232,7 @@ async fn create_inside(
     let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
         execute(connection, ADD_LINEAGE, &[&number, &number, &0_i64, &to_db(Segment::OPEN)]).await
     })];
-    sent.extend(changes.to_session(connection, number, 0, schema));
+    sent.extend(changes.into_session(connection, number, 0, schema));
     let ByScope { app: app_writes, user: user_writes, .. } = split;
     for (owner, writes) in [(None, app_writes), (Some(&key.user), user_writes)] {
         let locked = lock_scope(connection, &key.app, owner, &writes).await?;
@@ -350,7 +350,7 @@ async fn fork_inside(
         execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
     }));
     in_order(sent).await?;
-    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None)).await
+    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None).without_state()).await
 }
 
 pub(super) async fn rewind(

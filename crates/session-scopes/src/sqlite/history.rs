@@ -110,6 +110,22 @@ impl History {
         Ok(History { lineage, rewinds })
     }
 
+    /// The rewinds of a session, where nothing else of its history is wanted.
+    pub(super) fn rewinds_of(connection: &Connection, number: i64) -> Result<Vec<Rewound>, SessionError> {
+        let failed = failed("read the history of a session");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT r.version, r.target FROM stepfold_lineage l JOIN stepfold_rewinds r \
+                 ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
+                 WHERE l.number = ?1 ORDER BY r.version",
+            )
+            .map_err(failed)?;
+        let rows = query.query_map([number], |row| {
+            Ok(Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) })
+        });
+        rows.and_then(Iterator::collect).map_err(failed)
+    }
+
     /// Whether the row of this stream and version counts today.
     pub(super) fn shows(&self, visible: &Visible, stream: i64, version: u64) -> bool {
         visible.contains(version) && in_lineage(&self.lineage, stream, version)

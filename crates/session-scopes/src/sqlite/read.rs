@@ -27,15 +27,20 @@ fn session(
     state: bool,
 ) -> Result<Session, SessionError> {
     let (number, oldest) = (row.number, row.oldest);
+    if !state && events == EventRange::None {
+        let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
+        return row.session(key, visible);
+    }
     let history = History::read(&desk.connection, number)?;
     let visible = Visible::at(row.version, &history.rewinds);
-    let values = match state {
-        true => Some(ByScope {
+    let values = if state {
+        Some(ByScope {
             app: shared(desk, &key.app, None)?,
             user: shared(desk, &key.app, Some(&key.user))?,
             session: session_values(desk, number, &history, &visible)?,
-        }),
-        false => None,
+        })
+    } else {
+        None
     };
     let events = history.events(&desk.connection, oldest, events)?;
     Ok(Session { values, events, ..row.session(key, visible)? })

@@ -35,7 +35,7 @@ trait Job: Send {
 }
 
 struct Work<T, W> {
-    work: Option<W>,
+    run: Option<W>,
     result: Option<Result<T, SessionError>>,
     sender: oneshot::Sender<Result<T, SessionError>>,
 }
@@ -46,7 +46,7 @@ where
     W: FnOnce(&mut Desk) -> Result<T, SessionError> + Send,
 {
     fn run(&mut self, desk: &mut Desk) -> bool {
-        let Some(work) = self.work.take() else { return false };
+        let Some(work) = self.run.take() else { return false };
         let result = guarded(|| work(desk));
         let is_done = result.is_ok();
         self.result = Some(result);
@@ -72,7 +72,7 @@ impl Counter {
         work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
     ) -> Result<T, SessionError> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(Work { work: Some(work), result: None, sender });
+        let job = Box::new(Work { run: Some(work), result: None, sender });
         self.0.send(job).await.map_err(|_| closed())?;
         receiver.await.map_err(|_| closed())?
     }

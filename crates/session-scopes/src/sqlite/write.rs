@@ -229,7 +229,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         ),
         &[&history.stream_of(version), &to_db(version), &number],
     )?;
-    read::get(desk, &GetSession::new(key).events(EventRange::None))
+    read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
 fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
@@ -330,10 +330,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }
-    let user_keys = match request.user_state {
-        true => delete_user(desk, key)?,
-        false => Vec::new(),
-    };
+    let user_keys = if request.user_state { delete_user(desk, key)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }
 

@@ -68,7 +68,7 @@ pub trait SessionStore: Send + Sync + 'static {
     fn append(&self, request: AppendEvent) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
 
     /// Makes a session that begins with the history of another up to a version, and returns it without
-    /// events. The history is shared, not copied.
+    /// values and events. The history is shared, not copied.
     ///
     /// # Errors
     /// [`SessionError::NotFound`], [`SessionError::AlreadyExists`], [`SessionError::NoSuchVersion`].

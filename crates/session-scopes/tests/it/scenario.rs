@@ -70,9 +70,10 @@ pub(crate) fn key(id: impl ToString) -> SessionKey {
 
 /// Opens a store by its address: one of PostgreSQL, or the path of a file.
 pub(crate) async fn open(address: &str) -> AnyStore {
-    match address.starts_with("postgres://") {
-        true => AnyStore::new(PostgresStore::open(address).await.unwrap()),
-        false => AnyStore::new(SqliteStore::open(address).unwrap()),
+    if address.starts_with("postgres://") {
+        AnyStore::new(PostgresStore::open(address).await.unwrap())
+    } else {
+        AnyStore::new(SqliteStore::open(address).unwrap())
     }
 }
 

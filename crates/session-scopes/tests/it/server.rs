@@ -16,10 +16,7 @@ use tokio_postgres::NoTls;
 /// The running server, or why there is none.
 pub(crate) fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
-    let server = SERVER.get_or_init(|| match programs() {
-        Some(programs) => Some(Server::start(&programs)),
-        None => None,
-    });
+    let server = SERVER.get_or_init(|| programs().map(|programs| Server::start(&programs)));
     if server.is_none() {
         eprintln!("SKIPPED: PostgreSQL is not installed (Debian: `apt-get install postgresql`)");
     }

@@ -90,7 +90,8 @@ impl Call {
             7 => {
                 let fork = ForkSession::new(key, at(0)).at_version(self.number);
                 let fork = fork.with_id(SessionId::new(format!("s{}", self.other))?);
-                store.fork(fork).await?.to_json().to_string()
+                let key = store.fork(fork).await?.key;
+                store.get(GetSession::new(key)).await?.to_json().to_string()
             }
             8 => {
                 let rewind = RewindSession {

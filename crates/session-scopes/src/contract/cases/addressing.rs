@@ -73,8 +73,11 @@ async fn ids_are_names_and_nothing_else(room: Room) -> Checked {
     }
     for id in ids {
         let session = room.get(&room.key(id)?).await?;
-        ensure_eq!(session.get("text").map(|value| value.to_json()), Some(json!(id)));
-        ensure_eq!(session.get(&id_as_key(id)).map(|value| value.to_json()), Some(json!(id)));
+        ensure_eq!(session.get("text").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(id)));
+        ensure_eq!(
+            session.get(&id_as_key(id)).map(stepfold_state_core::state::ValueRef::to_json),
+            Some(json!(id))
+        );
         ensure_eq!(session.events[0].event.id.as_str(), id);
     }
     let listed = room.store.list(ListSessions::new(room.app.as_str(), "alice")?).await?;

@@ -80,7 +80,10 @@ async fn a_stale_writer_gets_a_conflict(room: Room) -> Checked {
             other => return Err(Fault::new(format!("{other:?}, expected a conflict of {stale} and 1"))),
         }
     }
-    ensure_eq!(room.get(&key).await?.get("sum").map(|value| value.to_json()), Some(json!(1)));
+    ensure_eq!(
+        room.get(&key).await?.get("sum").map(stepfold_state_core::state::ValueRef::to_json),
+        Some(json!(1))
+    );
     Ok(())
 }
 
@@ -154,7 +157,7 @@ async fn keys_are_checked_in_deltas(room: Room) -> Checked {
     let longest = "x".repeat(256);
     room.write(&key, 0, "e1", &schema, &[(longest.as_str(), json!(1))]).await?;
     let read = room.get(&key).await?;
-    ensure_eq!(read.get(&longest).map(|value| value.to_json()), Some(json!(1)));
+    ensure_eq!(read.get(&longest).map(stepfold_state_core::state::ValueRef::to_json), Some(json!(1)));
     Ok(())
 }
 
@@ -164,8 +167,14 @@ async fn removals_remove_and_null_is_a_value(room: Room) -> Checked {
     let key = room.create(&schema, "s1", values).await?.key;
     room.write(&key, 0, "e1", &schema, &[("any", json!(null)), ("app:any", json!(null))]).await?;
     let session = room.get(&key).await?;
-    ensure!(session.get("any").is_some_and(|value| value.is_null()), "null was not stored");
-    ensure!(session.get("app:any").is_some_and(|value| value.is_null()), "null was not stored");
+    ensure!(
+        session.get("any").is_some_and(stepfold_state_core::state::ValueRef::is_null),
+        "null was not stored"
+    );
+    ensure!(
+        session.get("app:any").is_some_and(stepfold_state_core::state::ValueRef::is_null),
+        "null was not stored"
+    );
     let removals = ["any", "app:any", "defaulted", "list", "user:list", "never"];
     let removals: Result<Delta, _> = removals.iter().map(|key| schema.schema().removal(key)).collect();
     let again = delta(&schema, &[("list", json!([2])), ("user:list", json!([2]))])?;

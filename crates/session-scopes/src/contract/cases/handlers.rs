@@ -123,19 +123,21 @@ async fn parallel_writers_lose_nothing(room: Room) -> Checked {
     Ok(())
 }
 
-fn check_totals(session: &Session, scope: &str, writers: usize, writes: usize) -> Checked {
-    let value = |name: &str| session.get(&format!("{scope}:{name}")).map(|value| value.to_json());
+fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) -> Checked {
+    let value = |name: &str| {
+        session.get(&format!("{scope}:{name}")).map(stepfold_state_core::state::ValueRef::to_json)
+    };
     let items = |name: &str| value(name).as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
-    let total = writers * writes;
+    let total = writers * count;
     ensure_eq!(value("sum"), Some(json!(total)));
     ensure_eq!(items("list").len(), total);
-    ensure_eq!(items("union").len(), total + writes);
+    ensure_eq!(items("union").len(), total + count);
     let tasks = items("tasks");
-    ensure_eq!(tasks.len(), writes);
+    ensure_eq!(tasks.len(), count);
     let fields = tasks.iter().all(|task| task.as_object().is_some_and(|task| task.len() == writers + 1));
     ensure!(fields, "an update of a task was lost: {tasks:?}");
     for writer in 0..writers {
-        let own: Vec<_> = (0..writes).map(|write| json!(format!("{writer}-{write}"))).collect();
+        let own: Vec<_> = (0..count).map(|write| json!(format!("{writer}-{write}"))).collect();
         let kept: Vec<_> = items("list").into_iter().filter(|item| own.contains(item)).collect();
         ensure_eq!(kept, own);
     }
@@ -165,7 +167,10 @@ async fn custom_handlers_run_in_the_store(room: Room) -> Checked {
     {
         room.write(&key, version as u64, text, &schema, &[("longest", json!(text))]).await?;
         let read = room.get(&key).await?;
-        ensure_eq!(read.get("longest").map(|value| value.to_json()), Some(json!(longest)));
+        ensure_eq!(
+            read.get("longest").map(stepfold_state_core::state::ValueRef::to_json),
+            Some(json!(longest))
+        );
     }
     // A schema that does not know the handler does not guess.
     let unaware = SessionSchema::new(Schema::builder().open().build()?);

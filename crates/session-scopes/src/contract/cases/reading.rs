@@ -92,8 +92,8 @@ async fn state_and_events_are_of_one_version(room: Room) -> Checked {
     let read = async {
         for _ in 0..40 {
             let session = room.get(&key).await?;
-            let sum = session.get("sum").map_or(json!(0), |value| value.to_json());
-            let items = session.get("list").and_then(|value| value.len()).unwrap_or(0);
+            let sum = session.get("sum").map_or(json!(0), stepfold_state_core::state::ValueRef::to_json);
+            let items = session.get("list").and_then(stepfold_state_core::state::ValueRef::len).unwrap_or(0);
             let events = session.events.len() as u64;
             let whole = sum == json!(events) && items as u64 == events && events == session.version;
             ensure!(whole, "version {}: {events} events, a sum of {sum}, {items} items", session.version);

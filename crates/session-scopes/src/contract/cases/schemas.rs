@@ -94,7 +94,7 @@ async fn a_key_that_is_declared_no_more_stays_in_the_store(room: Room) -> Checke
     ensure_eq!(session.to_json(), json!({"app:count": 1, "count": 1, "tags": ["a", "b"]}));
     room.write(&key, 1, "e2", &old()?, &[("count", json!(1))]).await?;
     ensure_eq!(
-        room.get(&key).await?.state(&old()?)?.get("count").map(|count| count.to_json()),
+        room.get(&key).await?.state(&old()?)?.get("count").map(stepfold_state_core::state::ValueRef::to_json),
         Some(json!(2))
     );
     Ok(())

@@ -30,7 +30,7 @@ fn write(
 }
 
 fn number(values: &Values, key: &str) -> Option<serde_json::Value> {
-    values.get(key).map(|value| value.to_json())
+    values.get(key).map(stepfold_state_core::state::ValueRef::to_json)
 }
 
 async fn scopes_are_read_and_written_without_a_session(room: Room) -> Checked {
