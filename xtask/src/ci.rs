@@ -15,7 +15,7 @@ use crate::cli::CiOptions;
 use crate::console::say;
 use crate::process::{CargoCall, has_cargo_command};
 use crate::workspace::{self, Kind, Target};
-use crate::{Error, layers, tidy};
+use crate::{Error, interop, layers, tidy};
 
 /// One check of `ci`, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +36,8 @@ pub enum Stage {
     DocTest,
     /// The documentation builds without a warning.
     Docs,
+    /// Peers that others wrote understand us, as `cargo xtask interop`.
+    Interop,
     /// Every example program runs.
     Examples,
     /// The library tests of `state-core` with no feature, where types are checked in another way.
@@ -108,6 +110,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
         match act {
             Act::Tidy => tidy::run()?,
             Act::Layers => layers::run()?,
+            Act::Interop => interop::run()?,
             Act::Cargo(call) => {
                 say(format_args!("   {call}"));
                 call.run(root)?;
@@ -129,6 +132,7 @@ struct Work {
 enum Act {
     Tidy,
     Layers,
+    Interop,
     Cargo(CargoCall),
 }
 
@@ -169,6 +173,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
             CargoCall::new(["doc", "--workspace", "--no-deps", "--all-features"])
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )),
+        Stage::Interop => only(Act::Interop),
         Stage::Examples => examples(&plan.targets),
         Stage::Bare => bare(plan),
     }
@@ -297,6 +302,7 @@ mod tests {
                 Act::Cargo(call) => format!("    {call}"),
                 Act::Tidy => "    tidy".to_owned(),
                 Act::Layers => "    layers".to_owned(),
+                Act::Interop => "    interop".to_owned(),
             }));
         }
         let text = lines.join("\n") + "\n";
@@ -324,6 +330,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                interop
+                    interop
                 examples
                     # 2 example(s) to run
                     cargo run --quiet --package stepfold --all-features --example tour
@@ -358,6 +366,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                interop
+                    interop
                 examples
                     # 2 example(s) to run
                     cargo run --quiet --package stepfold --all-features --example tour
