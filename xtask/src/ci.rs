@@ -16,7 +16,7 @@ use crate::console::say;
 use crate::postgres::{self, Postgres};
 use crate::process::{CargoCall, has_cargo_command};
 use crate::workspace::{self, Kind, Target};
-use crate::{Error, layers, tidy};
+use crate::{Error, interop, layers, tidy};
 
 /// One check of `ci`, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +37,8 @@ pub enum Stage {
     DocTest,
     /// The documentation builds without a warning.
     Docs,
+    /// Peers that others wrote understand us, as `cargo xtask interop`.
+    Interop,
     /// Every example program runs.
     Examples,
     /// The library tests of `state-core` with no feature, where types are checked in another way.
@@ -110,6 +112,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
             Act::Tidy => tidy::run()?,
             Act::Layers => layers::run()?,
             Act::InstallPostgres => postgres::install(),
+            Act::Interop => interop::run()?,
             Act::Cargo(call) => {
                 say(format_args!("   {call}"));
                 call.run(root)?;
@@ -132,6 +135,7 @@ enum Act {
     Tidy,
     Layers,
     InstallPostgres,
+    Interop,
     Cargo(CargoCall),
 }
 
@@ -177,6 +181,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
             CargoCall::new(["doc", "--workspace", "--no-deps", "--all-features"])
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )),
+        Stage::Interop => only(Act::Interop),
         Stage::Examples => examples(&plan.targets),
         Stage::Bare => bare(plan),
     }
@@ -329,6 +334,7 @@ mod tests {
                 Act::Tidy => "    tidy".to_owned(),
                 Act::Layers => "    layers".to_owned(),
                 Act::InstallPostgres => "    install PostgreSQL".to_owned(),
+                Act::Interop => "    interop".to_owned(),
             }));
         }
         let text = lines.join("\n") + "\n";
@@ -356,6 +362,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                interop
+                    interop
                 examples
                     # 2 example(s) to run
                     cargo run --quiet --package stepfold --all-features --example tour
@@ -390,6 +398,8 @@ mod tests {
                     cargo test --doc --workspace --all-features
                 docs
                     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+                interop
+                    interop
                 examples
                     # 2 example(s) to run
                     cargo run --quiet --package stepfold --all-features --example tour

@@ -24,6 +24,8 @@ pub enum Command {
     Layers,
     /// Check what no compiler looks at: first lines, white space, links, sleeping tests, ...
     Tidy,
+    /// Install peers that others wrote into `target/interop`, and test against them.
+    Interop,
     /// Run the benchmarks: all of them, or the one of this name.
     Bench {
         /// The name of a bench target.

@@ -53,6 +53,14 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// A peer of `interop` could not be installed, on a machine where it has to be there.
+    #[error("the peer `{peer}` is not there: {reason}")]
+    NoPeer {
+        /// The peer.
+        peer: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// A program could not be started, or failed.
     #[error(transparent)]
     Process(#[from] ProcessError),

@@ -1,7 +1,8 @@
 //! The checks and chores of this repository, as a library so that `cargo test` runs them as well.
 //!
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
-//! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at.
+//! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
+//! [`interop`] brings peers that others wrote.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
@@ -10,6 +11,7 @@ pub mod ci;
 pub mod cli;
 mod console;
 mod error;
+pub mod interop;
 pub mod layers;
 mod postgres;
 pub mod process;
@@ -30,6 +32,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Ci(options) => ci::run(options),
         Command::Layers => layers::run(),
         Command::Tidy => tidy::run(),
+        Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
     }
 }

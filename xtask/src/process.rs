@@ -15,7 +15,7 @@ pub struct CargoCall {
     /// Everything after `cargo`.
     pub arguments: Vec<String>,
     /// Variables set for this call only.
-    pub environment: Vec<(&'static str, &'static str)>,
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl CargoCall {
@@ -26,8 +26,8 @@ impl CargoCall {
 
     /// Sets a variable for this call only.
     #[must_use]
-    pub fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.environment.push((name, value));
+    pub fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -39,7 +39,7 @@ impl CargoCall {
         let mut command = Command::new(cargo());
         command
             .args(&self.arguments)
-            .envs(self.environment.iter().copied())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(folder)
             .stdin(Stdio::null());
         if is_ci() {
@@ -58,6 +58,39 @@ impl fmt::Display for CargoCall {
             write!(f, "{name}='{value}' ")?;
         }
         write!(f, "cargo {}", self.arguments.join(" "))
+    }
+}
+
+/// One call of another program, its arguments in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramCall {
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl ProgramCall {
+    /// A call with these arguments.
+    pub fn new<A: Into<String>>(program: impl Into<String>, arguments: impl IntoIterator<Item = A>) -> Self {
+        ProgramCall { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+
+    /// Runs the call in `folder`, its output shown as it comes.
+    ///
+    /// # Errors
+    /// When the program cannot be started or fails.
+    pub fn run(&self, folder: &Path) -> Result<(), ProcessError> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).current_dir(folder).stdin(Stdio::null());
+        let status =
+            command.status().map_err(|source| ProcessError::Start { call: self.to_string(), source })?;
+        if status.success() { Ok(()) } else { Err(ProcessError::Failed { call: self.to_string(), status }) }
+    }
+}
+
+/// What one would type.
+impl fmt::Display for ProgramCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.program, self.arguments.join(" "))
     }
 }
 
@@ -107,7 +140,7 @@ fn cargo() -> OsString {
 
 /// Whether we run on a CI machine, where nobody watches a progress bar.
 #[expect(clippy::disallowed_methods, reason = "the environment variable `CI` is how CI machines say so")]
-fn is_ci() -> bool {
+pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 

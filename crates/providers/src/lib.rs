@@ -24,6 +24,9 @@
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[doc(hidden)]
+pub mod bench;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod by_name;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

@@ -225,3 +225,10 @@ impl fmt::Debug for Anthropic {
             .finish_non_exhaustive()
     }
 }
+
+/// For the benchmarks.
+#[cfg(feature = "openai")]
+pub(crate) fn body_writer() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    let writer = BodyWriter::new(1_024, false);
+    move |request| writer.body("m", request)
+}

@@ -226,3 +226,10 @@ impl fmt::Debug for OpenAi {
             .finish_non_exhaustive()
     }
 }
+
+/// For the benchmarks.
+#[cfg(feature = "anthropic")]
+pub(crate) fn body_writer() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    let writer = BodyWriter::new();
+    move |request| writer.body(&Preset::OPENAI, "m", request)
+}

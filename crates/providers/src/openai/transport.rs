@@ -62,12 +62,7 @@ impl Endpoint {
         target: Target,
         idle: Idle,
     ) -> Result<Incoming, ModelError> {
-        let aside = Arc::new(Aside {
-            target: Mutex::new(target),
-            fault: Mutex::new(None),
-            ahead: AtomicUsize::new(0),
-            was_read: Notify::new(),
-        });
+        let aside = Arc::new(Aside::new(target));
         let service =
             Service { client: self.client.clone(), body: body.into(), idle, aside: Arc::clone(&aside) };
         let config =
@@ -119,6 +114,15 @@ impl Incoming {
 }
 
 impl Aside {
+    fn new(target: Target) -> Self {
+        Aside {
+            target: Mutex::new(target),
+            fault: Mutex::new(None),
+            ahead: AtomicUsize::new(0),
+            was_read: Notify::new(),
+        }
+    }
+
     fn target(&self) -> Target {
         self.target.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

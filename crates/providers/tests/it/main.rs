@@ -4,10 +4,11 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     clippy::format_collect,
     clippy::needless_pass_by_value,
     clippy::too_many_lines,
-    reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long"
+    reason = "a helper of a test fails the test, takes what reads best, need not be fast; expectations are long, and whoever skips says so"
 )]
 
 #[cfg(feature = "anthropic")]
@@ -15,6 +16,8 @@ mod anthropic;
 #[cfg(all(feature = "anthropic", feature = "openai"))]
 mod by_name;
 mod cassette;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+mod interop;
 mod layer;
 #[cfg(feature = "openai")]
 mod openai;

