@@ -8,4 +8,6 @@
     reason = "a helper of a test fails the test, and an `Expect` reads best inline"
 )]
 
+mod oracle;
+mod regressions;
 mod trim;
