@@ -140,6 +140,6 @@ pub use crate::outcome::{Outcome, OutputError};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input, LoadError,
-    Need, OutputFate, Pause, Run, StepEnd,
+    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
+    LoadError, Need, OutputFate, Pause, Run, StepEnd,
 };

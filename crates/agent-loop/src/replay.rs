@@ -81,6 +81,11 @@ impl Recording {
         Ok(Recording { version: FORMAT_VERSION, agent, start, events })
     }
 
+    /// Takes the next event: for hosts that are no observers, and for records that were kept in parts.
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
     /// The events, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
