@@ -45,6 +45,8 @@ use crate::run::{Breakpoint, Event, EventKind, Exit, Input, Pause, Run};
 ///   counts) is byte for byte the uninterrupted one, each request to the model was the same, and every call was
 ///   executed as often, but for those that were under way at the end: these were executed once more at most,
 ///   under the same key.
+/// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
+///   fatal), a run that was ended behind it goes on; its record begins with that of the uninterrupted one.
 /// - A call that [must not run twice](Effect::AtMostOnce) was executed once at most. If it was under way it is
 ///   answered as unknown; up to there the conversation is that of the uninterrupted run. What the model makes of
 ///   it is its own affair.
@@ -288,9 +290,11 @@ impl<'a> Simulator<'a> {
         if let Stop::At(breakpoints) = stop {
             going = breakpoints.into_iter().fold(going, |going, breakpoint| going.break_at(breakpoint));
         }
+        let mut is_raised = false;
         let (outcome, fault) = match going.await {
             Ok(outcome) => (outcome, None),
             Err(error) => {
+                is_raised = matches!(error.fault(), RunFault::Tool(_));
                 let fault = match error.fault() {
                     RunFault::Observer(_) => None,
                     fault => Some(chain(fault)),
@@ -299,19 +303,22 @@ impl<'a> Simulator<'a> {
             }
         };
         let Watch { stored, asked, under_way, .. } = watch;
-        Ok(Leg { outcome, fault, stored, asked, under_way })
+        Ok(Leg { outcome, fault, is_raised, stored, asked, under_way })
     }
 
     /// Whether a run that was ended in the middle came to the same.
     fn compare(&self, ended: &Ended, whole: &Ended) -> Result<(), String> {
         for (key, execution) in &ended.executions {
-            let must_not_repeat = self.effect(&execution.tool) == Effect::AtMostOnce;
+            let must_not_repeat = whole.effect(&execution.tool) == Effect::AtMostOnce;
             if must_not_repeat && execution.times > 1 && !ended.was_allowed_again(&execution.call) {
                 return Err(format!("{execution:?} with the key {key} must not run twice"));
             }
         }
         if ended.was_interrupted() {
             return ended.agrees_until_interrupted(whole);
+        }
+        if whole.is_raised && !ended.is_raised {
+            return ended.agrees_until_raised(whole);
         }
         same("the exit", &whole.words(), &ended.words())?;
         same("the run", &whole.last().run().to_json(), &ended.last().run().to_json())?;
@@ -333,11 +340,6 @@ impl<'a> Simulator<'a> {
             }
         }
         Ok(())
-    }
-
-    fn effect(&self, tool: &str) -> Effect {
-        let tools = self.agent.static_offer().map(|offer| &offer.tools);
-        tools.and_then(|tools| tools.get(tool)).map_or(Effect::AtMostOnce, stepfold_tools::Tool::effect)
     }
 }
 
@@ -420,6 +422,7 @@ impl Clock for Still {
 struct Leg {
     outcome: Outcome,
     fault: Option<String>,
+    is_raised: bool,
     stored: Vec<Event>,
     asked: BTreeMap<u64, String>,
     under_way: BTreeSet<String>,
@@ -430,6 +433,8 @@ struct Ended {
     start: Run,
     outcome: Outcome,
     fault: Option<String>,
+    /// Whether the fault is that of a call.
+    is_raised: bool,
     /// Those of all legs.
     events: Vec<Event>,
     /// What the model was asked at each step, the last time that it was.
@@ -445,6 +450,7 @@ impl Ended {
             outcome: Outcome::failed(start.clone()),
             start,
             fault: None,
+            is_raised: false,
             events: Vec::new(),
             asked: BTreeMap::new(),
             under_way: BTreeSet::new(),
@@ -453,6 +459,7 @@ impl Ended {
         for leg in legs {
             ended.outcome = leg.outcome;
             ended.fault = leg.fault;
+            ended.is_raised = leg.is_raised;
             ended.events.extend(leg.stored);
             ended.asked.extend(leg.asked);
             ended.under_way.extend(leg.under_way);
@@ -472,6 +479,12 @@ impl Ended {
     fn words(&self) -> String {
         let fault = self.fault.as_deref().unwrap_or_default();
         format!("{} {fault}", self.outcome.exit())
+    }
+
+    /// The effect of a tool, among the last that were offered.
+    fn effect(&self, tool: &str) -> Effect {
+        let tool = self.outcome.run().tools().and_then(|tools| tools.get(tool));
+        tool.map_or(Effect::AtMostOnce, stepfold_tools::Tool::effect)
     }
 
     fn was_interrupted(&self) -> bool {
@@ -504,6 +517,7 @@ impl Ended {
             event.fold(&mut state).map_err(|error| chain(&error))?;
         }
         same("the state that the events give", &json_of(self.state()), &json_of(&state))?;
+        same("the number of events", &self.outcome.run().events(), &(self.events.len() as u64))?;
         let mut recording = Recording::of(&self.start);
         for event in &self.events {
             recording.push(event.clone());
@@ -512,6 +526,13 @@ impl Ended {
             recording.replay(self.start.agent()).map_err(|error| format!("replay: {}", chain(&error)))?;
         same("the digest of the replay", &self.outcome.run().digest(), &replayed.digest())?;
         same("the exit of the replay", &self.outcome.run().exit(), &replayed.exit())
+    }
+
+    /// The failure of a call that ends a run is told, not recorded: whoever goes on behind it goes on.
+    fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
+        let until =
+            |ended: &Ended| ended.events.iter().take(whole.events.len()).map(json_of).collect::<Vec<_>>();
+        same("the record until the call failed", &until(whole), &until(self))
     }
 
     /// Up to the reply whose calls were interrupted, nothing differs.

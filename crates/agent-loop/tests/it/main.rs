@@ -10,4 +10,5 @@
 
 mod oracle;
 mod regressions;
+mod simulated;
 mod trim;
