@@ -9,13 +9,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder};
+use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Usage};
 use stepfold_state_core::state::{Delta, Write};
 
 use crate::agent::{Agent, Fingerprint};
 use crate::error::FeedError;
 use crate::observe::{Observer, ObserverError, RunEvent};
-use crate::run::{Answer, Event, EventKind, FORMAT_VERSION, HookReport, LoadError, Need, Run, check_version};
+use crate::run::{
+    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version,
+};
 
 /// Everything that is needed to go through a run again: where it began, and its events.
 ///
@@ -81,6 +83,11 @@ impl Recording {
         Ok(Recording { version: FORMAT_VERSION, agent, start, events })
     }
 
+    /// Takes the next event: for hosts that are no observers, and for records that were kept in parts.
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
     /// The events, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
@@ -118,7 +125,11 @@ impl Run {
                 difference,
             };
             let answer = answer_in(recorded, &run).ok_or_else(|| at(refused(&run)))?;
-            let made = run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
+            let mut made =
+                run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
+            if run.tools().is_none() {
+                take_asking(&mut made, recorded);
+            }
             let mut compared = made.clone();
             compared.retain_writes(&stored);
             if compared != *recorded {
@@ -210,6 +221,21 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// Tools that are asked for anew at each step are not in the record, so that whether they need agreement is
+/// taken from it.
+fn take_asking(made: &mut Event, recorded: &Event) {
+    let (EventKind::Replied { fates, .. }, EventKind::Replied { fates: known, .. }) =
+        (&mut made.kind, &recorded.kind)
+    else {
+        return;
+    };
+    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
+    let asking: Vec<_> =
+        asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
+    fates.extend(asking);
+    fates.sort_by_key(|(place, _)| *place);
+}
+
 /// What came from outside when the event was made; none if the run needs something else now.
 fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
     let need = run.decide();
@@ -229,6 +255,8 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Summarized { summary, error, usage }, Need::Summary(_)) => {
             Answer::Summary(match (summary, error) {
                 (Some(summary), _) => Ok((summary.text().to_owned(), *usage)),
+                // It was answered, so it cost something, but it was blank.
+                (None, _) if *usage != Usage::default() => Ok((String::new(), *usage)),
                 (None, error) => Err(error.clone().unwrap_or_default()),
             })
         }
@@ -237,13 +265,18 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
-        (EventKind::Started { calls }, Need::Calls) => Answer::Started(calls.clone()),
-        (EventKind::Answered { call, outcome, usage, stop }, Need::Calls | Need::Interrupted) => {
-            Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() }
+        // Calls that are under way beside it may have started, or wait for somebody.
+        (EventKind::Started { calls }, Need::Calls | Need::Interrupted | Need::Approval) => {
+            Answer::Started(calls.clone())
         }
-        (EventKind::Suspended { call, child, requests }, Need::Calls | Need::Interrupted) => {
-            Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() }
-        }
+        (
+            EventKind::Answered { call, outcome, usage, stop },
+            Need::Calls | Need::Interrupted | Need::Approval,
+        ) => Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() },
+        (
+            EventKind::Suspended { call, child, requests },
+            Need::Calls | Need::Interrupted | Need::Approval,
+        ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
         (EventKind::Interrupted { .. }, Need::Interrupted) => Answer::Interrupted,
         (EventKind::Cancelled, _) => Answer::Cancelled,
         (EventKind::TimedOut, _) => Answer::TimedOut,

@@ -73,7 +73,8 @@ type PartsFormatter = dyn Fn(&Value) -> Result<Vec<Part>, String> + Send + Sync;
 /// What the model reads of a result. By default all of it: a string as it is, everything else as compact
 /// JSON.
 ///
-/// A formatter that fails costs nothing but the format: the model reads the default text, and a warning is
+/// A field that the result lacks is null; of a result that is no object, all of it is meant. A formatter that
+/// fails costs nothing but the format: the model reads the default text of what it was given, and a warning is
 /// traced.
 ///
 /// # Examples
@@ -137,17 +138,25 @@ impl ResultText {
     /// What the model reads, or why not.
     pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, String> {
         match &self.0 {
-            Rule::Parts { source, format } => Ok(ToolContent::Parts(format(found(source, result)?)?)),
-            Rule::One { source, format: None } => Ok(ToolContent::Value(found(source, result)?.clone())),
+            Rule::Parts { source, format } => Ok(ToolContent::Parts(format(sourced(source, result))?)),
+            Rule::One { source, format: None } => Ok(ToolContent::Value(sourced(source, result).clone())),
             _ => Ok(ToolContent::Value(Value::String(self.text(result)?))),
+        }
+    }
+
+    /// What the model reads when a formatter fails: what it was given, or of several texts the whole result.
+    pub(crate) fn unformatted(&self, result: &Value) -> Value {
+        match &self.0 {
+            Rule::One { source, .. } | Rule::Parts { source, .. } => sourced(source, result).clone(),
+            Rule::Several { .. } => result.clone(),
         }
     }
 
     fn text(&self, result: &Value) -> Result<String, String> {
         match &self.0 {
-            Rule::One { source, format: Some(format) } => format(found(source, result)?),
+            Rule::One { source, format: Some(format) } => format(sourced(source, result)),
             Rule::One { source, format: None } | Rule::Parts { source, .. } => {
-                Ok(default_text(found(source, result)?))
+                Ok(default_text(sourced(source, result)))
             }
             Rule::Several { texts, format } => {
                 let texts =
@@ -162,11 +171,13 @@ impl ResultText {
     }
 }
 
-fn found<'a>(source: &Source, result: &'a Value) -> Result<&'a Value, String> {
-    source.of(result).ok_or_else(|| match source {
-        Source::Field(name) => format!("the result has no field \"{name}\""),
-        Source::Whole => "there is no result".to_owned(),
-    })
+/// What a text is made of: null where an object lacks the field, and all of what is no object.
+fn sourced<'a>(source: &Source, result: &'a Value) -> &'a Value {
+    match source.of(result) {
+        Some(value) => value,
+        None if result.is_object() => &Value::Null,
+        None => result,
+    }
 }
 
 /// Strings as they are, everything else as compact JSON.
@@ -217,9 +228,9 @@ mod tests {
         check(&ResultText::of("count"), &result, "2");
         check(&ResultText::of("nothing"), &result, "null");
         check(&ResultText::of("nested"), &result, r#"{"a":[1]}"#);
-        check(&ResultText::of("gone"), &result, "refused: the result has no field \"gone\"");
+        check(&ResultText::of("gone"), &result, "null");
         check(&ResultText::of(Source::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
-        check(&ResultText::of("name"), &json!("no object"), "refused: the result has no field \"name\"");
+        check(&ResultText::of("name"), &json!("no object"), "no object");
 
         let loud = |value: &Value| Ok(format!("{value}!"));
         check(&ResultText::of("count").formatted(loud), &result, "2!");
@@ -237,11 +248,7 @@ mod tests {
             &result,
             r#""2!" of "Ada""#,
         );
-        check(
-            &ResultText::several([("x", ResultText::of("gone"))]),
-            &result,
-            "refused: the result has no field \"gone\"",
-        );
+        check(&ResultText::several([("x", ResultText::of("gone"))]), &result, r#"{"x":"null"}"#);
 
         let parts =
             ResultText::parts("name", |name| Ok(vec![Part::text(default_text(name)), Part::text("?")]));

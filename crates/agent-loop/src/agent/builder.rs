@@ -20,6 +20,8 @@ use crate::trim::{Summarize, Trim, Window};
 #[derive(Clone)]
 pub struct AgentBuilder {
     config: Config,
+    /// Exit conditions that were found to name tools before the tools of one run took their place.
+    known_exits: Vec<String>,
 }
 
 impl AgentBuilder {
@@ -51,11 +53,18 @@ impl AgentBuilder {
                 summarize: None,
                 output: None,
             },
+            known_exits: Vec::new(),
         }
     }
 
     pub(super) fn of(config: Config) -> Self {
-        AgentBuilder { config }
+        AgentBuilder { config, known_exits: Vec::new() }
+    }
+
+    /// For one run, which may leave out tools that the agent's exit conditions name.
+    pub(crate) fn for_one_run(mut self) -> Self {
+        self.known_exits.clone_from(&self.config.exit_tools);
+        self
     }
 
     /// What the agent is called, in records and traces.
@@ -292,7 +301,7 @@ impl AgentBuilder {
     /// condition that names no tool, a limit of zero, instructions that need a key that no state can have, an
     /// output whose schema is none.
     pub fn build(self) -> Result<Agent, AgentError> {
-        let config = self.config;
+        let AgentBuilder { config, known_exits } = self;
         let mut faults = config.limits.faults();
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
@@ -306,7 +315,7 @@ impl AgentBuilder {
         });
         let tools = config.toolset.static_tools();
         if let Some(tools) = &tools {
-            faults.extend(faults_of_exits(&config, tools));
+            faults.extend(faults_of_exits(&config, tools, &known_exits));
             if config.recover_leaked_calls && tools.is_empty() {
                 faults.push(Fault::new("recover_leaked_calls", "there is no tool whose call could leak"));
             }
@@ -362,8 +371,8 @@ fn faults_of_tools(error: BuildError) -> Vec<Fault> {
     }
 }
 
-fn faults_of_exits(config: &Config, tools: &Tools) -> Vec<Fault> {
-    let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none());
+fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Fault> {
+    let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none() && !known.contains(name));
     let available = tools.names().collect::<Vec<_>>().join(", ");
     unknown
         .map(|name| {

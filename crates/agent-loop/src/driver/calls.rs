@@ -13,6 +13,7 @@ use super::Host;
 use super::hooks::after_tool;
 use super::model::sleep;
 use super::nested::{Nested, Scope};
+use crate::agent::HookPoint;
 use crate::error::RunFault;
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
@@ -30,6 +31,8 @@ impl Host<'_> {
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let mut is_up = false;
         let mut suspended = BTreeSet::new();
+        let hooks = &run.agent().config().hooks;
+        let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         loop {
             let event = tokio::select! {
                 biased;
@@ -51,6 +54,10 @@ impl Host<'_> {
                     let Some(outcome) = invocation.outcome(call).cloned() else { continue };
                     if self.finished(run, call, &calls[call], outcome, &scope).await? {
                         suspended.insert(call);
+                    }
+                    // What hooks wrote with the call is read by those that wait for it.
+                    if has_hooks && let Some(outcome) = run.finished_call(call) {
+                        invocation.amend(call, outcome);
                     }
                 }
                 Some(_) => {}

@@ -42,6 +42,8 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
+            // What people change is checked against the tools.
+            Need::Approval if run.tools().is_none() => host.offer_tools(run).await?,
             Need::Approval => match host.decisions(run).await {
                 Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
                 None => return Ok(Exit::Paused(Pause::Approval)),

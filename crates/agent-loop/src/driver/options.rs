@@ -114,7 +114,7 @@ impl<'a> RunBuilder<'a> {
             Start::New { agent, .. } => agent,
             Start::Resumed(run) => run.agent(),
         };
-        let builder = self.adjusted.take().unwrap_or_else(|| agent.to_builder());
+        let builder = self.adjusted.take().unwrap_or_else(|| agent.to_builder().for_one_run());
         self.adjusted = Some(change(builder));
         self
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::Outcome;
+use stepfold_tools::{Failure, Outcome, Status};
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
@@ -176,7 +176,7 @@ impl Run {
         }
         let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
         if calls == 0 {
-            let has_text = event.messages.first().is_some_and(|reply| !reply.text().trim().is_empty());
+            let has_text = event.messages.first().is_some_and(|reply| !reply.text().is_empty());
             return self.after_text(has_text, output, last);
         }
         let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
@@ -206,7 +206,8 @@ impl Run {
             }
             None => {}
         }
-        if has_text {
+        // With an output to give, blank text is none.
+        if has_text && self.agent.output_spec().is_none() {
             Phase::Leaving(Exit::Text)
         } else if self.agent.has_no_tools() && self.agent.output_spec().is_none() {
             Phase::Leaving(Exit::NoTools)
@@ -278,12 +279,14 @@ impl Run {
         spec.is_some_and(|spec| self.tally.output_faults > spec.output.repairs)
     }
 
-    /// The exit tool that was called, unless one failed. All calls of the reply are looked at.
+    /// The exit tool that was called, unless one failed. All calls of the reply are looked at; what was
+    /// rejected was not called.
     fn exit_tool(&self, batch: &Batch) -> Option<String> {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
         for outcome in batch.calls.iter().filter_map(Call::outcome) {
-            if !exits.iter().any(|exit| exit == outcome.tool()) {
+            let is_rejected = outcome.status == Status::Failed(Failure::Rejected);
+            if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
             }
             if !outcome.succeeded() {
@@ -464,7 +467,7 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
 fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
     for place in unmerged {
         if let Some(Call { state: CallState::Done(outcome), .. }) = batch.calls.get_mut(*place) {
-            Arc::make_mut(outcome).status = stepfold_tools::Status::Failed(stepfold_tools::Failure::Merge);
+            Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
         }
     }
 }

@@ -165,15 +165,9 @@ impl Run {
                 self.replied(reply, last.is_some(), elapsed)
             }
             (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, &decisions, elapsed),
-            (Answer::Started(calls), Phase::Calling(batch)) => match self.decide() {
-                Need::Calls
-                    if calls
-                        .iter()
-                        .all(|call| batch.calls.get(*call).is_some_and(|call| !call.is_done())) =>
-                {
-                    Ok(new(EventKind::Started { calls }))
-                }
-                _ => Err(self.not_needed("started calls")),
+            (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
+                true => Ok(new(EventKind::Started { calls })),
+                false => Err(self.not_needed("started calls")),
             },
             (Answer::Outcome { call, outcome, usage, stop }, Phase::Calling(batch)) => {
                 self.answered(batch, call, outcome, usage, stop, elapsed)
@@ -455,7 +449,9 @@ impl Run {
         if request.id != request.call.id {
             return Ok(());
         }
-        let tool = self.tools().and_then(|tools| tools.get(&request.call.name));
+        // Without the tools of the step, they are checked before the call runs.
+        let Some(tools) = self.tools() else { return Ok(()) };
+        let tool = tools.get(&request.call.name);
         let tool = tool.ok_or_else(|| fault("there is no such tool any more".to_owned()))?;
         tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
     }
@@ -477,6 +473,19 @@ impl Run {
             Event::new(self.tally.steps, elapsed, EventKind::Answered { call: place, outcome, usage, stop });
         self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
         Ok(event)
+    }
+
+    /// Whether these calls may start. Others may be under way: a call starts when those that it waits for
+    /// have their outcome.
+    fn may_start(&self, batch: &Batch, calls: &[usize]) -> bool {
+        let is_decided = batch.calls.iter().all(|call| !matches!(call.state, CallState::Asking(_)));
+        let is_hooked = batch.is_hooked || !self.has_hook(HookPoint::BeforeTool);
+        let is_ready = |call: &Call| match call.state {
+            CallState::Ready => true,
+            CallState::Suspended(_) => !call.waits(),
+            _ => false,
+        };
+        is_decided && is_hooked && calls.iter().all(|place| batch.calls.get(*place).is_some_and(is_ready))
     }
 
     fn interrupted(&self, batch: &Batch, elapsed: Duration) -> Result<Event, FeedError> {

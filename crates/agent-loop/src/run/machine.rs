@@ -327,6 +327,13 @@ impl Run {
         batch.calls.iter().zip(self.calls()).map(completed).collect()
     }
 
+    /// The outcome of a call of the open step, with what hooks wrote, if it has one.
+    pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
+        let Phase::Calling(batch) = &self.phase else { return None };
+        let call = batch.calls.get(place)?;
+        Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+    }
+
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
         format!("{}/{}", self.id, self.tally.steps)

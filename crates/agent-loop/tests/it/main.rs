@@ -8,4 +8,7 @@
     reason = "a helper of a test fails the test, and an `Expect` reads best inline"
 )]
 
+mod oracle;
+mod regressions;
+mod simulated;
 mod trim;

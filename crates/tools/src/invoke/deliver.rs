@@ -71,14 +71,14 @@ pub(super) fn content(tool: &Tool, result: Value) -> ToolContent {
                 reason,
                 "the result's formatter failed; the model reads the default text"
             );
-            ToolContent::Value(result)
+            ToolContent::Value(text.unformatted(&result))
         }
         Err(_) => {
             tracing::warn!(
                 tool = tool.name(),
                 "the result's formatter panicked; the model reads the default text"
             );
-            ToolContent::Value(result)
+            ToolContent::Value(text.unformatted(&result))
         }
     }
 }

@@ -327,6 +327,15 @@ impl Invocation {
         self.outcomes.get(call)?.as_ref()
     }
 
+    /// Puts another outcome in place of that of a call that has one: with writes that a host adds, for instance.
+    /// To be called when the call [finished](CallEvent::Finished), before anything else: the calls that waited
+    /// for it see its writes then, as they do when it is [resumed](Invocation::resume) with.
+    pub fn amend(&mut self, call: usize, outcome: Outcome) {
+        if let Some(place) = self.outcomes.get_mut(call).filter(|place| place.is_some()) {
+            *place = Some(outcome);
+        }
+    }
+
     /// Runs what is left and gives all outcomes, in call order.
     pub async fn finish(mut self) -> Outcomes {
         while self.next().await.is_some() {}

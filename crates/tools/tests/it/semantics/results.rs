@@ -103,9 +103,9 @@ async fn formatter_fails() {
             "> c1 refuses() > c2 panics() > c3 misses()",
             expect![[r#"
             assistant: > c1 refuses()   > c2 panics()   > c3 misses()
-            tool c1:   {"count": 2}
-            tool c2:   {"count": 2}
-            tool c3:   {"count": 2}
+            tool c1:   2
+            tool c2:   2
+            tool c3:   null
         "#]],
         )
         .await;

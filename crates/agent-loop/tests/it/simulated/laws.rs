@@ -1,0 +1,1 @@
+//! What holds for all runs, beside what the simulator checks.

@@ -1,0 +1,83 @@
+//! Generated agents, ended everywhere; and what holds for all runs.
+
+mod agents;
+mod laws;
+mod scenarios;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use stepfold_agent_loop::test_kit::{Executions, Simulated, Simulator};
+
+use scenarios::Scenario;
+
+/// Runs in a runtime of its own, whose time passes only while all wait for it.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(future)
+}
+
+/// As many cases as there are by default, which `cargo xtask ci --long` raises.
+fn config() -> Config {
+    Config { failure_persistence: None, ..Config::default() }
+}
+
+fn simulate(scenario: &Scenario) -> Result<Simulated, String> {
+    let executions = Executions::new();
+    let agent = agents::agent(scenario, &executions);
+    let seed = scenario.seed;
+    let simulator = Simulator::new(&agent)
+        .counting(&executions)
+        .deciding(move |request| agents::decision(seed, request))
+        .seed(seed);
+    block_on(simulator.check(agents::input(scenario))).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_run_that_is_ended_anywhere_comes_to_the_same() {
+    let seen = RefCell::new(BTreeMap::<String, usize>::new());
+    let cases = config().cases;
+    let mut runner = TestRunner::new(config());
+    let result = runner.run(&scenarios::scenario(), |scenario| {
+        let simulated = simulate(&scenario).map_err(TestCaseError::fail)?;
+        let mut seen = seen.borrow_mut();
+        let mut count = |what: String, times| *seen.entry(what).or_default() += times;
+        count(format!("exit: {}", kind(&format!("{:?}", simulated.outcome().exit()))), 1);
+        count("runs".to_owned(), simulated.runs());
+        count("interrupted".to_owned(), simulated.interrupted());
+        if let Some(mode) = scenario.options.output {
+            count(agents::mode_name(mode), 1);
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let seen = seen.into_inner();
+    println!("{cases} scenarios: {seen:#?}");
+    if cases >= 256 {
+        let missing: Vec<&str> = EXITS.iter().copied().filter(|exit| !seen.contains_key(*exit)).collect();
+        assert!(missing.is_empty(), "never generated: {missing:?}");
+        assert!(seen["interrupted"] > 0);
+    }
+}
+
+const EXITS: [&str; 11] = [
+    "exit: ContentFilter",
+    "exit: Failed",
+    "exit: Hook",
+    "exit: InvalidOutput",
+    "exit: Length",
+    "exit: MaxSteps",
+    "exit: MaxToolCalls",
+    "exit: NoTools",
+    "exit: Output",
+    "exit: Text",
+    "exit: Tool",
+];
+
+/// The name of a variant.
+fn kind(words: &str) -> String {
+    words.chars().take_while(|c| c.is_alphanumeric()).collect()
+}
