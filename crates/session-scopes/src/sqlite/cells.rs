@@ -378,8 +378,8 @@ fn apply_shared(
         Change::List(extent, _) if extent.generation != ANEW => Some(extent.start),
         _ => None,
     };
-    if was_list {
-        let before = kept.map_or(i64::MAX, to_db);
+    let before = kept.map_or(i64::MAX, to_db);
+    if was_list && before > 0 {
         run(
             "DELETE FROM stepfold_shared_items WHERE scope = ?1 AND key = ?2 AND place < ?3",
             &[&scope, &key, &before],

@@ -56,7 +56,8 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = unprivileged(&folder);
         command.args(["sh", "-c", WATCH]).arg(programs).arg(&folder).arg(port.to_string());
-        let command = command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command =
+            command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut watch = command.spawn().unwrap();
         let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
         let mut log = String::new();
