@@ -369,7 +369,9 @@ mod tests {
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();
-            out.into_iter().for_each(|chunk| reply.push(chunk));
+            for chunk in out {
+                reply.push(chunk);
+            }
             let _ = reply.partial();
         }
     }

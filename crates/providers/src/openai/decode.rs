@@ -318,7 +318,9 @@ mod tests {
             decoder.push(raw, &mut out).map_err(|bad| format!("{bad:?}"))?;
         }
         decoder.finish(&mut out).map_err(|bad| format!("{bad:?}"))?;
-        out.into_iter().for_each(|chunk| reply.push(chunk));
+        for chunk in out {
+            reply.push(chunk);
+        }
         let reply = reply.finish().map_err(|error: ModelError| error.to_string())?;
         Ok(format!("{:?}", reply.message))
     }
@@ -404,7 +406,9 @@ mod tests {
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();
-            out.into_iter().for_each(|chunk| reply.push(chunk));
+            for chunk in out {
+                reply.push(chunk);
+            }
             let ids: Vec<String> = reply.partial().message.tool_calls().map(|call| call.id.clone()).collect();
             let unique: std::collections::HashSet<&String> = ids.iter().collect();
             prop_assert!(unique.len() == ids.len() && !ids.contains(&String::new()), "{:?}", ids);
