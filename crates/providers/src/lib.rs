@@ -18,9 +18,38 @@
 //! # }).unwrap();
 //! ```
 //!
+//! A [`Cassette`] goes around a model, writes what is asked and answered into a file that a person can
+//! review, and replays it without a network.
+//!
+//! [Layers](layer) go around any model and are models: retry, fallback, limits of rate and concurrency,
+//! time-outs, traces.
+//!
+//! With the feature `openai`, `openai::OpenAi` is a model behind any server that speaks chat completions;
+//! with `anthropic`, `anthropic::Anthropic` is one of that provider. `model("openai:gpt-4.1")` and
+//! `model("http://127.0.0.1:8080/v1#name")` find either by name. Keys are [`Secret`]s, which do not print.
+//!
+//! # What holds
+//!
+//! - A stream that ends without a finish reason is an error, whatever else was said; what had come is in
+//!   it. Nobody takes a short answer for a good one.
+//! - Every error has a [kind](stepfold_state_core::chat::ModelErrorKind) to branch on, and names the
+//!   provider, the model and the request.
+//! - No model asks twice by itself, and no layer repeats a request of which something was handed on.
+//! - What is asked is written once for each message: the next step costs what is new and a copy, and its body
+//!   begins with the bytes of the last one, so that caches of providers hit.
+//! - No key is in an error, a trace, a cassette or a `Debug` output.
+//!
 //! # What is absent
 //!
-//! There is no loop and no tool here, and no model ever sees a `State`.
+//! There is no loop and no tool here, and no model ever sees a `State`. OpenAI's Responses API is not
+//! spoken yet.
+//!
+//! # Features
+//!
+//! None is on by default: scripts, cassettes and layers need no network.
+//!
+//! - `openai`: models that speak OpenAI's chat completions.
+//! - `anthropic`: Anthropic's models, by their own API.
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;

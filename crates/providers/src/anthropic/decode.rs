@@ -269,3 +269,110 @@ impl Decoder {
 fn malformed(message: impl Into<String>) -> Bad {
     Bad::Kind(ModelErrorKind::Malformed, message.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use stepfold_state_core::chat::ReplyBuilder;
+
+    use super::*;
+    use crate::http::Events;
+
+    /// What a body comes to.
+    fn read(body: &[u8]) -> Result<Vec<Chunk>, Bad> {
+        let mut events = Vec::new();
+        Events::default().push(body, &mut events).map_err(|_| malformed("no events"))?;
+        let mut decoder = Decoder::new(&ChatRequest::default());
+        let mut out = Vec::new();
+        for event in events {
+            decoder.push(event, &mut out)?;
+        }
+        decoder.finish(&mut out)?;
+        Ok(out)
+    }
+
+    const WORDS: &[&str] = &[
+        "type",
+        "message_start",
+        "message",
+        "content_block_start",
+        "content_block",
+        "content_block_delta",
+        "delta",
+        "content_block_stop",
+        "message_delta",
+        "stop_reason",
+        "end_turn",
+        "tool_use",
+        "text",
+        "text_delta",
+        "thinking",
+        "signature_delta",
+        "input_json_delta",
+        "partial_json",
+        "index",
+        "id",
+        "name",
+        "input",
+        "usage",
+        "input_tokens",
+        "{}",
+        "",
+    ];
+
+    /// Any JSON of the words that this protocol has: mostly nonsense.
+    fn nonsense() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            prop::sample::select(WORDS).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((prop::sample::select(WORDS), inner), 0..5).prop_map(|fields| {
+                    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_reply_that_is_cut_is_never_a_whole_one(cut in any::<prop::sample::Index>()) {
+            let body = [
+                r#"data: {"type":"message_start","message":{"id":"m","usage":{"input_tokens":3}}}"#,
+                r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"äöü"}}"#,
+                r#"data: {"type":"content_block_stop","index":0}"#,
+                r#"data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}"#,
+                r#"data: {"type":"message_stop"}"#,
+                "",
+            ]
+            .join("\n\n");
+            let whole = read(body.as_bytes()).unwrap();
+            let cut = cut.index(body.len());
+            if let Ok(chunks) = read(&body.as_bytes()[..cut]) {
+                let end = body.find("\n\ndata: {\"type\":\"message_stop").unwrap();
+                prop_assert!(cut > end);
+                prop_assert_eq!(chunks, whole);
+            }
+        }
+
+        #[test]
+        fn no_json_makes_it_panic(items in prop::collection::vec(nonsense(), 0..8)) {
+            let mut decoder = Decoder::new(&ChatRequest::default());
+            let mut out = Vec::new();
+            for item in items {
+                let _ = decoder.push(Event { name: String::new(), data: item.to_string() }, &mut out);
+                let _ = decoder.whole(&item.to_string(), &mut out);
+            }
+            let _ = decoder.finish(&mut out);
+            let mut reply = ReplyBuilder::new();
+            for chunk in out {
+                reply.push(chunk);
+            }
+            let _ = reply.partial();
+        }
+    }
+}

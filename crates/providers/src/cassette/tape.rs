@@ -82,9 +82,10 @@ impl Cassette {
         Ok(Cassette::of(path.as_ref(), contents, Some(Arc::new(model))))
     }
 
-    /// Answers from the file what is in it, and asks the model and writes down what is not. The model is
-    /// made at once if there is no file, else when it is first needed it has to be there already: pass a
-    /// function that makes it, and gives none where there is no key.
+    /// Answers from the file what is in it; asks the model and writes down what is not.
+    ///
+    /// `make` gives the model. It may fail, for want of a key say, as long as there is a file: then what is
+    /// not in it is an error.
     ///
     /// # Errors
     /// The file is there and no cassette, cannot be written, or there is none and no model either.

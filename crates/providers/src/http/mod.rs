@@ -10,6 +10,8 @@ mod retry_after;
 pub(crate) use self::client::{base_url, client, sensitive};
 #[cfg(feature = "anthropic")]
 pub(crate) use self::events::Event;
+#[cfg(test)]
+pub(crate) use self::events::Events;
 pub(crate) use self::exchange::{Answer, Idle, event_stream, send};
 pub(crate) use self::fault::{Target, classify};
 pub use self::guard::{RealRequests, forbid_real_requests};

@@ -297,3 +297,121 @@ fn usage(value: &Value) -> Option<Usage> {
         .unwrap_or(0),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use stepfold_state_core::chat::{ModelError, ReplyBuilder};
+
+    use super::*;
+    use crate::http::Events;
+
+    /// What a whole body comes to, wherever it is cut.
+    fn read(body: &[u8]) -> Result<String, String> {
+        let mut events = Vec::new();
+        Events::default().push(body, &mut events).map_err(|fault| format!("{fault:?}"))?;
+        let mut decoder = Decoder::new(&ChatRequest::default());
+        let mut reply = ReplyBuilder::new();
+        let mut out = Vec::new();
+        for event in events.iter().filter(|event| event.data != "[DONE]") {
+            let raw = serde_json::from_str(&event.data).map_err(|error| error.to_string())?;
+            decoder.push(raw, &mut out).map_err(|bad| format!("{bad:?}"))?;
+        }
+        decoder.finish(&mut out).map_err(|bad| format!("{bad:?}"))?;
+        for chunk in out {
+            reply.push(chunk);
+        }
+        let reply = reply.finish().map_err(|error: ModelError| error.to_string())?;
+        Ok(format!("{:?}", reply.message))
+    }
+
+    const WORDS: &[&str] = &[
+        "choices",
+        "delta",
+        "message",
+        "index",
+        "id",
+        "model",
+        "content",
+        "reasoning",
+        "refusal",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "finish_reason",
+        "stop",
+        "tool_calls",
+        "length",
+        "usage",
+        "prompt_tokens",
+        "text",
+        "type",
+        "thinking",
+        "{}",
+        "{\"a\":",
+        "",
+    ];
+
+    /// Any JSON of the words that this protocol has: mostly nonsense.
+    fn nonsense() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            prop::sample::select(WORDS).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((prop::sample::select(WORDS), inner), 0..5).prop_map(|fields| {
+                    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_reply_that_is_cut_is_never_a_whole_one(cut in any::<prop::sample::Index>()) {
+            let body = [
+                r#"data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}"#,
+                r#"data: {"choices":[{"delta":{"content":"äöü"}}]}"#,
+                r#"data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{}"}}]}}]}"#,
+                r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#,
+                "data: [DONE]",
+                "",
+            ]
+            .join("\n\n");
+            let whole = read(body.as_bytes());
+            prop_assert!(whole.is_ok());
+            let cut = cut.index(body.len());
+            match read(&body.as_bytes()[..cut]) {
+                Err(_) => {}
+                Ok(reply) => {
+                    prop_assert!(cut >= body.find("\n\ndata: [DONE]").unwrap());
+                    prop_assert_eq!(Ok(reply), whole);
+                }
+            }
+        }
+
+        #[test]
+        fn no_json_makes_it_panic(items in prop::collection::vec(nonsense(), 0..8)) {
+            let mut decoder = Decoder::new(&ChatRequest::default());
+            let mut out = Vec::new();
+            for item in items {
+                if let Ok(raw) = serde_json::from_value::<RawChunk>(item) {
+                    let _ = decoder.push(raw, &mut out);
+                }
+            }
+            let _ = decoder.finish(&mut out);
+            let mut reply = ReplyBuilder::new();
+            for chunk in out {
+                reply.push(chunk);
+            }
+            let ids: Vec<String> = reply.partial().message.tool_calls().map(|call| call.id.clone()).collect();
+            let unique: std::collections::HashSet<&String> = ids.iter().collect();
+            prop_assert!(unique.len() == ids.len() && !ids.contains(&String::new()), "{:?}", ids);
+        }
+    }
+}
