@@ -237,13 +237,18 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
-        (EventKind::Started { calls }, Need::Calls) => Answer::Started(calls.clone()),
-        (EventKind::Answered { call, outcome, usage, stop }, Need::Calls | Need::Interrupted) => {
-            Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() }
+        // Where calls run side by side, one may be under way or wait while another gets on.
+        (EventKind::Started { calls }, Need::Calls | Need::Interrupted | Need::Approval) => {
+            Answer::Started(calls.clone())
         }
-        (EventKind::Suspended { call, child, requests }, Need::Calls | Need::Interrupted) => {
-            Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() }
-        }
+        (
+            EventKind::Answered { call, outcome, usage, stop },
+            Need::Calls | Need::Interrupted | Need::Approval,
+        ) => Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() },
+        (
+            EventKind::Suspended { call, child, requests },
+            Need::Calls | Need::Interrupted | Need::Approval,
+        ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
         (EventKind::Interrupted { .. }, Need::Interrupted) => Answer::Interrupted,
         (EventKind::Cancelled, _) => Answer::Cancelled,
         (EventKind::TimedOut, _) => Answer::TimedOut,

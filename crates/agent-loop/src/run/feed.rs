@@ -165,15 +165,9 @@ impl Run {
                 self.replied(reply, last.is_some(), elapsed)
             }
             (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, &decisions, elapsed),
-            (Answer::Started(calls), Phase::Calling(batch)) => match self.decide() {
-                Need::Calls
-                    if calls
-                        .iter()
-                        .all(|call| batch.calls.get(*call).is_some_and(|call| !call.is_done())) =>
-                {
-                    Ok(new(EventKind::Started { calls }))
-                }
-                _ => Err(self.not_needed("started calls")),
+            (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
+                true => Ok(new(EventKind::Started { calls })),
+                false => Err(self.not_needed("started calls")),
             },
             (Answer::Outcome { call, outcome, usage, stop }, Phase::Calling(batch)) => {
                 self.answered(batch, call, outcome, usage, stop, elapsed)
@@ -460,6 +454,16 @@ impl Run {
         tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
+    /// Whether these calls may start. Others of the reply may be under way, or have come to wait.
+    fn may_start(&self, batch: &Batch, places: &[usize]) -> bool {
+        let is_asking = |call: &Call| matches!(call.state, CallState::Asking(_));
+        let may_start =
+            |call: &Call| matches!(call.state, CallState::Ready | CallState::Suspended(_)) && !call.waits();
+        (batch.is_hooked || !self.has_hook(HookPoint::BeforeTool))
+            && !batch.calls.iter().any(is_asking)
+            && places.iter().all(|place| batch.calls.get(*place).is_some_and(may_start))
+    }
+
     fn answered(
         &self,
         batch: &Batch,
@@ -469,7 +473,8 @@ impl Run {
         stop: Option<String>,
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
-        if batch.calls.get(place).is_none_or(Call::is_done) {
+        // What waits for a decision has not run.
+        if batch.calls.get(place).is_none_or(|call| call.is_done() || call.waits()) {
             return Err(FeedError::NoSuchCall { call: place });
         }
         let mut answer = Some(outcome.clone());
