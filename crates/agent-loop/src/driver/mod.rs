@@ -42,8 +42,11 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
+            // What somebody decides is checked against the tools of the step.
+            Need::Approval if run.tools().is_none() => host.offer_tools(run).await?,
             Need::Approval => match host.decisions(run).await {
                 Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
+                None if host.is_cancelled() => {}
                 None => return Ok(Exit::Paused(Pause::Approval)),
             },
             Need::Model => host.ask_model(run).await?,
@@ -142,11 +145,14 @@ impl Host<'_> {
             return Some(given);
         }
         let approver = self.approver.as_ref()?;
+        let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => return None,
+            () = self.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(pending) => decided,
         };
+        // To wait for somebody is a pause, whether the process stays or not.
+        self.since += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then_some(decided)
     }
 }

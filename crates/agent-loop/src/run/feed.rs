@@ -412,6 +412,18 @@ impl Run {
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
+    /// A decision is about a call that waits for one. It does not wait for a call, and is not too late for one.
+    pub(crate) fn check_pending(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let pending = self.pending();
+        let is_pending = |id: &str| pending.iter().any(|request| request.id == id);
+        let Some((id, _)) = decisions.iter().find(|(id, _)| !is_pending(id)) else { return Ok(()) };
+        let known = pending.iter().map(|request| request.id.as_str()).collect();
+        Err(FeedError::NothingToDecide { id: id.clone(), known })
+    }
+
     /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
     fn decided(
         &self,
@@ -419,12 +431,10 @@ impl Run {
         decisions: &[(String, Decision)],
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
+        self.check_pending(decisions)?;
         let pending = self.pending();
         for (place, (id, decision)) in decisions.iter().enumerate() {
-            let Some(request) = pending.iter().find(|request| request.id == *id) else {
-                let known = pending.iter().map(|request| request.id.as_str()).collect();
-                return Err(FeedError::NothingToDecide { id: id.clone(), known });
-            };
+            let Some(request) = pending.iter().find(|request| request.id == *id) else { continue };
             if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
                 return Err(FeedError::DecidedTwice { id: id.clone() });
             }
