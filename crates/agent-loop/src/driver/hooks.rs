@@ -76,12 +76,13 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
                 report.writes.push((place, action.delta));
             }
             report.verdict = merged(report.verdict, action.verdict);
-            if let Some(text) = action.answer {
-                report.answers.push((place, text));
-                break;
-            }
+            let is_answered = action.answer.is_some();
+            report.answers.extend(action.answer.map(|text| (place, text)));
             if matches!(report.verdict, HookVerdict::Stop(_)) {
                 return Ok(report);
+            }
+            if is_answered {
+                break;
             }
         }
     }
