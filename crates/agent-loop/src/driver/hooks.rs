@@ -13,9 +13,18 @@ use crate::run::{Answer, HookReport, HookVerdict, Run};
 
 impl Host<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
-        let report = match point {
-            HookPoint::BeforeTool => before_tools(run).await?,
-            point => at(run, point).await?,
+        let cancellation = self.cancellation.clone();
+        let asking = async {
+            match point {
+                HookPoint::BeforeTool => before_tools(run).await,
+                point => at(run, point).await,
+            }
+        };
+        let report = tokio::select! {
+            biased;
+            // The driver looks at the token before anything else. The end of a run is not cut short.
+            () = cancellation.cancelled(), if point != HookPoint::AfterRun => return Ok(()),
+            report = asking => report?,
         };
         self.commit(run, Answer::Hooked(report)).await
     }
