@@ -18,6 +18,7 @@ pub use self::nested::AgentTool;
 use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
+use crate::agent::HookPoint;
 use crate::approval::{Decision, DynApprover};
 use crate::error::RunFault;
 use crate::observe::{DynObserver, RunEvent};
@@ -40,6 +41,7 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Nothing(exit) => return Ok(exit),
             Need::Begin => host.commit(run, Answer::Begin).await?,
             Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
+            Need::Hook(HookPoint::BeforeModel) if host.takes_what_was_said(run).await? => {}
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
             // What somebody decides is checked against the tools of the step.
@@ -122,7 +124,7 @@ impl Host<'_> {
     async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
-            Need::Hook(crate::agent::HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
+            Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
             _ => self.commit(run, answer).await,
         }
     }
