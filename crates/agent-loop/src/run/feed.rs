@@ -158,7 +158,7 @@ impl Run {
                 None => Err(self.not_needed("a summary")),
             },
             (Answer::Steer(messages), Phase::Asking { .. }) => {
-                let messages = messages.into_iter().map(Arc::new).collect();
+                let messages = well_formed(messages.into_iter().map(Arc::new).collect());
                 Ok(Event { messages, ..new(EventKind::Steered) })
             }
             (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
@@ -243,7 +243,7 @@ impl Run {
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         event.delta = report.delta;
         let Phase::Calling(batch) = phase else {
-            event.messages = report.messages;
+            event.messages = well_formed(report.messages);
             event.rewrite = rewrite;
             return Ok(event);
         };
@@ -559,6 +559,17 @@ impl Run {
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
     }
+}
+
+/// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
+/// and so it is with them.
+fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+    if messages.is_empty() {
+        return messages;
+    }
+    let mut appended = Transcript::new();
+    appended.extend(messages);
+    appended.repair().transcript.iter().cloned().collect()
 }
 
 fn summarized(
