@@ -2,10 +2,11 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use stepfold_agent_loop::state_core::state::{Handler, Schema};
+use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::tools::{Approval, Source};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, LoadError, Recording, Run, RunLimits,
+    Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
+    RunLimits,
 };
 
 use super::kit::*;
@@ -191,4 +192,19 @@ async fn replay_divergence_has_its_parts() {
         panic!("it diverges")
     };
     assert_eq!((name, step, recording.events()[event].step), ("replied", 2, 2));
+}
+
+/// A runner begins again with the state before the run and the first event of the record, also if that
+/// repaired the conversation.
+#[tokio::test]
+async fn replay_of_a_run_that_was_repaired() {
+    let mut state = State::new(&Schema::default());
+    state.replace_messages(conversation("user: where?\nassistant: > c1 fetch(id=1)\nuser: hello?"));
+    let agent = Agent::builder(script("assistant: sorry").after(1)).tools(tools()).build().unwrap();
+    let run = Run::new(&agent, Input::on(state.clone()).say("go on"), "run").unwrap();
+    let mut recording = Recording::of(&run);
+    let outcome = run.resume().observe(&mut recording).await.unwrap();
+    let again = Run::new(&agent, Input::recorded(state, &recording.events()[0]), "run").unwrap();
+    let replayed = again.replay(recording.events(), |_| true).unwrap();
+    assert_eq!(replayed.digest(), outcome.run().digest());
 }
