@@ -21,6 +21,9 @@ impl Host<'_> {
     pub(super) async fn run_calls(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.tools().is_none() {
             self.offer_tools(run).await?;
+            if self.is_cancelled() {
+                return Ok(());
+            }
         }
         let calls = run.calls_as_run();
         let (scope, resources) = self.scope.get_or_insert_with(|| Scope::of(run)).clone();

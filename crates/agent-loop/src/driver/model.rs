@@ -27,6 +27,9 @@ impl Host<'_> {
             return Ok(());
         }
         self.offer_tools(run).await?;
+        if self.is_cancelled() {
+            return Ok(());
+        }
         let request = run.request();
         match self.reply(run, request).await {
             Ok(reply) => self.commit(run, Answer::Reply(reply)).await,
@@ -51,14 +54,20 @@ impl Host<'_> {
         Ok(true)
     }
 
-    /// A dynamic toolset is asked anew before each step; a static one never changes.
+    /// A dynamic toolset is asked anew before each step; a static one never changes. A cancellation leaves the
+    /// run without tools.
     pub(super) async fn offer_tools(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let agent = run.agent().clone();
         if agent.static_offer().is_some() {
             return Ok(());
         }
         let config = agent.config();
-        let tools = config.toolset.resolve(&run.state().snapshot()).await.map_err(RunFault::Tools)?;
+        let state = run.state().snapshot();
+        let tools = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => return Ok(()),
+            tools = config.toolset.resolve(&state) => tools.map_err(RunFault::Tools)?,
+        };
         let checked = tools.check(&config.schema, &config.resources);
         checked.map_err(|error| RunFault::Tools(error.into()))?;
         run.offer_tools(tools);

@@ -5,7 +5,7 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::Usage;
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, Exit, FeedError, Pause, Run, RunFault,
+    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, Exit, FeedError, Pause, Run, RunEvent, RunFault,
 };
 
 use super::check;
@@ -422,4 +422,44 @@ async fn approval_fails_closed() {
     for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
         assert!(serde_json::from_value::<Decision>(decision).is_err());
     }
+}
+
+/// An approver that decides about something else decides nothing.
+#[tokio::test]
+async fn approval_by_an_approver_of_an_unknown_id() {
+    let notes = Notes::default();
+    let agent = paying(&notes, "assistant: > c1 pay(amount=1)", Approval::Always).build().unwrap();
+    let wrong = |_: Vec<ApprovalRequest>| async { vec![("c7".to_owned(), Decision::Approve)] };
+    nothing_to_decide(play(&agent, "pay!", |run| run.approve_with(wrong)).await);
+    assert_eq!(notes.text(), "");
+}
+
+/// The record says who changed what.
+#[tokio::test]
+async fn approval_is_recorded() {
+    let notes = Notes::default();
+    let agent =
+        paying(&notes, "assistant: > c1 pay(amount=300)\nassistant: done", Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let mut seen = Vec::new();
+    let decision = Decision::modify(json!({"amount": 3}));
+    go_on(reloaded(&paused), |run| run.decide("c1", decision).observe(&mut seen)).await.unwrap();
+    let event = seen.iter().find_map(RunEvent::committed).unwrap();
+    assert_eq!(
+        serde_json::to_value(&event.kind).unwrap(),
+        json!({"decided": {"decisions": [["c1", {"modify": {"arguments": {"amount": 3}}}]]}}),
+    );
+}
+
+/// Changed arguments are those that may be used again without being asked, not the model's.
+#[tokio::test]
+async fn approval_once_of_modified_arguments() {
+    let notes = Notes::default();
+    let script =
+        "assistant: > c1 pay(amount=300)\nassistant: > c2 pay(amount=3)\nassistant: > c3 pay(amount=300)";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let first = play(&agent, "pay!", |run| run).await.unwrap();
+    let decision = Decision::modify(json!({"amount": 3}));
+    let second = go_on(reloaded(&first), |run| run.decide("c1", decision)).await.unwrap();
+    assert_eq!((second.exit(), second.pending()[0].id.as_str(), notes.count("pay")), (&PAUSED, "c3", 2));
 }

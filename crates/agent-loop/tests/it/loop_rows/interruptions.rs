@@ -1,17 +1,19 @@
 //! Runs that are cut off: by a crash, by whoever wanted them, by an error.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::json;
-use std::future::IntoFuture;
 use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_agent_loop::state_core::state::Schema;
-use stepfold_agent_loop::tools::{Approval, CancellationToken, Effect, Source, Tool, ToolBuilder, ToolError};
+use stepfold_agent_loop::tools::{
+    Approval, CancellationToken, Effect, Source, Tool, ToolBuilder, ToolError, Toolset,
+};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, ApprovalRequest, Decision, Exit, HookAction, HookPoint, Observer, ObserverError,
-    Run, RunBuilder, RunEvent,
+    Agent, AgentBuilder, ApprovalRequest, Breakpoint, Decision, Exit, HookAction, HookPoint, Observer,
+    ObserverError, Run, RunBuilder, RunEvent,
 };
 use tokio::sync::Notify;
 
@@ -488,4 +490,32 @@ async fn cancellation_by_dropping() {
     let works = Agent::builder(script(text)).tools([wait(quick)]).build().unwrap();
     let run = Run::load(&works, &run.to_json()).unwrap();
     assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+}
+
+/// Nor is a list of tools waited for.
+#[tokio::test(start_paused = true)]
+async fn cancellation_while_tools_are_listed() {
+    let slow = Toolset::dynamic_with("slow", |_| std::future::pending());
+    let agent = Agent::builder(script("assistant: never")).tools(slow).build().unwrap();
+    assert_eq!(cancelled_while(&agent, |run| run).await.unwrap().exit(), &Exit::Cancelled);
+    // Also where the calls are made already, in another process: none runs.
+    let quick = Toolset::dynamic_with("slow", |_| async { Ok(tools()) });
+    let quick = agent.to_builder().model(script("assistant: > c1 fetch(id=1)")).tools(quick).build().unwrap();
+    let paused = play(&quick, "where?", |run| run.break_at(Breakpoint::tool("fetch"))).await.unwrap();
+    let run = Run::load(&agent, &paused.run().to_json()).unwrap();
+    let token = CancellationToken::new();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        token.cancel();
+    };
+    let (ended, ()) = tokio::join!(go_on(run, |run| run.cancel_with(token.clone())), cancel);
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)
+        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1
+    "#]]
+    .assert_eq(&shown(&ended));
 }

@@ -1,11 +1,13 @@
 //! What a run begins with and what comes of it.
 
+use std::time::Duration;
+
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{ModelParams, Usage};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Source, ToolError};
-use stepfold_agent_loop::{Agent, Exit, Input, RunLimits};
+use stepfold_agent_loop::tools::{RawArgs, Source, Tool, ToolError};
+use stepfold_agent_loop::{Agent, Breakpoint, Exit, Input, RunLimits};
 
 use super::check;
 use super::kit::*;
@@ -388,4 +390,49 @@ async fn raise_on_failure_of_a_merge() {
         steps: 1, calls: visit 2
         state: {"visits":18446744073709551615}
     "#]]).await;
+}
+
+/// Whatever order the calls finish in, their results and writes come in call order.
+#[tokio::test(start_paused = true)]
+async fn order_of_calls() {
+    let schema = Schema::builder().key::<Vec<u64>>("found").key::<u64>("last").build().unwrap();
+    let wait = Tool::new("wait", "Waits.", |RawArgs(arguments): RawArgs| async move {
+        let seconds = arguments["seconds"].as_u64().unwrap();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        Ok::<_, ToolError>(json!({"found": [seconds]}))
+    });
+    let wait = wait
+        .parameters(json!({"properties": {"seconds": {"type": "integer"}}, "type": "object"}))
+        .output_to_state("found", "found")
+        .build()
+        .unwrap();
+    let script =
+        "assistant: > c1 wait(seconds=3)   > c2 wait(seconds=1)   > c3 wait(seconds=2)\nassistant: done";
+    check(
+        Agent::builder(self::script(script)).schema(schema).tools([wait]),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 wait(seconds=3)   > c2 wait(seconds=1)   > c3 wait(seconds=2)
+        tool c1:   {"found": [3]}
+        tool c2:   {"found": [1]}
+        tool c3:   {"found": [2]}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: wait 3
+        state: {"found":[3,1,2]}
+    "#]],
+    )
+    .await;
+}
+
+/// A run that goes on may do so within other limits.
+#[tokio::test]
+async fn runtime_overrides_of_a_resumed_run() {
+    let agent =
+        agent("assistant: > c1 fetch(id=1)\nassistant: > c2 fetch(id=2)\nassistant: done").build().unwrap();
+    let paused = play(&agent, "where?", |run| run.break_at(Breakpoint::model().visit(2))).await.unwrap();
+    let outcome = go_on(reloaded(&paused), |run| run.with(|agent| agent.max_steps(2))).await.unwrap();
+    assert_eq!((outcome.exit(), outcome.steps()), (&Exit::MaxSteps, 2));
 }
