@@ -16,7 +16,7 @@ use crate::agent::{Agent, Fingerprint};
 use crate::error::FeedError;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version,
+    Answer, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version,
 };
 
 /// Everything that is needed to go through a run again: where it began, and its events.
@@ -52,6 +52,9 @@ pub struct Recording {
     /// The run before its first event.
     start: Box<RawValue>,
     events: Vec<Event>,
+    /// Why the run ended, if the end was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Exit>,
 }
 
 #[derive(Deserialize)]
@@ -59,6 +62,8 @@ struct Stored {
     agent: Fingerprint,
     start: Box<RawValue>,
     events: Vec<Event>,
+    #[serde(default)]
+    ended: Option<Exit>,
 }
 
 impl Recording {
@@ -69,6 +74,7 @@ impl Recording {
             agent: run.agent().fingerprint().clone(),
             start: RawValue::from_string(run.to_json()).unwrap_or_default(),
             events: Vec::new(),
+            ended: None,
         }
     }
 
@@ -78,9 +84,9 @@ impl Recording {
     /// [`LoadError`] when it cannot be read or is of a newer format.
     pub fn from_json(json: &str) -> Result<Self, LoadError> {
         check_version(json, "recording")?;
-        let Stored { agent, start, events } =
+        let Stored { agent, start, events, ended } =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "recording", source })?;
-        Ok(Recording { version: FORMAT_VERSION, agent, start, events })
+        Ok(Recording { version: FORMAT_VERSION, agent, start, events, ended })
     }
 
     /// Takes the next event: for hosts that are no observers, and for records that were kept in parts.
@@ -101,10 +107,17 @@ impl Recording {
     /// Goes through the run again with this agent, which asks neither its model nor its tools.
     ///
     /// # Errors
-    /// [`Divergence`] for the first event that would be another one.
+    /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
+    /// end there, or for another reason. A record that stops in the middle replays to where it stops.
     pub fn replay(&self, agent: &Agent) -> Result<Run, Divergence> {
         let (run, _) = Run::load_changed(agent, self.start.get()).map_err(Divergence::Start)?;
-        run.replay(&self.events, |_| true)
+        let run = run.replay(&self.events, |_| true)?;
+        match &self.ended {
+            Some(exit) if !exit.is_resumable() && run.exit() != Some(exit) => {
+                Err(Divergence::End { recorded: exit.clone(), need: format!("{:?}", run.decide()) })
+            }
+            _ => Ok(run),
+        }
     }
 }
 
@@ -147,7 +160,14 @@ fn refused(run: &Run) -> Difference {
 
 impl Observer for Recording {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.events.extend(event.committed().cloned());
+        match event {
+            RunEvent::Committed(event) => {
+                self.ended = None;
+                self.events.push((**event).clone());
+            }
+            RunEvent::Ended(exit) => self.ended = Some(exit.clone()),
+            _ => {}
+        }
         Ok(())
     }
 }
@@ -170,6 +190,14 @@ pub enum Divergence {
         step: u64,
         /// What is different.
         difference: Difference,
+    },
+    /// All events are the same, and the end is another.
+    #[error("the recorded run ended here, because {recorded}; the run would need {need}")]
+    End {
+        /// Why the recorded run ended.
+        recorded: Exit,
+        /// What the run would need.
+        need: String,
     },
 }
 
@@ -265,7 +293,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
-        // Calls that are under way beside it may have started, or wait for somebody.
+        // Where calls run side by side, one may be under way or wait while another gets on.
         (EventKind::Started { calls }, Need::Calls | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())
         }

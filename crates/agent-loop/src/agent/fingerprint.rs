@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Agent;
 use crate::digest;
@@ -33,7 +34,7 @@ impl Fingerprint {
         let mut add = |name: &str, words: String| drop(parts.insert(name.to_owned(), words));
         add("name", config.name.clone());
         add("model", config.model.id().to_owned());
-        add("model parameters", digest::of(&(&config.params, &config.model_name)));
+        add("model parameters", digest_of(&(&config.params, &config.model_name)));
         if let Some(template) = &config.instructions {
             add("instructions", digest::of(template.text()));
         }
@@ -46,7 +47,7 @@ impl Fingerprint {
             add("window", window.to_string());
         }
         if let Some(output) = &config.output {
-            add("output", digest::of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
+            add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
         let rules = (
             config.final_answer,
@@ -58,14 +59,14 @@ impl Fingerprint {
         add("rules", digest::of(&rules));
         for key in config.schema.keys() {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
-            add(&format!("state key {}", key.name()), digest::of(&words));
+            add(&format!("state key {}", key.name()), digest_of(&words));
         }
         match agent.static_offer() {
             None => add("tools", "asked at each step".to_owned()),
             Some(offer) => {
                 for tool in &offer.tools {
                     let words = (tool.spec(), tool.effect(), format!("{:?}", tool.approval()));
-                    add(&format!("tool {}", tool.name()), digest::of(&words));
+                    add(&format!("tool {}", tool.name()), digest_of(&words));
                 }
             }
         }
@@ -85,5 +86,22 @@ impl Fingerprint {
         let new = now.0.keys().filter(|part| !self.0.contains_key(*part));
         changes.extend(new.map(|part| format!("{part} is new")));
         changes
+    }
+}
+
+/// A digest of what a value says, whatever order its objects are in: that order depends on features of the
+/// build, and a run must load in the next build as well.
+fn digest_of<T: Serialize>(value: &T) -> String {
+    digest::of(&sorted(serde_json::to_value(value).unwrap_or_default()))
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<String, Value> = fields.into_iter().collect();
+            Value::Object(fields.into_iter().map(|(name, value)| (name, sorted(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        value => value,
     }
 }

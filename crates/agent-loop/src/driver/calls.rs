@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use stepfold_state_core::chat::{ToolCall, Usage};
 use stepfold_state_core::state::Snapshot;
 use stepfold_tools::{
-    CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Resources,
+    CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Outcomes, Resources,
 };
 
 use super::Host;
@@ -22,6 +22,9 @@ impl Host<'_> {
     pub(super) async fn run_calls(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.tools().is_none() {
             self.offer_tools(run).await?;
+            if self.is_cancelled() {
+                return Ok(());
+            }
         }
         let calls = run.calls_as_run();
         let (scope, resources) = self.scope.get_or_insert_with(|| Scope::of(run)).clone();
@@ -63,10 +66,20 @@ impl Host<'_> {
                 Some(_) => {}
             }
         }
-        let error = invocation.finish().await.error;
-        error
-            .filter(|error| !suspended.contains(&error.index))
-            .map_or(Ok(()), |error| Err(RunFault::Tool(error)))
+        let Outcomes { outcomes, error, .. } = invocation.finish().await;
+        let error = match error {
+            None => None,
+            Some(error) if is_raised(&outcomes[error.index]) && !suspended.contains(&error.index) => {
+                Some(error)
+            }
+            // That one is not meant, but one behind it may be.
+            Some(_) => outcomes
+                .iter()
+                .enumerate()
+                .find(|(place, outcome)| is_raised(outcome) && !suspended.contains(place))
+                .map(|(place, outcome)| raised(place, outcome)),
+        };
+        error.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
 
     /// Calls that must not run twice are marked in the record before they start.
@@ -136,6 +149,20 @@ impl Host<'_> {
             _ => Ok(false),
         }
     }
+}
+
+/// Whether a failed call may be the error of the run. One that was kept from running did not go wrong.
+fn is_raised(outcome: &Outcome) -> bool {
+    use stepfold_tools::{Failure, Status};
+    match outcome.status {
+        Status::Failed(failure) => !matches!(failure, Failure::Rejected | Failure::NotRun),
+        _ => false,
+    }
+}
+
+fn raised(place: usize, outcome: &Outcome) -> FatalError {
+    let source = outcome.result.text().into_owned();
+    FatalError::new(outcome.call_id(), outcome.tool(), place, source)
 }
 
 fn invocation(run: &Run, calls: Vec<ToolCall>, resources: Resources, stop: CancellationToken) -> Invocation {

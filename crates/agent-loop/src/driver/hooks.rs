@@ -13,9 +13,18 @@ use crate::run::{Answer, HookReport, HookVerdict, Run};
 
 impl Host<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
-        let report = match point {
-            HookPoint::BeforeTool => before_tools(run).await?,
-            point => at(run, point).await?,
+        let cancellation = self.cancellation.clone();
+        let asking = async {
+            match point {
+                HookPoint::BeforeTool => before_tools(run).await,
+                point => at(run, point).await,
+            }
+        };
+        let report = tokio::select! {
+            biased;
+            // The driver looks at the token before anything else. The end of a run is not cut short.
+            () = cancellation.cancelled(), if point != HookPoint::AfterRun => return Ok(()),
+            report = asking => report?,
         };
         self.commit(run, Answer::Hooked(report)).await
     }
@@ -76,12 +85,13 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
                 report.writes.push((place, action.delta));
             }
             report.verdict = merged(report.verdict, action.verdict);
-            if let Some(text) = action.answer {
-                report.answers.push((place, text));
-                break;
-            }
+            let is_answered = action.answer.is_some();
+            report.answers.extend(action.answer.map(|text| (place, text)));
             if matches!(report.verdict, HookVerdict::Stop(_)) {
                 return Ok(report);
+            }
+            if is_answered {
+                break;
             }
         }
     }

@@ -18,6 +18,7 @@ pub use self::nested::AgentTool;
 use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
+use crate::agent::HookPoint;
 use crate::approval::{Decision, DynApprover};
 use crate::error::RunFault;
 use crate::observe::{DynObserver, RunEvent};
@@ -40,12 +41,14 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Nothing(exit) => return Ok(exit),
             Need::Begin => host.commit(run, Answer::Begin).await?,
             Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
+            Need::Hook(HookPoint::BeforeModel) if host.takes_what_was_said(run).await? => {}
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
-            // What people change is checked against the tools.
+            // What somebody decides is checked against the tools of the step.
             Need::Approval if run.tools().is_none() => host.offer_tools(run).await?,
             Need::Approval => match host.decisions(run).await {
                 Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
+                None if host.is_cancelled() => {}
                 None => return Ok(Exit::Paused(Pause::Approval)),
             },
             Need::Model => host.ask_model(run).await?,
@@ -121,7 +124,7 @@ impl Host<'_> {
     async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
-            Need::Hook(crate::agent::HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
+            Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
             _ => self.commit(run, answer).await,
         }
     }
@@ -144,11 +147,14 @@ impl Host<'_> {
             return Some(given);
         }
         let approver = self.approver.as_ref()?;
+        let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => return None,
+            () = self.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(pending) => decided,
         };
+        // To wait for somebody is a pause, whether the process stays or not.
+        self.since += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then_some(decided)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, Message, ModelError, ModelErrorKind, Reply, ReplyBuilder, TimeoutKind, ToolChoice,
+    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, TimeoutKind, ToolChoice,
 };
 
 use super::Host;
@@ -23,11 +23,13 @@ enum NoReply {
 impl Host<'_> {
     /// Asks for the next reply. What the user said meanwhile comes before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let said = self.said_meanwhile();
-        if !said.is_empty() {
-            return self.commit(run, Answer::Steer(said)).await;
+        if self.takes_what_was_said(run).await? {
+            return Ok(());
         }
         self.offer_tools(run).await?;
+        if self.is_cancelled() {
+            return Ok(());
+        }
         let request = run.request();
         match self.reply(run, request).await {
             Ok(reply) => self.commit(run, Answer::Reply(reply)).await,
@@ -38,22 +40,34 @@ impl Host<'_> {
         }
     }
 
-    fn said_meanwhile(&mut self) -> Vec<Message> {
+    /// Commits what the user said meanwhile. Whether there was something. Hooks before the model see it: they
+    /// are asked afterwards, and again if more comes while they think.
+    pub(super) async fn takes_what_was_said(&mut self, run: &mut Run) -> Result<bool, RunFault> {
         let mut said = Vec::new();
         while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox()) {
             said.push(message);
         }
-        said
+        if said.is_empty() {
+            return Ok(false);
+        }
+        self.commit(run, Answer::Steer(said)).await?;
+        Ok(true)
     }
 
-    /// A dynamic toolset is asked anew before each step; a static one never changes.
+    /// A dynamic toolset is asked anew before each step; a static one never changes. A cancellation leaves the
+    /// run without tools.
     pub(super) async fn offer_tools(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let agent = run.agent().clone();
         if agent.static_offer().is_some() {
             return Ok(());
         }
         let config = agent.config();
-        let tools = config.toolset.resolve(&run.state().snapshot()).await.map_err(RunFault::Tools)?;
+        let state = run.state().snapshot();
+        let tools = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => return Ok(()),
+            tools = config.toolset.resolve(&state) => tools.map_err(RunFault::Tools)?,
+        };
         let checked = tools.check(&config.schema, &config.resources);
         checked.map_err(|error| RunFault::Tools(error.into()))?;
         run.offer_tools(tools);

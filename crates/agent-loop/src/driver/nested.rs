@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_state_core::chat::Usage;
+use stepfold_state_core::chat::{Role, Usage};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{BuildError, Effect, RawArgs, Resources, Tool, ToolContext, ToolError};
 
@@ -310,16 +310,19 @@ fn answer(
     if let Some(output) = outcome.run().output() {
         return Ok(output.clone());
     }
-    let last = outcome.transcript().last().map(|message| match message.tool_result() {
+    let said =
+        outcome.transcript().last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool));
+    let last = said.map(|message| match message.tool_result() {
         Some(result) => result.text().into_owned(),
         None => message.text().into_owned(),
     });
     let words = last.unwrap_or_default();
     match outcome.exit() {
         Exit::Text | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) => Ok(words.into()),
-        exit => {
-            Err(ToolError::permanent(format!("the agent did not finish: {exit}. Its last words: {words}")))
-        }
+        exit => Err(ToolError::permanent(match words.trim() {
+            "" => format!("the agent did not finish: {exit}"),
+            words => format!("the agent did not finish: {exit}. Its last words: {words}"),
+        })),
     }
 }
 

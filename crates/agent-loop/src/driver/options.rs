@@ -209,6 +209,9 @@ impl<'a> RunBuilder<'a> {
             inbox,
         } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        if let Err(error) = run.check_pending(&decisions) {
+            return Err(RunError::new(RunFault::Feed(error), run));
+        }
         let clock = clock.unwrap_or_else(|| Box::new(TokioClock::start()));
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {

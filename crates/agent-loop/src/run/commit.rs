@@ -169,6 +169,8 @@ impl Run {
         output: Option<&OutputFate>,
         last: Option<Exit>,
     ) -> Phase {
+        // An output that was there and did not end the run, because a hook went on, is none any more.
+        self.tally.output = None;
         match output {
             Some(OutputFate::Valid(value)) => self.tally.output = Some(value.clone()),
             Some(OutputFate::Invalid { .. }) => self.tally.output_faults += 1,

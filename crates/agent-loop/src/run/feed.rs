@@ -158,7 +158,7 @@ impl Run {
                 None => Err(self.not_needed("a summary")),
             },
             (Answer::Steer(messages), Phase::Asking { .. }) => {
-                let messages = messages.into_iter().map(Arc::new).collect();
+                let messages = well_formed(messages.into_iter().map(Arc::new).collect());
                 Ok(Event { messages, ..new(EventKind::Steered) })
             }
             (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
@@ -243,7 +243,7 @@ impl Run {
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         event.delta = report.delta;
         let Phase::Calling(batch) = phase else {
-            event.messages = report.messages;
+            event.messages = well_formed(report.messages);
             event.rewrite = rewrite;
             return Ok(event);
         };
@@ -412,6 +412,18 @@ impl Run {
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
+    /// A decision is about a call that waits for one. It does not wait for a call, and is not too late for one.
+    pub(crate) fn check_pending(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let pending = self.pending();
+        let is_pending = |id: &str| pending.iter().any(|request| request.id == id);
+        let Some((id, _)) = decisions.iter().find(|(id, _)| !is_pending(id)) else { return Ok(()) };
+        let known = pending.iter().map(|request| request.id.as_str()).collect();
+        Err(FeedError::NothingToDecide { id: id.clone(), known })
+    }
+
     /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
     fn decided(
         &self,
@@ -419,12 +431,10 @@ impl Run {
         decisions: &[(String, Decision)],
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
+        self.check_pending(decisions)?;
         let pending = self.pending();
         for (place, (id, decision)) in decisions.iter().enumerate() {
-            let Some(request) = pending.iter().find(|request| request.id == *id) else {
-                let known = pending.iter().map(|request| request.id.as_str()).collect();
-                return Err(FeedError::NothingToDecide { id: id.clone(), known });
-            };
+            let Some(request) = pending.iter().find(|request| request.id == *id) else { continue };
             if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
                 return Err(FeedError::DecidedTwice { id: id.clone() });
             }
@@ -465,7 +475,8 @@ impl Run {
         stop: Option<String>,
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
-        if batch.calls.get(place).is_none_or(Call::is_done) {
+        // What waits for a decision has not run.
+        if batch.calls.get(place).is_none_or(|call| call.is_done() || call.waits()) {
             return Err(FeedError::NoSuchCall { call: place });
         }
         let mut answer = Some(outcome.clone());
@@ -553,6 +564,17 @@ impl Run {
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
     }
+}
+
+/// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
+/// and so it is with them.
+fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+    if messages.is_empty() {
+        return messages;
+    }
+    let mut appended = Transcript::new();
+    appended.extend(messages);
+    appended.repair().transcript.iter().cloned().collect()
 }
 
 fn summarized(

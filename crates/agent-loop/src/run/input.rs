@@ -104,8 +104,12 @@ impl Input {
     pub fn recorded(state: State, began: &Event) -> Self {
         let messages = match &began.rewrite {
             None => began.messages.clone(),
-            // What was repaired was the conversation with the new messages behind it.
-            Some(rewrite) => rewrite.iter_from(state.messages().len()).cloned().collect(),
+            // What was repaired was the conversation with the new messages behind it; they come behind what
+            // the repair made of the conversation alone.
+            Some(rewrite) => {
+                let before = state.messages().repair().transcript.len();
+                rewrite.iter_from(before).cloned().collect()
+            }
         };
         Input { state: Some(state), messages, delta: Some(began.delta.clone()), ..Input::default() }
     }

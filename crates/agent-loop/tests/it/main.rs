@@ -5,9 +5,12 @@
     clippy::expect_used,
     clippy::panic,
     clippy::needless_pass_by_value,
+    clippy::format_collect,
+    clippy::format_push_string,
     reason = "a helper of a test fails the test, and an `Expect` reads best inline"
 )]
 
+mod loop_rows;
 mod oracle;
 mod regressions;
 mod simulated;

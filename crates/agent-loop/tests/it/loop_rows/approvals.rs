@@ -1,0 +1,465 @@
+//! Who has to agree before a call runs.
+
+use expect_test::expect;
+use serde_json::json;
+use stepfold_agent_loop::state_core::chat::Usage;
+use stepfold_agent_loop::tools::{Approval, Toolset};
+use stepfold_agent_loop::{
+    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, Exit, FeedError, Pause, Run, RunEvent, RunFault,
+};
+
+use super::check;
+use super::kit::*;
+
+const PAUSED: Exit = Exit::Paused(Pause::Approval);
+
+/// `pay` and `look` note that they ran; `pay` needs agreement of this kind.
+fn paying(notes: &Notes, script: &str, approval: Approval) -> AgentBuilder {
+    let amount =
+        json!({"properties": {"amount": {"type": "integer"}}, "required": ["amount"], "type": "object"});
+    let pay = notes.tool("pay").parameters(amount).approval(approval).build().unwrap();
+    Agent::builder(self::script(script)).tools([pay, notes.tool("look").build().unwrap()])
+}
+
+/// No call of the reply runs before all decisions are there.
+#[tokio::test]
+async fn approval_always() {
+    let notes = Notes::default();
+    let script = "assistant: I pay.   > c1 pay(amount=3)   > c2 look()   > c3 pay(amount=3)\nassistant: paid";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await;
+    expect![[r#"
+        user:      pay!
+        assistant: I pay.   > c1 pay(amount=3)   > c2 look()   > c3 pay(amount=3)
+        --
+        exit: the run waits for decisions about calls
+        steps: 1
+        pending c1: pay({"amount":3}), Rule
+        pending c3: pay({"amount":3}), Rule
+    "#]]
+    .assert_eq(&shown(&paused));
+    assert_eq!(notes.text(), "");
+    let ended = go_on(reloaded(outcome_of(&paused)), |run| {
+        run.decide("c1", Decision::Approve).decide("c3", Decision::Approve)
+    })
+    .await;
+    expect![[r#"
+        user:      pay!
+        assistant: I pay.   > c1 pay(amount=3)   > c2 look()   > c3 pay(amount=3)
+        tool c1:   {"amount": 3}
+        tool c2:   {}
+        tool c3:   {"amount": 3}
+        assistant: paid
+        --
+        exit: the model answered
+        steps: 2, calls: look 1, pay 2
+    "#]]
+    .assert_eq(&shown(&ended));
+}
+
+#[tokio::test]
+async fn approval_never() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=3)\nassistant: paid";
+    check(
+        paying(&notes, script, Approval::Never),
+        "pay!",
+        expect![[r#"
+        user:      pay!
+        assistant: > c1 pay(amount=3)
+        tool c1:   {"amount": 3}
+        assistant: paid
+        --
+        exit: the model answered
+        steps: 2, calls: pay 1
+    "#]],
+    )
+    .await;
+}
+
+/// Once for the same arguments; not carried to another run.
+#[tokio::test]
+async fn approval_once() {
+    let notes = Notes::default();
+    let script = r"
+assistant: > c1 pay(amount=3)
+assistant: > c2 pay(amount=3)
+assistant: > c3 pay(amount=4)
+assistant: paid
+";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let first = play(&agent, "pay!", |run| run).await.unwrap();
+    let second = go_on(reloaded(&first), |run| run.decide("c1", Decision::Approve)).await.unwrap();
+    let asked: Vec<String> = second.pending().into_iter().map(|request| request.id).collect();
+    assert_eq!((second.exit(), asked), (&PAUSED, vec!["c3".to_owned()]));
+    let outcome = go_on(reloaded(&second), |run| run.decide("c3", Decision::Approve)).await.unwrap();
+    assert_eq!((outcome.exit(), notes.count("pay")), (&Exit::Text, 3));
+    let model = self::script(script).after(4);
+    let again = agent.to_builder().model(model).build().unwrap();
+    let input = stepfold_agent_loop::Input::on(outcome.state().clone()).say("again!");
+    assert_eq!(play(&again, input, |run| run).await.unwrap().exit(), &PAUSED);
+}
+
+/// What was rejected is asked about again.
+#[tokio::test]
+async fn approval_once_after_a_rejection() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=3)\nassistant: > c2 pay(amount=3)\nassistant: paid";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let first = play(&agent, "pay!", |run| run).await.unwrap();
+    let second = go_on(reloaded(&first), |run| run.decide("c1", Decision::reject("no"))).await.unwrap();
+    assert_eq!((second.exit(), second.pending()[0].id.as_str()), (&PAUSED, "c2"));
+}
+
+#[tokio::test]
+async fn approval_by_predicate() {
+    let notes = Notes::default();
+    let large = Approval::when(|arguments| arguments["amount"].as_u64() > Some(100));
+    let script = "assistant: > c1 pay(amount=3)\nassistant: > c2 pay(amount=300)\nassistant: paid";
+    check(
+        paying(&notes, script, large),
+        "pay!",
+        expect![[r#"
+        user:      pay!
+        assistant: > c1 pay(amount=3)
+        tool c1:   {"amount": 3}
+        assistant: > c2 pay(amount=300)
+        --
+        exit: the run waits for decisions about calls
+        steps: 2, calls: pay 1
+        pending c2: pay({"amount":300}), Rule
+    "#]],
+    )
+    .await;
+}
+
+/// It fails closed.
+#[tokio::test]
+async fn approval_by_predicate_that_panics() {
+    let notes = Notes::default();
+    let broken = Approval::when(|arguments| arguments["currency"] == "EUR");
+    let agent = paying(&notes, "assistant: > c1 pay(amount=3)", broken).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    assert_eq!((paused.exit(), notes.text()), (&PAUSED, String::new()));
+}
+
+/// The stricter of the tool's rule and the agent's holds.
+#[tokio::test]
+async fn approval_for_the_whole_agent() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 look()   > c2 pay(amount=3)";
+    let pending = |agent: AgentBuilder| async {
+        let paused = play(&agent.build().unwrap(), "pay!", |run| run).await.unwrap();
+        paused.pending().into_iter().map(|request| request.id).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        pending(paying(&notes, script, Approval::Never).approval(Approval::Always)).await,
+        ["c1", "c2"]
+    );
+    assert_eq!(pending(paying(&notes, script, Approval::Always).approval(Approval::Never)).await, ["c2"]);
+}
+
+/// What cannot run needs no agreement: nobody is asked about calls that the model got wrong.
+#[tokio::test]
+async fn approval_of_what_cannot_run() {
+    let notes = Notes::default();
+    let script = r#"assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
+assistant: sorry"#;
+    check(paying(&notes, script, Approval::Always), "pay!", expect![[r#"
+        user:      pay!
+        assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
+        tool c1!:  the arguments of tool 'pay' do not fit: at $: "amount" is a required property
+        tool c2!:  tool 'nowhere' not found; available: pay, look
+        tool c3!:  the arguments of tool 'pay' are not a JSON object: EOF while parsing an object at line 1 column 1
+        assistant: sorry
+        --
+        exit: the model answered
+        steps: 2, calls: nowhere 1, pay 2
+    "#]]).await;
+}
+
+/// Some are answered now and the rest later, each in another process; nobody is asked twice.
+#[tokio::test]
+async fn approval_partial_and_late() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=3)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let mut outcome = play(&agent, "pay!", |run| run).await.unwrap();
+    for (id, decision, left) in [
+        ("c2", Decision::Approve, vec!["c1", "c3"]),
+        ("c3", Decision::reject("too much"), vec!["c1"]),
+        ("c1", Decision::Approve, vec![]),
+    ] {
+        assert_eq!(notes.text(), "", "nothing runs before all is decided");
+        outcome = go_on(reloaded(&outcome), |run| run.decide(id, decision)).await.unwrap();
+        assert_eq!(outcome.pending().iter().map(|request| request.id.as_str()).collect::<Vec<_>>(), left);
+    }
+    expect![[r#"
+        user:      pay!
+        assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=3)
+        tool c1:   {"amount": 1}
+        tool c2:   {"amount": 2}
+        tool c3!:  tool 'pay' was not run: the call was rejected: too much
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: pay 2
+    "#]]
+    .assert_eq(&shown(&Ok(outcome)));
+}
+
+/// Those whom nobody decides about wait; the approver is asked again as long as it says something new.
+#[tokio::test]
+async fn approval_by_an_approver() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=300)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let asked = notes.clone();
+    let one_by_one = move |requests: Vec<ApprovalRequest>| {
+        asked.add(format!(
+            "asked: {}",
+            requests.iter().map(|request| &*request.id).collect::<Vec<_>>().join(", ")
+        ));
+        let small = requests
+            .into_iter()
+            .find(|request| request.call.arguments.as_object().unwrap()["amount"].as_u64() < Some(100));
+        async move { small.into_iter().map(|request| (request.id, Decision::Approve)).collect() }
+    };
+    let paused = play(&agent, "pay!", |run| run.approve_with(one_by_one)).await;
+    expect![[r#"
+        user:      pay!
+        assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=300)
+        --
+        exit: the run waits for decisions about calls
+        steps: 1
+        pending c3: pay({"amount":300}), Rule
+    "#]]
+    .assert_eq(&shown(&paused));
+    expect![[r#"
+        asked: c1, c2, c3
+        asked: c2, c3
+        asked: c3
+    "#]]
+    .assert_eq(&notes.text());
+}
+
+/// One assistant message stays one message; the results are in place.
+#[tokio::test]
+async fn approval_reject() {
+    let notes = Notes::default();
+    let script = "assistant: Both.   > c1 look()   > c2 pay(amount=2)   > c3 look()\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    for (reason, expected) in [
+        (
+            "too much",
+            expect![[r#"
+        user:      pay!
+        assistant: Both.   > c1 look()   > c2 pay(amount=2)   > c3 look()
+        tool c1:   {}
+        tool c2!:  tool 'pay' was not run: the call was rejected: too much
+        tool c3:   {}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: look 2
+    "#]],
+        ),
+        (
+            " ",
+            expect![[r#"
+        user:      pay!
+        assistant: Both.   > c1 look()   > c2 pay(amount=2)   > c3 look()
+        tool c1:   {}
+        tool c2!:  tool 'pay' was not run: the call was rejected
+        tool c3:   {}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: look 2
+    "#]],
+        ),
+    ] {
+        let ended = go_on(reloaded(&paused), |run| run.decide("c2", Decision::reject(reason))).await;
+        expected.assert_eq(&shown(&ended));
+    }
+}
+
+/// The model's message stays as it is, and the model is told.
+#[tokio::test]
+async fn approval_modify() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=300)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let decision = Decision::modify(json!({"amount": 3}));
+    let ended = go_on(reloaded(&paused), |run| run.decide("c1", decision)).await;
+    expect![[r#"
+        user:      pay!
+        assistant: > c1 pay(amount=300)
+        tool:      @{"tool_result": {"call_id": "c1", "name": "pay", "parts": [{"text": "{\"amount\":3}"}, {"text": "\n[The arguments were changed before the call ran, to {\"amount\":3}]"}]}}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: pay 1
+    "#]].assert_eq(&shown(&ended));
+}
+
+/// Arguments that do not fit are refused, and the call waits for better ones.
+#[tokio::test]
+async fn approval_modify_is_validated() {
+    let notes = Notes::default();
+    let agent =
+        paying(&notes, "assistant: > c1 pay(amount=300)\nassistant: done", Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    for (arguments, expected) in [
+        (
+            json!({"amount": "much"}),
+            expect![[
+                r#"run 'run' failed after step 1: the run could not go on: the modified arguments for "c1" do not fit: at $.amount: expected integer, found string"#
+            ]],
+        ),
+        (
+            json!([3]),
+            expect![[
+                r#"run 'run' failed after step 1: the run could not go on: the modified arguments for "c1" do not fit: they are not a JSON object"#
+            ]],
+        ),
+    ] {
+        let ended = go_on(reloaded(&paused), |run| run.decide("c1", Decision::modify(arguments))).await;
+        let error = ended.unwrap_err();
+        expected.assert_eq(&chain(&error));
+        assert_eq!((error.outcome().pending().len(), notes.text()), (1, String::new()));
+    }
+}
+
+/// The tools of a step are asked for anew in the process that takes the decision.
+#[tokio::test]
+async fn approval_modify_of_a_dynamic_tool() {
+    let notes = Notes::default();
+    let ran = notes.clone();
+    let tools = Toolset::dynamic_with("remote", move |_| {
+        let tool = ran.tool("pay").approval(Approval::Always).build().unwrap();
+        async move { Ok(vec![tool]) }
+    });
+    let agent = Agent::builder(script("assistant: > c1 pay(amount=300)\nassistant: done"))
+        .tools(tools)
+        .build()
+        .unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let ended =
+        go_on(reloaded(&paused), |run| run.decide("c1", Decision::modify(json!({"amount": 3})))).await;
+    assert_eq!(ended.unwrap().exit(), &Exit::Text);
+}
+
+fn nothing_to_decide(ended: Ended) -> String {
+    let error = ended.unwrap_err();
+    assert!(matches!(error.fault(), RunFault::Feed(FeedError::NothingToDecide { .. })), "{error:?}");
+    chain(&error)
+}
+
+/// A decision about a call that was not made, or not yet, is none: it does not wait for a call of that id.
+#[tokio::test]
+async fn approval_of_an_unknown_id() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)\nassistant: > c2 pay(amount=2)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let decided =
+        |run: Run| go_on(run, |run| run.decide("c1", Decision::Approve).decide("c2", Decision::Approve));
+    expect![[r#"run 'run' failed after step 1: the run could not go on: there is nothing to decide about "c2"; pending: c1"#]].assert_eq(&nothing_to_decide(decided(reloaded(&paused)).await));
+    assert_eq!(notes.text(), "");
+    let early = play(&agent, "pay!", |run| run.decide("c1", Decision::Approve)).await;
+    nothing_to_decide(early);
+}
+
+#[tokio::test]
+async fn approval_that_was_decided_already() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=2)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let approved = go_on(reloaded(&paused), |run| run.decide("c1", Decision::Approve)).await.unwrap();
+    let late = go_on(reloaded(&approved), |run| run.decide("c1", Decision::reject("stop"))).await;
+    expect![[r#"run 'run' failed after step 1: the run could not go on: there is nothing to decide about "c1"; pending: c2"#]].assert_eq(&nothing_to_decide(late));
+    assert_eq!(notes.text(), "");
+}
+
+/// Two decisions about one call are none, also if they say the same.
+#[tokio::test]
+async fn approval_that_is_decided_twice() {
+    let notes = Notes::default();
+    let agent =
+        paying(&notes, "assistant: > c1 pay(amount=1)\nassistant: done", Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let ended =
+        go_on(reloaded(&paused), |run| run.decide("c1", Decision::Approve).decide("c1", Decision::Approve))
+            .await;
+    expect![[r#"run 'run' failed after step 1: the run could not go on: there are two decisions about "c1"; give one"#]].assert_eq(&chain(&ended.unwrap_err()));
+    assert_eq!(notes.text(), "");
+}
+
+/// All are taken or none, and a host of one's own gets no further.
+#[tokio::test]
+async fn approval_fails_closed() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=2)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let run = reloaded(&paused);
+    let feed = |decisions| run.feed(Answer::Decisions(decisions), run.elapsed());
+    let bad = feed(vec![("c1".into(), Decision::Approve), ("c9".into(), Decision::Approve)]);
+    expect![[r#"there is nothing to decide about "c9"; pending: c1, c2"#]]
+        .assert_eq(&bad.unwrap_err().to_string());
+    let outcome = stepfold_agent_loop::tools::Outcome::without_result(
+        &paused.pending()[0].call,
+        stepfold_agent_loop::tools::Status::Succeeded,
+        "paid",
+    );
+    let early =
+        run.feed(Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None }, run.elapsed());
+    assert!(early.is_err(), "a call that waits for a decision has no outcome");
+    for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
+        assert!(serde_json::from_value::<Decision>(decision).is_err());
+    }
+}
+
+/// An approver that decides about something else decides nothing.
+#[tokio::test]
+async fn approval_by_an_approver_of_an_unknown_id() {
+    let notes = Notes::default();
+    let agent = paying(&notes, "assistant: > c1 pay(amount=1)", Approval::Always).build().unwrap();
+    let wrong = |_: Vec<ApprovalRequest>| async { vec![("c7".to_owned(), Decision::Approve)] };
+    nothing_to_decide(play(&agent, "pay!", |run| run.approve_with(wrong)).await);
+    assert_eq!(notes.text(), "");
+}
+
+/// The record says who changed what.
+#[tokio::test]
+async fn approval_is_recorded() {
+    let notes = Notes::default();
+    let agent =
+        paying(&notes, "assistant: > c1 pay(amount=300)\nassistant: done", Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let mut seen = Vec::new();
+    let decision = Decision::modify(json!({"amount": 3}));
+    go_on(reloaded(&paused), |run| run.decide("c1", decision).observe(&mut seen)).await.unwrap();
+    let event = seen.iter().find_map(RunEvent::committed).unwrap();
+    assert_eq!(
+        serde_json::to_value(&event.kind).unwrap(),
+        json!({"decided": {"decisions": [["c1", {"modify": {"arguments": {"amount": 3}}}]]}}),
+    );
+}
+
+/// Changed arguments are those that may be used again without being asked, not the model's.
+#[tokio::test]
+async fn approval_once_of_modified_arguments() {
+    let notes = Notes::default();
+    let script =
+        "assistant: > c1 pay(amount=300)\nassistant: > c2 pay(amount=3)\nassistant: > c3 pay(amount=300)";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let first = play(&agent, "pay!", |run| run).await.unwrap();
+    let decision = Decision::modify(json!({"amount": 3}));
+    let second = go_on(reloaded(&first), |run| run.decide("c1", decision)).await.unwrap();
+    assert_eq!((second.exit(), second.pending()[0].id.as_str(), notes.count("pay")), (&PAUSED, "c3", 2));
+}

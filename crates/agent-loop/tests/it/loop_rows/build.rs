@@ -1,0 +1,119 @@
+//! `build()` refuses whatever can be known to fail, all of it at once.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+use stepfold_agent_loop::state_core::state::Schema;
+use stepfold_agent_loop::tools::Source;
+use stepfold_agent_loop::{Agent, AgentBuilder, Output, OutputMode, RepeatGuard, RunLimits};
+
+use super::kit::*;
+
+fn refused(agent: AgentBuilder, expected: Expect) {
+    let error = agent.build().unwrap_err();
+    let mut text = format!("agent '{}'\n", error.agent);
+    for fault in &error.faults {
+        text += &format!("{}: {}\n", fault.path, fault.message);
+    }
+    expected.assert_eq(&text);
+}
+
+#[tokio::test]
+async fn build_says_all_faults_at_once() {
+    let bound = tool("store", |_| Ok(json!(1))).output_to_state("nowhere", Source::Whole).build().unwrap();
+    let limits = RunLimits::default()
+        .with_steps(0)
+        .with_calls_per_reply(0)
+        .with_tool_calls(0)
+        .with_tokens(0)
+        .with_time(Duration::ZERO);
+    let agent = Agent::builder(script(""))
+        .name(" ")
+        .schema(Schema::builder().key::<String>("name").build().unwrap())
+        .instructions("You help {nme} and {name} and {other?}, {{literally}}.")
+        .tools([bound])
+        .exit_on(["stor", "store"])
+        .limits(limits)
+        .repeat_guard(RepeatGuard::default().warn_at(1))
+        .output(Output::schema("area", json!({"type": "area"})));
+    refused(
+        agent,
+        expect![[r#"
+        agent ' '
+        limits.steps: is zero: the model could never be asked
+        limits.calls_per_reply: is zero: no call could ever run
+        limits.tool_calls: is zero: no call could ever run; leave the tools out instead
+        limits.tokens: is zero: the model could never be asked
+        limits.time: is zero: nothing could ever happen
+        name: is empty; records and traces need one
+        repeat_guard: counts from 2: a call that was made once has not been repeated
+        instructions: need "nme", which the schema does not declare; write {nme?} if it may be absent, or double the braces if it is text
+        tool store: state key "nowhere": the schema declares no key "nowhere"; known keys: name, messages
+        output area: "area" is no type; the types are null, boolean, integer, number, string, array, object
+        exit condition 'stor': names no tool; available: store
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn build_refuses_tools_of_one_name() {
+    refused(
+        agent("").tools([tools(), tools()].concat()),
+        expect![[r#"
+        agent 'agent'
+        tool search: is offered twice by toolset "tools"; rename one of the two
+        tool fetch: is offered twice by toolset "tools"; rename one of the two
+        tool submit: is offered twice by toolset "tools"; rename one of the two
+        tool fails: is offered twice by toolset "tools"; rename one of the two
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn build_refuses_exits_without_tools() {
+    refused(
+        Agent::builder(script("")).exit_on(["submit"]).recover_leaked_calls(),
+        expect![[r#"
+        agent 'agent'
+        exit condition 'submit': names no tool; the agent has none
+        recover_leaked_calls: there is no tool whose call could leak
+    "#]],
+    );
+}
+
+/// Runtime overrides leave no exit condition behind that names a tool which is not there.
+#[tokio::test]
+async fn build_refuses_exits_that_were_taken_away() {
+    refused(
+        agent("").exit_on(["submit"]).only_tools(["search"]),
+        expect![[r#"
+        agent 'agent'
+        exit condition 'submit': names no tool; available: search
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn build_refuses_tools_to_choose_from_that_are_not_there() {
+    refused(
+        agent("").only_tools(["serch"]),
+        expect![[r#"
+        agent 'agent'
+        tool serch: is not in toolset "tools"; its tools: search, fetch, submit, fails
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn build_refuses_two_tools_for_the_output() {
+    let own = tool("submit_output", |_| Ok(json!(1))).build().unwrap();
+    let output = Output::schema("area", json!({"type": "object"})).mode(OutputMode::Tool);
+    refused(
+        Agent::builder(script("")).tools([own]).output(output),
+        expect![[r#"
+        agent 'agent'
+        submit_output: is the tool that takes the output; rename the other one
+    "#]],
+    );
+}

@@ -1,0 +1,521 @@
+//! Runs that are cut off: by a crash, by whoever wanted them, by an error.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use expect_test::expect;
+use serde_json::json;
+use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
+use stepfold_agent_loop::state_core::state::Schema;
+use stepfold_agent_loop::tools::{
+    Approval, CancellationToken, Effect, Source, Tool, ToolBuilder, ToolError, Toolset,
+};
+use stepfold_agent_loop::{
+    Agent, AgentBuilder, ApprovalRequest, Breakpoint, Decision, Exit, HookAction, HookPoint, Observer,
+    ObserverError, Run, RunBuilder, RunEvent,
+};
+use tokio::sync::Notify;
+
+use super::check;
+use super::kit::*;
+
+/// The process dies before this is committed: nothing that comes with it is.
+struct DiesAt {
+    event: &'static str,
+    /// How many of them are committed before.
+    after: usize,
+}
+
+impl DiesAt {
+    fn first(event: &'static str) -> Self {
+        DiesAt { event, after: 0 }
+    }
+}
+
+impl Observer for DiesAt {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        let is_it = event.committed().is_some_and(|event| event.name() == self.event);
+        match (is_it, self.after) {
+            (false, _) => Ok(()),
+            (true, 0) => Err("the disk is full".into()),
+            (true, _) => {
+                self.after -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `pay` must not run twice, `look` may.
+fn paying(notes: &Notes) -> AgentBuilder {
+    let tools = [notes.tool("pay"), notes.tool("look").effect(Effect::Pure)];
+    Agent::builder(script("assistant: > c1 pay()   > c2 look()\nassistant: done"))
+        .tools(tools.map(|tool| tool.build().unwrap()))
+}
+
+/// The run as the next process finds it, after one that died at this event.
+async fn died(agent: &Agent, at: DiesAt) -> Run {
+    let error = play(agent, "go", |run| run.observe(at)).await.unwrap_err();
+    Run::load(agent, &error.into_run().to_json()).unwrap()
+}
+
+/// It had started and may have happened: the model is told, and it is not run again.
+#[tokio::test]
+async fn interrupted_call_that_must_not_run_twice() {
+    let notes = Notes::default();
+    let agent = paying(&notes).build().unwrap();
+    let run = died(&agent, DiesAt::first("answered")).await;
+    let ended = go_on(run, |run| run).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 pay()   > c2 look()
+        tool c1!:  tool 'pay' had started when the process was interrupted: its outcome is unknown, and it was not run again
+        tool c2:   {}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: look 1
+    "#]].assert_eq(&shown(&ended));
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
+}
+
+/// It was never started: it runs.
+#[tokio::test]
+async fn interrupted_call_that_was_not_started() {
+    let notes = Notes::default();
+    let agent = paying(&notes).build().unwrap();
+    let run = died(&agent, DiesAt::first("started")).await;
+    assert_eq!(notes.text(), "", "nothing runs before its marker is committed");
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
+}
+
+/// What has its outcome is not run again.
+#[tokio::test]
+async fn interrupted_call_beside_a_finished_one() {
+    let notes = Notes::default();
+    let agent = paying(&notes).build().unwrap();
+    let run = died(&agent, DiesAt { event: "answered", after: 1 }).await;
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+    assert_eq!(notes.text().lines().count(), 3, "{}", notes.text());
+}
+
+/// Somebody is asked, who may run it again or not.
+#[tokio::test]
+async fn interrupted_call_is_asked_about() {
+    for (decision, paid, expected) in [
+        (
+            Decision::Approve,
+            2,
+            expect![[r#"
+            user:      go
+            assistant: > c1 pay()   > c2 look()
+            tool c1:   {}
+            tool c2:   {}
+            assistant: done
+            --
+            exit: the model answered
+            steps: 2, calls: look 1, pay 1
+        "#]],
+        ),
+        (
+            Decision::reject("it went through"),
+            1,
+            expect![[r#"
+            user:      go
+            assistant: > c1 pay()   > c2 look()
+            tool c1!:  tool 'pay' had started when the process was interrupted: its outcome is unknown, and it was not run again
+            tool c2:   {}
+            assistant: done
+            --
+            exit: the model answered
+            steps: 2, calls: look 1
+        "#]],
+        ),
+    ] {
+        let notes = Notes::default();
+        let agent = paying(&notes).ask_when_uncertain().build().unwrap();
+        let run = died(&agent, DiesAt::first("answered")).await;
+        let paused = go_on(run, |run| run).await.unwrap();
+        assert_eq!(format!("{:?}", paused.pending()[0].reason), "MayHaveHappened");
+        let ended = go_on(reloaded(&paused), |run| run.decide("c1", decision)).await;
+        expected.assert_eq(&shown(&ended));
+        assert_eq!(notes.count("pay"), paid);
+    }
+}
+
+/// The same key again: what may run twice can be made to count once.
+#[tokio::test]
+async fn interrupted_call_has_the_same_idempotency_key() {
+    use stepfold_agent_loop::tools::ToolContext;
+
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let look = Tool::new("look", "Looks.", move |context: ToolContext| {
+        seen.add(context.idempotency_key());
+        async { Ok::<_, ToolError>(1) }
+    });
+    let look = look.effect(Effect::Idempotent).build().unwrap();
+    let agent =
+        Agent::builder(script("assistant: > c1 look()\nassistant: done")).tools([look]).build().unwrap();
+    let run = died(&agent, DiesAt::first("answered")).await;
+    go_on(run, |run| run).await.unwrap();
+    assert_eq!(notes.text(), "run/1/c1\nrun/1/c1\n");
+}
+
+/// A call that waits for another one starts while a third is still under way: each has its marker.
+#[tokio::test(start_paused = true)]
+async fn interrupted_call_in_waves() {
+    let schema = Schema::builder().key::<u64>("area").build().unwrap();
+    let slow = |name: &'static str, seconds: u64| {
+        Tool::new(name, "Takes its time.", move || async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            Ok::<_, ToolError>(seconds)
+        })
+    };
+    let tools = [
+        slow("find", 1).output_to_state("area", Source::Whole),
+        slow("slow", 60),
+        tool("read", |_| Ok(json!("read"))).reads(["area"]),
+    ];
+    let agent = Agent::builder(script("assistant: > c1 find()   > c2 slow()   > c3 read()\nassistant: done"))
+        .schema(schema)
+        .tools(tools.map(|tool| tool.build().unwrap()));
+    check(
+        agent,
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 find()   > c2 slow()   > c3 read()
+        tool c1:   1
+        tool c2:   60
+        tool c3:   read
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: find 1, read 1, slow 1
+        state: {"area":1}
+    "#]],
+    )
+    .await;
+}
+
+/// The event is not committed, nothing that follows happens, and the run goes on from there.
+#[tokio::test]
+async fn error_of_an_observer() {
+    for event in ["began", "replied", "started", "answered"] {
+        let notes = Notes::default();
+        let agent = paying(&notes).build().unwrap();
+        let mut seen = Vec::new();
+        let error =
+            play(&agent, "go", |run| run.observe(DiesAt::first(event)).observe(&mut seen)).await.unwrap_err();
+        assert!(
+            chain(&error).ends_with("the observer failed, so the event was not committed: the disk is full")
+        );
+        // Those behind the one that failed are not told.
+        assert!(!committed(&seen).contains(&event), "{seen:?}");
+        assert_eq!(error.outcome().run().events(), committed(&seen).len() as u64);
+        let run = Run::load(&agent, &error.into_run().to_json()).unwrap();
+        assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+        assert_eq!(notes.count("pay"), 1, "{event}");
+    }
+}
+
+#[tokio::test]
+async fn error_of_the_model_in_step_2() {
+    let failing =
+        script("assistant: > c1 fetch(id=1)").then_fail(ModelError::new(ModelErrorKind::Overloaded, "busy"));
+    let agent = Agent::builder(failing).tools(tools()).build().unwrap();
+    let ended = play(&agent, "where?", |run| run).await;
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)
+        tool c1:   area 1
+        --
+        error: run 'run' failed after step 1: the model did not answer: overloaded: busy
+        steps: 1, calls: fetch 1
+    "#]]
+    .assert_eq(&shown(&ended));
+    let error = ended.unwrap_err();
+    assert_eq!(error.model_error().map(ModelError::kind), Some(&ModelErrorKind::Overloaded));
+    let well = agent.to_builder().model(script("assistant: -\nassistant: area 1")).build().unwrap();
+    let run = Run::load(&well, &error.into_run().to_json()).unwrap();
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)
+        tool c1:   area 1
+        assistant: area 1
+        --
+        exit: the model answered
+        steps: 2, calls: fetch 1
+    "#]]
+    .assert_eq(&shown(&go_on(run, |run| run).await));
+}
+
+/// A stream that ends without saying that it has is no reply, whatever had come.
+#[tokio::test]
+async fn error_of_a_reply_that_is_cut_off() {
+    use stepfold_agent_loop::state_core::chat::{ChatModel, ChatRequest, Chunk, ReplyStream};
+
+    struct Cut;
+    impl ChatModel for Cut {
+        fn id(&self) -> &'static str {
+            "cut"
+        }
+        fn respond(&self, _: ChatRequest) -> ReplyStream {
+            ReplyStream::from_chunks([Chunk::Text("area".to_owned())])
+        }
+    }
+    let ended = play(&Agent::builder(Cut).build().unwrap(), "where?", |run| run).await;
+    expect![[r#"
+        user:      where?
+        --
+        error: run 'run' failed after step 0: the model did not answer: reply cut off: the stream ended without a finish reason
+        steps: 0
+    "#]].assert_eq(&shown(&ended));
+    let error = ended.unwrap_err();
+    assert_eq!(error.model_error().map(ModelError::kind), Some(&ModelErrorKind::CutOff));
+}
+
+#[tokio::test]
+async fn cancellation_before_it_begins() {
+    let token = CancellationToken::new();
+    token.cancel();
+    let agent = agent("assistant: area 3").build().unwrap();
+    let ended = play(&agent, "where?", |run| run.cancel_with(token)).await;
+    expect![[r#"
+        user:      where?
+        --
+        exit: the run was cancelled
+        steps: 0
+    "#]]
+    .assert_eq(&shown(&ended));
+}
+
+/// Cancels when told, while the run waits.
+async fn cancelled_while<'a>(agent: &Agent, say: impl FnOnce(RunBuilder<'a>) -> RunBuilder<'a>) -> Ended {
+    let token = CancellationToken::new();
+    let run = play(agent, "where?", |run| say(run.cancel_with(token.clone())));
+    let cancel = async {
+        // Everything else comes to rest first: time is paused.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        token.cancel();
+    };
+    let (ended, ()) = tokio::join!(run, cancel);
+    ended
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancellation_during_the_model() {
+    let agent = Agent::builder(Silent).tools(tools()).build().unwrap();
+    expect![[r#"
+        user:      where?
+        --
+        exit: the run was cancelled
+        steps: 0
+    "#]]
+    .assert_eq(&shown(&cancelled_while(&agent, |run| run).await));
+}
+
+/// What had come of the reply is not committed.
+#[tokio::test(start_paused = true)]
+async fn cancellation_during_the_stream() {
+    use futures_util::StreamExt;
+    use stepfold_agent_loop::state_core::chat::{ChatModel, ChatRequest, Chunk, ReplyStream};
+
+    struct Stalls;
+    impl ChatModel for Stalls {
+        fn id(&self) -> &'static str {
+            "stalls"
+        }
+        fn respond(&self, _: ChatRequest) -> ReplyStream {
+            let begun = futures_util::stream::iter([Ok(Chunk::Text("area".to_owned()))]);
+            ReplyStream::new(begun.chain(futures_util::stream::pending()))
+        }
+    }
+    let agent = Agent::builder(Stalls).build().unwrap();
+    let mut seen = Vec::new();
+    let ended = cancelled_while(&agent, |run| run.observe(&mut seen)).await;
+    expect![[r#"
+        user:      where?
+        --
+        exit: the run was cancelled
+        steps: 0
+    "#]]
+    .assert_eq(&shown(&ended));
+    assert!(seen.contains(&RunEvent::Text("area".to_owned())));
+}
+
+/// What ran is kept, what was under way may have happened, what had not started is said to be so.
+#[tokio::test(start_paused = true)]
+async fn cancellation_during_the_tools() {
+    let notes = Notes::default();
+    let tools = [notes.tool("quick"), endless("wait")].map(|tool| tool.build().unwrap());
+    let agent =
+        Agent::builder(script("assistant: > c1 quick()   > c2 wait()   > c3 quick()\nassistant: never"))
+            .tools(tools)
+            .tool_limits(at_once(1))
+            .build()
+            .unwrap();
+    let ended = cancelled_while(&agent, |run| run).await;
+    expect![[r#"
+        user:      where?
+        assistant: > c1 quick()   > c2 wait()   > c3 quick()
+        tool c1:   {}
+        tool c2!:  tool 'wait' was cancelled while it ran; it may have had its effect
+        tool c3!:  tool 'quick' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1, calls: quick 2, wait 1
+    "#]]
+    .assert_eq(&shown(&ended));
+    assert_eq!(notes.count("quick"), 1);
+    // The session is usable at once.
+    let again = agent.to_builder().model(script("assistant: all right").after(1)).build().unwrap();
+    let input = stepfold_agent_loop::Input::on(outcome_of(&ended).state().clone()).say("then let it be");
+    assert_eq!(play(&again, input, |run| run).await.unwrap().exit(), &Exit::Text);
+}
+
+/// To be cancelled is not to fail.
+#[tokio::test(start_paused = true)]
+async fn cancellation_during_the_tools_when_failures_are_raised() {
+    let agent = Agent::builder(script("assistant: > c1 wait()\nassistant: never"))
+        .tools([endless("wait").build().unwrap()])
+        .raise_on_failure()
+        .build()
+        .unwrap();
+    assert_eq!(cancelled_while(&agent, |run| run).await.unwrap().exit(), &Exit::Cancelled);
+}
+
+/// The run ends; it does not wait for an answer that nobody wants any more.
+#[tokio::test(start_paused = true)]
+async fn cancellation_while_an_approver_thinks() {
+    let agent = agent("assistant: > c1 fetch(id=1)   > c2 search(q=\"x\")\nassistant: never")
+        .approval(Approval::when(|arguments| arguments.contains_key("id")))
+        .build()
+        .unwrap();
+    let never = |_: Vec<ApprovalRequest>| std::future::pending();
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)   > c2 search(q="x")
+        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        tool c2!:  tool 'search' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1
+    "#]]
+    .assert_eq(&shown(&cancelled_while(&agent, |run| run.approve_with(never)).await));
+}
+
+/// A hook that waits is not waited for; the end of the run is, whatever its hooks do.
+#[tokio::test(start_paused = true)]
+async fn cancellation_while_a_hook_thinks() {
+    for point in [HookPoint::BeforeRun, HookPoint::BeforeModel, HookPoint::BeforeTool, HookPoint::OnExit] {
+        let agent = agent("assistant: > c1 fetch(id=1)\nassistant: area 1")
+            .hook(point, |_| async {
+                std::future::pending::<()>().await;
+                Ok(HookAction::proceed())
+            })
+            .build()
+            .unwrap();
+        let outcome = cancelled_while(&agent, |run| run).await.unwrap();
+        assert_eq!(outcome.exit(), &Exit::Cancelled, "{point:?}");
+    }
+    let agent = agent("assistant: area 1")
+        .after_run(|_| async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok(HookAction::proceed().with_message(message("user: noted")))
+        })
+        .build()
+        .unwrap();
+    let outcome = cancelled_while(&agent, |run| run).await.unwrap();
+    assert_eq!((outcome.exit(), outcome.transcript().len()), (&Exit::Text, 3));
+}
+
+/// A run that waits for a decision, in whatever process, can be cancelled instead.
+#[tokio::test]
+async fn cancellation_of_a_stored_run() {
+    let agent = agent("assistant: > c1 fetch(id=1)").approval(Approval::Always).build().unwrap();
+    let paused = play(&agent, "where?", |run| run).await.unwrap();
+    let token = CancellationToken::new();
+    token.cancel();
+    let ended = go_on(reloaded(&paused), |run| run.cancel_with(token)).await;
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)
+        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1
+    "#]]
+    .assert_eq(&shown(&ended));
+}
+
+/// A run that has ended stays as it ended.
+#[tokio::test]
+async fn cancellation_after_the_end() {
+    let agent = agent("assistant: area 3").build().unwrap();
+    let outcome = play(&agent, "where?", |run| run).await.unwrap();
+    let token = CancellationToken::new();
+    token.cancel();
+    let again = go_on(outcome.into_run(), |run| run.cancel_with(token)).await.unwrap();
+    assert_eq!(again.exit(), &Exit::Text);
+}
+
+/// To drop the future is to die: what was committed stays, and the run goes on.
+#[tokio::test]
+async fn cancellation_by_dropping() {
+    let begun = Arc::new(Notify::new());
+    let told = Arc::clone(&begun);
+    let wait = |tool: ToolBuilder| tool.effect(Effect::Pure).build().unwrap();
+    let waits = Tool::new("wait", "Waits.", move || {
+        let told = Arc::clone(&told);
+        async move {
+            told.notify_one();
+            std::future::pending::<()>().await;
+            Ok::<_, ToolError>(())
+        }
+    });
+    let text = "assistant: > c1 wait()\nassistant: done";
+    let agent = Agent::builder(script(text)).tools([wait(waits)]).build().unwrap();
+    let mut recording = stepfold_agent_loop::Recording::of(&Run::new(&agent, "go", "run").unwrap());
+    let run = Run::new(&agent, "go", "run").unwrap();
+    tokio::select! {
+        _ = run.resume().observe(&mut recording).into_future() => panic!("it never ends"),
+        () = begun.notified() => {}
+    }
+    let run = recording.replay(&agent).unwrap();
+    let quick = Tool::new("wait", "Waits.", || async { Ok::<_, ToolError>("waited") });
+    let works = Agent::builder(script(text)).tools([wait(quick)]).build().unwrap();
+    let run = Run::load(&works, &run.to_json()).unwrap();
+    assert_eq!(go_on(run, |run| run).await.unwrap().exit(), &Exit::Text);
+}
+
+/// Nor is a list of tools waited for.
+#[tokio::test(start_paused = true)]
+async fn cancellation_while_tools_are_listed() {
+    let slow = Toolset::dynamic_with("slow", |_| std::future::pending());
+    let agent = Agent::builder(script("assistant: never")).tools(slow).build().unwrap();
+    assert_eq!(cancelled_while(&agent, |run| run).await.unwrap().exit(), &Exit::Cancelled);
+    // Also where the calls are made already, in another process: none runs.
+    let quick = Toolset::dynamic_with("slow", |_| async { Ok(tools()) });
+    let quick = agent.to_builder().model(script("assistant: > c1 fetch(id=1)")).tools(quick).build().unwrap();
+    let paused = play(&quick, "where?", |run| run.break_at(Breakpoint::tool("fetch"))).await.unwrap();
+    let run = Run::load(&agent, &paused.run().to_json()).unwrap();
+    let token = CancellationToken::new();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        token.cancel();
+    };
+    let (ended, ()) = tokio::join!(go_on(run, |run| run.cancel_with(token.clone())), cancel);
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=1)
+        tool c1!:  tool 'fetch' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1
+    "#]]
+    .assert_eq(&shown(&ended));
+}

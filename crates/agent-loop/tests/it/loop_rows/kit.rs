@@ -1,0 +1,314 @@
+//! What the rows are made of: a model that keeps what it was asked, tools that count their calls, and the
+//! laws that every run obeys.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Map, Value, json};
+use stepfold_agent_loop::state_core::chat::{
+    ChatModel, ChatRequest, FinishReason, Message, ReplyStream, Transcript, Usage,
+};
+use stepfold_agent_loop::state_core::state::State;
+use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::tools::{Limits, RawArgs, Tool, ToolBuilder, ToolError};
+use stepfold_agent_loop::{
+    Agent, AgentBuilder, Exit, Input, Outcome, Recording, Run, RunBuilder, RunError, RunEvent,
+};
+
+/// A run ended, paused, or failed.
+pub(crate) type Ended = Result<Outcome, RunError>;
+
+/// An agent that says the lines of a script and has the tools of [`tools`].
+pub(crate) fn agent(script: &str) -> AgentBuilder {
+    Agent::builder(self::script(script)).tools(tools())
+}
+
+pub(crate) fn script(text: &str) -> Script {
+    Script::parse(text).unwrap()
+}
+
+/// A reply in the notation that costs tokens and ends for a reason.
+pub(crate) fn costing(script: Script, reply: &str, input: u64, output: u64) -> Script {
+    ending(
+        script,
+        reply,
+        FinishReason::Stop,
+        Usage { input_tokens: input, output_tokens: output, ..Usage::default() },
+    )
+}
+
+pub(crate) fn ending(script: Script, reply: &str, reason: FinishReason, usage: Usage) -> Script {
+    script.then(message(reply), reason, usage)
+}
+
+/// One message in the notation.
+pub(crate) fn message(text: &str) -> Message {
+    let transcript = conversation(text);
+    assert_eq!(transcript.len(), 1, "one message: {text}");
+    (**transcript.first().unwrap()).clone()
+}
+
+pub(crate) fn conversation(text: &str) -> Transcript {
+    text.parse().unwrap()
+}
+
+/// `search(q)` finds two areas, `fetch(id)` reads one, `submit` takes anything, `fails` never works.
+pub(crate) fn tools() -> Vec<Tool> {
+    let text = json!({"properties": {"q": {"type": "string"}}, "required": ["q"], "type": "object"});
+    let tools = [
+        tool("search", |_| Ok(json!([3, 4]))).parameters(text),
+        tool("fetch", |arguments| Ok(json!(format!("area {}", arguments["id"])))),
+        tool("submit", |arguments| match arguments.get("bad") {
+            Some(_) => Err(ToolError::permanent("not acceptable")),
+            None => Ok(json!("submitted")),
+        }),
+        tool("fails", |_| Err(ToolError::permanent("no such area"))),
+    ];
+    tools.map(|tool| tool.build().unwrap()).into()
+}
+
+/// A tool that takes anything and does this.
+pub(crate) fn tool(
+    name: &str,
+    function: impl Fn(&Value) -> Result<Value, ToolError> + Clone + Send + Sync + 'static,
+) -> ToolBuilder {
+    Tool::new(name, "Does it.", move |RawArgs(arguments): RawArgs| {
+        let result = function(&arguments);
+        async move { result }
+    })
+    .parameters(json!({"additionalProperties": true, "properties": {}, "type": "object"}))
+}
+
+/// So many calls run at once.
+pub(crate) fn at_once(calls: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.concurrency = calls;
+    limits
+}
+
+/// A tool that never ends by itself.
+pub(crate) fn endless(name: &str) -> ToolBuilder {
+    Tool::new(name, "Takes for ever.", || async {
+        std::future::pending::<()>().await;
+        Ok::<_, ToolError>(())
+    })
+}
+
+/// Keeps a line for each thing that happens, in order, whoever writes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    pub(crate) fn add(&self, line: impl Into<String>) {
+        self.0.lock().unwrap().push(line.into());
+    }
+
+    /// All lines, in order.
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().unwrap().iter().fold(String::new(), |text, line| text + line + "\n")
+    }
+
+    pub(crate) fn count(&self, line: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|known| *known == line).count()
+    }
+
+    /// A tool that notes that it ran and gives back its arguments.
+    pub(crate) fn tool(&self, name: &'static str) -> ToolBuilder {
+        let notes = self.clone();
+        tool(name, move |arguments| {
+            notes.add(name);
+            Ok(arguments.clone())
+        })
+    }
+}
+
+/// A model that keeps what it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked<M> {
+    model: M,
+    requests: Arc<Mutex<Vec<ChatRequest>>>,
+}
+
+impl<M> Asked<M> {
+    pub(crate) fn new(model: M) -> Self {
+        Asked { model, requests: Arc::default() }
+    }
+
+    pub(crate) fn requests(&self) -> Vec<ChatRequest> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// What the model was shown each time, as text.
+    pub(crate) fn shown(&self) -> String {
+        self.requests().iter().fold(String::new(), |text, request| format!("{text}--\n{}", request.messages))
+    }
+}
+
+impl<M: ChatModel> ChatModel for Asked<M> {
+    fn id(&self) -> &str {
+        self.model.id()
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.requests.lock().unwrap().push(request.clone());
+        self.model.respond(request)
+    }
+}
+
+/// A model that says its lines one after the other, whatever it is shown.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    lines: Vec<Message>,
+    asked: AtomicUsize,
+}
+
+impl Counting {
+    pub(crate) fn new(script: &str) -> Self {
+        let lines = conversation(script).iter().map(|message| (**message).clone()).collect();
+        Counting { lines, asked: AtomicUsize::new(0) }
+    }
+}
+
+impl ChatModel for Counting {
+    fn id(&self) -> &'static str {
+        "counting"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let line = &self.lines[self.asked.fetch_add(1, Ordering::SeqCst)];
+        Script::new([line.clone()]).respond(ChatRequest::new(Transcript::new()))
+    }
+}
+
+/// A model that never answers.
+pub(crate) struct Silent;
+
+impl ChatModel for Silent {
+    fn id(&self) -> &'static str {
+        "silent"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        ReplyStream::new(futures_util::stream::pending())
+    }
+}
+
+/// Runs an agent, and checks on the way what holds of every run.
+pub(crate) async fn play<'a>(
+    agent: &Agent,
+    input: impl Into<Input>,
+    say: impl FnOnce(RunBuilder<'a>) -> RunBuilder<'a>,
+) -> Ended {
+    go_on(Run::new(agent, input, "run").unwrap(), say).await
+}
+
+/// Goes on with a run, and checks on the way what holds of every run.
+pub(crate) async fn go_on<'a>(run: Run, say: impl FnOnce(RunBuilder<'a>) -> RunBuilder<'a>) -> Ended {
+    let mut recording = Recording::of(&run);
+    let before = run.clone();
+    let ended = say(run.resume()).observe(&mut recording).await;
+    obeys_laws(&before, outcome_of(&ended), &recording);
+    ended
+}
+
+/// The process dies and another one goes on: the run as that one reads it.
+pub(crate) fn reloaded(outcome: &Outcome) -> Run {
+    Run::load(outcome.run().agent(), &outcome.run().to_json()).unwrap()
+}
+
+pub(crate) fn outcome_of(ended: &Ended) -> &Outcome {
+    match ended {
+        Ok(outcome) => outcome,
+        Err(error) => error.outcome(),
+    }
+}
+
+fn obeys_laws(before: &Run, outcome: &Outcome, recording: &Recording) {
+    let run = outcome.run();
+    // Nothing is broken.
+    if run.exit().is_some() {
+        assert_eq!(run.transcript().check(), Ok(()), "{}", run.transcript());
+    }
+    let mut ids = HashSet::new();
+    let of_this_run = run.transcript().iter_from(before.transcript().len());
+    for call in of_this_run.flat_map(|message| message.tool_calls()) {
+        assert!(ids.insert(call.id.clone()), "the call id {} comes twice", call.id);
+    }
+    // The state is a fold over what was committed.
+    let mut state: State = before.state().clone();
+    for event in recording.events() {
+        event.fold(&mut state).unwrap();
+    }
+    assert_eq!(&state, run.state());
+    // What is stored is read back as it was.
+    let stored = run.to_json();
+    let (loaded, _) = Run::load_changed(run.agent(), &stored).unwrap();
+    assert_eq!(loaded.to_json(), stored);
+    assert_eq!(loaded.pending(), run.pending());
+    // A record replays to the same end.
+    let is_dynamic = serde_json::to_value(recording.agent()).unwrap().get("tools").is_some();
+    if run.agent().fingerprint() == recording.agent() && !is_dynamic {
+        let stored = serde_json::to_string(recording).unwrap();
+        let replayed = Recording::from_json(&stored).unwrap().replay(run.agent()).unwrap();
+        assert_eq!(replayed.digest(), run.digest());
+        assert_eq!(format!("{:?}", replayed.decide()), format!("{:?}", run.decide()));
+    }
+}
+
+/// All that came of a run, as text.
+pub(crate) fn shown(ended: &Ended) -> String {
+    let outcome = outcome_of(ended);
+    let mut text = format!("{}--\n", outcome.transcript());
+    match ended {
+        Ok(outcome) => writeln!(text, "exit: {}", outcome.exit()).unwrap(),
+        Err(error) => {
+            assert_eq!(outcome.exit(), &Exit::Failed);
+            writeln!(text, "error: {}", chain(error)).unwrap();
+        }
+    }
+    let calls: Vec<String> = outcome.calls_by_tool().map(|(tool, calls)| format!("{tool} {calls}")).collect();
+    write!(text, "steps: {}", outcome.steps()).unwrap();
+    if !calls.is_empty() {
+        write!(text, ", calls: {}", calls.join(", ")).unwrap();
+    }
+    let usage = outcome.usage();
+    if usage != Usage::default() {
+        write!(text, ", tokens: {} + {}", usage.input_tokens, usage.output_tokens).unwrap();
+    }
+    text.push('\n');
+    let values = values(outcome.state());
+    if !values.is_empty() {
+        writeln!(text, "state: {}", Value::Object(values)).unwrap();
+    }
+    for request in outcome.pending() {
+        let arguments = request.call.arguments.to_text().into_owned();
+        writeln!(text, "pending {}: {}({arguments}), {:?}", request.id, request.call.name, request.reason)
+            .unwrap();
+    }
+    text
+}
+
+/// The state, the conversation left out.
+pub(crate) fn values(state: &State) -> Map<String, Value> {
+    let values = state.iter().filter(|(key, _)| *key != "messages");
+    values.map(|(key, value)| (key.to_owned(), value.to_json())).collect()
+}
+
+/// An error with all its causes, as a person would be shown it.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The names of what was committed, in order.
+pub(crate) fn committed(events: &[RunEvent]) -> Vec<&'static str> {
+    events.iter().filter_map(RunEvent::committed).map(stepfold_agent_loop::Event::name).collect()
+}

@@ -1,0 +1,397 @@
+//! An agent as a tool of another one.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use serde_json::json;
+use stepfold_agent_loop::state_core::state::{Handler, Schema};
+use stepfold_agent_loop::tools::{Approval, CancellationToken, Source};
+use stepfold_agent_loop::{Agent, AgentBuilder, Decision, Exit, Input, Run, RunLimits};
+
+use super::check;
+use super::kit::*;
+
+fn schema() -> Schema {
+    let schema = Schema::builder().key::<Vec<u64>>("found").key::<String>("own");
+    schema.key::<i64>("visits").handler(Handler::sum()).build().unwrap()
+}
+
+/// An outer agent that calls `inner` once, as `ask`.
+fn around(inner: AgentBuilder, shared: &[&str]) -> AgentBuilder {
+    let inner = inner.build().unwrap().as_tool("ask", "Asks an expert.").share(shared.iter().copied());
+    let script = script("assistant: > c1 ask(task=\"area 3?\")\nassistant: done");
+    Agent::builder(script).schema(schema()).tools([inner.build().unwrap()])
+}
+
+/// Shared keys begin with the outer values, and what is written to them is written outside by the same
+/// handlers; the others stay inside.
+#[tokio::test]
+async fn nested_agent_shares_keys() {
+    let find = tool("find", |_| Ok(json!({"found": [3], "own": "mine", "visits": 1})))
+        .output_to_state("found", "found")
+        .output_to_state("own", "own")
+        .output_to_state("visits", "visits");
+    let model = Asked::new(script("assistant: > i1 find()   > i2 find()\nassistant: found"));
+    let inner = Agent::builder(model.clone())
+        .schema(schema())
+        .instructions("Found so far: {found?}. {own?}")
+        .tools([find.build().unwrap()]);
+    let input = Input::from("go").with_values(json!({"found": [1], "own": "theirs", "visits": 40}));
+    check(
+        around(inner, &["found", "visits"]),
+        input,
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1:   found
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1
+        state: {"found":[1,3,3],"own":"theirs","visits":42}
+    "#]],
+    )
+    .await;
+    expect![[r#"
+        --
+        system:    "Found so far: [1]. "
+        user:      area 3?
+        --
+        system:    "Found so far: [1]. "
+        user:      area 3?
+        assistant: > i1 find()   > i2 find()
+        tool i1:   {"found": [3], "own": "mine", "visits": 1}
+        tool i2:   {"found": [3], "own": "mine", "visits": 1}
+    "#]]
+    .assert_eq(&model.shown());
+}
+
+#[tokio::test]
+async fn nested_agent_without_shared_keys() {
+    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", Source::Whole).build().unwrap();
+    let inner =
+        Agent::builder(script("assistant: > i1 find()\nassistant: 12 stalls")).schema(schema()).tools([find]);
+    check(
+        around(inner, &[]),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1:   12 stalls
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nested_agent_that_shares_an_unknown_key() {
+    let inner = Agent::builder(script("")).build().unwrap();
+    let error = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap_err();
+    expect![[
+        r#"tool 'ask' has faults: at state key "found": is shared, but agent 'agent' does not declare it"#
+    ]]
+    .assert_eq(&chain(&error));
+    let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
+    let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
+    expect![[r#"agent 'agent' has faults: at tool ask: state key "found": is read, but the schema does not declare it; at tool ask: state key "found": the schema declares no key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
+}
+
+#[tokio::test]
+async fn nested_usage_adds_up() {
+    let inner = Agent::builder(costing(script(""), "assistant: 12 stalls", 100, 10));
+    let model = costing(script(""), "assistant: > c1 ask(task=\"a\")   > c2 ask(task=\"b\")", 5, 1);
+    let agent = around(inner, &[]).model(costing(model, "assistant: done", 6, 1));
+    check(
+        agent,
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="a")   > c2 ask(task="b")
+        tool c1:   12 stalls
+        tool c2:   12 stalls
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 2, tokens: 211 + 22
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nested_limits_pass_through() {
+    let turning = || {
+        let model = costing(script(""), "assistant: > i1 fetch(id=1)", 60, 0);
+        Agent::builder(costing(model, "assistant: > i2 fetch(id=2)", 60, 0)).tools(tools())
+    };
+    check(
+        around(turning(), &[]).limits(RunLimits::default().with_tokens(100)),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the limit of tokens was reached. Its last words: area 2
+        --
+        exit: the limit of tokens was reached
+        steps: 1, calls: ask 1, tokens: 120 + 0
+    "#]],
+    )
+    .await;
+    check(
+        around(turning(), &[]).limits(RunLimits::default().with_tool_calls(2)),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the limit of tool calls was reached. Its last words: area 2
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1, tokens: 120 + 0
+    "#]],
+    )
+    .await;
+    check(
+        around(turning().max_steps(1), &[]),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the limit of steps was reached. Its last words: area 1
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1, tokens: 60 + 0
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_time_limit_passes_through() {
+    check(
+        around(Agent::builder(Silent), &[]).max_time(Duration::from_secs(60)),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the limit of time was reached
+        --
+        exit: the limit of time was reached
+        steps: 1, calls: ask 1
+    "#]],
+    )
+    .await;
+}
+
+/// The outer run pauses; the decisions reach the inner one, each in another process.
+#[tokio::test]
+async fn nested_approval_passes_through() {
+    let notes = Notes::default();
+    let inner_script =
+        "assistant: > i1 pay(amount=1)   > i2 pay(amount=2)\nassistant: > i3 pay(amount=3)\nassistant: paid";
+    let inner = Agent::builder(script(inner_script)).tools([notes
+        .tool("pay")
+        .approval(Approval::Always)
+        .build()
+        .unwrap()]);
+    let outer_script = "assistant: > c1 ask(task=\"pay\")   > c2 look()\nassistant: done";
+    let ask = inner.build().unwrap().as_tool("ask", "Pays.").build().unwrap();
+    let agent = Agent::builder(script(outer_script))
+        .tools([ask, notes.tool("look").build().unwrap()])
+        .build()
+        .unwrap();
+    let first = play(&agent, "go", |run| run).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="pay")   > c2 look()
+        --
+        exit: the run waits for decisions about calls
+        steps: 1, calls: look 1
+        pending c1 > i1: pay({"amount":1}), Rule
+        pending c1 > i2: pay({"amount":2}), Rule
+    "#]]
+    .assert_eq(&shown(&first));
+    let second =
+        go_on(reloaded(outcome_of(&first)), |run| run.decide("c1 > i2", Decision::reject("no"))).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="pay")   > c2 look()
+        --
+        exit: the run waits for decisions about calls
+        steps: 1, calls: look 1
+        pending c1 > i1: pay({"amount":1}), Rule
+    "#]]
+    .assert_eq(&shown(&second));
+    let modified = Decision::modify(json!({"amount": 10}));
+    let third = go_on(reloaded(outcome_of(&second)), |run| run.decide("c1 > i1", modified)).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="pay")   > c2 look()
+        --
+        exit: the run waits for decisions about calls
+        steps: 1, calls: look 1
+        pending c1 > i3: pay({"amount":3}), Rule
+    "#]]
+    .assert_eq(&shown(&third));
+    let ended = go_on(reloaded(outcome_of(&third)), |run| run.decide("c1 > i3", Decision::Approve)).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="pay")   > c2 look()
+        tool c1:   paid
+        tool c2:   {}
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1, look 1
+    "#]]
+    .assert_eq(&shown(&ended));
+    assert_eq!((notes.count("pay"), notes.count("look")), (2, 1));
+}
+
+/// Two that wait side by side, one after the other, with calls between them that get on.
+#[tokio::test]
+async fn nested_approval_of_several() {
+    for effect in [stepfold_agent_loop::tools::Effect::Pure, stepfold_agent_loop::tools::Effect::AtMostOnce] {
+        for calls in [1, 64] {
+            let notes = Notes::default();
+            let pay = notes.tool("pay").approval(Approval::Always).build().unwrap();
+            let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: paid"))
+                .tools([pay])
+                .build()
+                .unwrap();
+            let ask = inner.as_tool("ask", "Pays.").effect(effect).build().unwrap();
+            let text =
+                "assistant: > c1 ask(task=\"a\")   > c2 look()   > c3 ask(task=\"b\")\nassistant: done";
+            let agent = Agent::builder(script(text))
+                .tools([ask, notes.tool("look").build().unwrap()])
+                .tool_limits(at_once(calls))
+                .build()
+                .unwrap();
+            let paused = play(&agent, "go", |run| run).await.unwrap();
+            let asked: Vec<String> = paused.pending().into_iter().map(|request| request.id).collect();
+            assert_eq!(asked, ["c1 > i1", "c3 > i1"]);
+            let outcome = go_on(reloaded(&paused), |run| {
+                run.decide("c3 > i1", Decision::Approve).decide("c1 > i1", Decision::Approve)
+            })
+            .await
+            .unwrap();
+            assert_eq!((outcome.exit(), notes.count("pay"), notes.count("look")), (&Exit::Text, 2, 1));
+        }
+    }
+}
+
+/// Shared writes made before and after a pause are written once, all of them.
+#[tokio::test]
+async fn nested_approval_keeps_shared_writes() {
+    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", Source::Whole);
+    let pay =
+        tool("pay", |_| Ok(json!(10))).output_to_state("visits", Source::Whole).approval(Approval::Always);
+    let inner = Agent::builder(script("assistant: > i1 find()\nassistant: > i2 pay()\nassistant: paid"))
+        .schema(schema())
+        .tools([find.build().unwrap(), pay.build().unwrap()]);
+    let agent = around(inner, &["visits"]).build().unwrap();
+    let input = Input::from("go").with_values(json!({"visits": 100}));
+    let paused = play(&agent, input, |run| run).await.unwrap();
+    assert_eq!(paused.state().get("visits").unwrap(), json!(100));
+    let ended = go_on(reloaded(&paused), |run| run.decide("c1 > i2", Decision::Approve)).await;
+    assert_eq!(ended.unwrap().state().get("visits").unwrap(), json!(111));
+}
+
+/// What the inner run asks is no error, also where errors are raised.
+#[tokio::test]
+async fn nested_approval_when_failures_are_raised() {
+    let pay = tool("pay", |_| Ok(json!(10))).approval(Approval::Always).build().unwrap();
+    let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: paid")).tools([pay]);
+    let agent = around(inner, &[]).raise_on_failure().build().unwrap();
+    let paused = play(&agent, "go", |run| run).await.unwrap();
+    let ended = go_on(reloaded(&paused), |run| run.decide("c1 > i1", Decision::Approve)).await;
+    assert_eq!(ended.unwrap().exit(), &Exit::Text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_cancellation() {
+    let inner = Agent::builder(script("assistant: > i1 wait()")).tools([endless("wait").build().unwrap()]);
+    let agent = around(inner, &[]).build().unwrap();
+    let token = CancellationToken::new();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        token.cancel();
+    };
+    let (ended, ()) = tokio::join!(play(&agent, "go", |run| run.cancel_with(token.clone())), cancel);
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the run was cancelled. Its last words: tool 'wait' was cancelled while it ran; it may have had its effect
+        --
+        exit: the run was cancelled
+        steps: 1, calls: ask 1
+    "#]].assert_eq(&shown(&ended));
+}
+
+/// One that waits for a decision is stopped as well.
+#[tokio::test]
+async fn nested_cancellation_while_it_waits() {
+    let pay = tool("pay", |_| Ok(json!(10))).approval(Approval::Always).build().unwrap();
+    let agent = around(Agent::builder(script("assistant: > i1 pay()")).tools([pay]), &[]).build().unwrap();
+    let paused = play(&agent, "go", |run| run).await.unwrap();
+    let token = CancellationToken::new();
+    token.cancel();
+    let ended = go_on(reloaded(&paused), |run| run.cancel_with(token)).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  tool 'ask' was stopped while it waited: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1
+    "#]]
+    .assert_eq(&shown(&ended));
+}
+
+/// The model reads why; the outer run goes on.
+#[tokio::test]
+async fn nested_errors() {
+    check(around(Agent::builder(script("")), &[]), "go", expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  run 'run/1/c1/run' failed after step 0: the model did not answer: invalid request: the script has 0 replies, and is asked for one more
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1
+    "#]]).await;
+    check(
+        around(Agent::builder(script("assistant:")).tools(tools()).max_steps(1), &[]),
+        "go",
+        expect![[r#"
+        user:      go
+        assistant: > c1 ask(task="area 3?")
+        tool c1!:  the agent did not finish: the limit of steps was reached
+        assistant: done
+        --
+        exit: the model answered
+        steps: 2, calls: ask 1
+    "#]],
+    )
+    .await;
+}
+
+/// An agent that calls itself through others comes to an end.
+#[tokio::test]
+async fn nested_too_deep() {
+    let mut agent = Agent::builder(script("assistant: the bottom")).build().unwrap();
+    for _ in 0..20 {
+        let ask = agent.as_tool("ask", "Asks.").build().unwrap();
+        agent = Agent::builder(script("assistant: > c1 ask(task=\"x\")\nassistant: so"))
+            .tools([ask])
+            .build()
+            .unwrap();
+    }
+    let outcome = Run::new(&agent, "go", "run").unwrap().resume().await.unwrap();
+    assert_eq!(outcome.text(), "so");
+}

@@ -1,0 +1,405 @@
+//! Watching a run, and talking to it meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use expect_test::expect;
+use futures_util::StreamExt;
+use serde_json::json;
+use stepfold_agent_loop::state_core::chat::{Message, ModelParams, Role};
+use stepfold_agent_loop::tools::{Tool, ToolContext, ToolError};
+use stepfold_agent_loop::{Agent, Exit, HookAction, Observer, ObserverError, RunEvent, Traces};
+use tokio::sync::mpsc;
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+use super::kit::*;
+
+const SCRIPT: &str =
+    "assistant: ~\"hm\"   \"I look.\"   > c1 look(q=\"secret\")   > c2 fails()\nassistant: area 3";
+
+/// An agent whose tool reports progress.
+fn looking() -> Agent {
+    let look = Tool::new("look", "Looks.", |context: ToolContext| async move {
+        context.report(json!("halfway"));
+        tokio::task::yield_now().await;
+        Ok::<_, ToolError>("found")
+    });
+    let look = look.parameters(json!({"additionalProperties": true, "type": "object"})).build().unwrap();
+    let fails = tool("fails", |_| Err(ToolError::permanent("no such area"))).build().unwrap();
+    Agent::builder(script(SCRIPT)).name("analyst").tools([look, fails]).build().unwrap()
+}
+
+/// An event in a line.
+fn line(event: &RunEvent) -> String {
+    match event {
+        RunEvent::Asking { step, model, request } => {
+            format!("asking {model}, step {step}, {} messages", request.messages.len())
+        }
+        RunEvent::Committed(event) => format!("committed {}", event.name()),
+        event => format!("{event:?}"),
+    }
+}
+
+/// Every event, in order, before anything else happens.
+#[tokio::test]
+async fn observer_vector() {
+    let mut seen = Vec::new();
+    play(&looking(), "where?", |run| run.observe(&mut seen)).await.unwrap();
+    let lines: Vec<String> = seen.iter().map(line).collect();
+    expect![[r#"
+        committed began
+        asking test-kit/script, step 1, 1 messages
+        Reasoning("hm")
+        Text("I look.")
+        committed replied
+        ToolStarted { call_id: "c1", tool: "look", arguments: "{\"q\":\"secret\"}" }
+        ToolStarted { call_id: "c2", tool: "fails", arguments: "{}" }
+        committed started
+        ToolProgress { call_id: "c1", report: String("halfway") }
+        ToolFinished { call_id: "c2", tool: "fails", status: Failed(Error), text: "no such area" }
+        committed answered
+        ToolFinished { call_id: "c1", tool: "look", status: Succeeded, text: "found" }
+        committed answered
+        asking test-kit/script, step 2, 4 messages
+        Text("area 3")
+        committed replied
+        Ended(Text)
+    "#]]
+    .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// The run waits while the channel is full, and goes on when nobody listens any more.
+#[tokio::test(start_paused = true)]
+async fn observer_channel() {
+    let agent = looking();
+    let mut expected = Vec::new();
+    play(&agent, "where?", |run| run.observe(&mut expected)).await.unwrap();
+    let (sender, mut receiver) = mpsc::channel(1);
+    let run = play(&agent, "where?", |run| run.observe(sender));
+    let listen = async {
+        let mut seen = Vec::new();
+        while let Some(event) = receiver.recv().await {
+            seen.push(event);
+        }
+        seen
+    };
+    let (ended, seen) = tokio::join!(run, listen);
+    assert_eq!((ended.unwrap().exit(), seen), (&Exit::Text, expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn observer_channel_with_a_dropped_receiver() {
+    let (sender, mut receiver) = mpsc::channel(1);
+    let agent = looking();
+    let run = play(&agent, "where?", |run| run.observe(sender));
+    let leaves = async move {
+        receiver.recv().await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(run, leaves);
+    assert_eq!(ended.unwrap().exit(), &Exit::Text);
+}
+
+/// Each in its turn; the first that fails is the last that is told.
+#[tokio::test]
+async fn observer_tuple() {
+    struct Refuses;
+    impl Observer for Refuses {
+        async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+            match event {
+                RunEvent::ToolStarted { .. } => Err("enough".into()),
+                _ => Ok(()),
+            }
+        }
+    }
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let ended = play(&looking(), "where?", |run| run.observe((&mut first, Refuses, (), &mut last))).await;
+    assert!(chain(&ended.unwrap_err()).ends_with("enough"));
+    let started = |event: &&RunEvent| matches!(event, RunEvent::ToolStarted { .. });
+    assert_eq!((first.iter().filter(started).count(), last.iter().filter(started).count()), (1, 0));
+    // Both hear how it ended.
+    assert_eq!(
+        (first.last(), last.last()),
+        (Some(&RunEvent::Ended(Exit::Failed)), Some(&RunEvent::Ended(Exit::Failed)))
+    );
+}
+
+/// One path: the same events, the same end.
+#[tokio::test(start_paused = true)]
+async fn streaming_equals_not_streaming() {
+    let agent = looking();
+    let mut expected = Vec::new();
+    let whole = agent.run("where?").id("run").observe(&mut expected).await.unwrap();
+    let mut stream = agent.run("where?").id("run").stream();
+    let mut seen = Vec::new();
+    while let Some(event) = stream.next().await {
+        seen.push(event);
+    }
+    let streamed = stream.outcome().await.unwrap();
+    assert_eq!(seen, expected);
+    assert_eq!(streamed.run().to_json(), whole.run().to_json());
+    // Half read, and then no more.
+    let mut stream = agent.run("where?").id("run").stream();
+    stream.next().await.unwrap();
+    assert_eq!(stream.outcome().await.unwrap().run().to_json(), whole.run().to_json());
+}
+
+#[tokio::test]
+async fn streaming_of_an_error() {
+    let agent = agent("").build().unwrap();
+    let mut stream = agent.run("where?").stream();
+    let mut last = None;
+    while let Some(event) = stream.next().await {
+        last = Some(event);
+    }
+    assert_eq!(last, Some(RunEvent::Ended(Exit::Failed)));
+    assert!(stream.outcome().await.unwrap_err().model_error().is_some());
+}
+
+/// What the user says meanwhile joins the run before the next request.
+#[tokio::test]
+async fn steering() {
+    let (sender, inbox) = mpsc::channel(4);
+    let say = sender.clone();
+    let fetch = tool("fetch", move |_| {
+        for text in ["area 7, I mean", "and hurry"] {
+            say.try_send(Message::user(text)).unwrap();
+        }
+        Ok(json!("an area"))
+    });
+    let agent = Agent::builder(script("assistant: > c1 fetch(id=3)\nassistant: area 7"))
+        .tools([fetch.build().unwrap()])
+        .build()
+        .unwrap();
+    let mut seen = Vec::new();
+    let ended = play(&agent, "where?", |run| run.inbox(inbox).observe(&mut seen)).await;
+    expect![[r#"
+        user:      where?
+        assistant: > c1 fetch(id=3)
+        tool c1:   an area
+        user:      area 7, I mean
+        user:      and hurry
+        assistant: area 7
+        --
+        exit: the model answered
+        steps: 2, calls: fetch 1
+    "#]]
+    .assert_eq(&shown(&ended));
+    assert_eq!(committed(&seen), ["began", "replied", "started", "answered", "steered", "replied"]);
+}
+
+/// What is left when the run ends stays in the channel.
+#[tokio::test]
+async fn steering_that_comes_too_late() {
+    let (sender, mut inbox) = mpsc::channel(4);
+    let agent = agent("assistant: area 3")
+        .on_exit(move |_| {
+            sender.try_send(Message::user("one more thing")).unwrap();
+            async { Ok(HookAction::proceed()) }
+        })
+        .build()
+        .unwrap();
+    let (forward, taken) = mpsc::channel(1);
+    play(&agent, "where?", |run| run.inbox(taken)).await.unwrap();
+    drop(forward);
+    assert_eq!(inbox.try_recv().unwrap().text(), "one more thing");
+}
+
+/// Hooks before the model see it, once for each request.
+#[tokio::test]
+async fn steering_and_hooks() {
+    let (sender, inbox) = mpsc::channel(4);
+    sender.try_send(Message::user("area 7, I mean")).unwrap();
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let agent = agent("assistant: area 7")
+        .before_model(move |context: stepfold_agent_loop::HookContext| {
+            seen.add(context.state.messages().last().unwrap().text());
+            async { Ok(HookAction::proceed()) }
+        })
+        .build()
+        .unwrap();
+    play(&agent, "where?", |run| run.inbox(inbox)).await.unwrap();
+    assert_eq!(notes.text(), "area 7, I mean\n");
+}
+
+/// Whatever is sent, the conversation stays well-formed.
+#[tokio::test]
+async fn steering_with_a_broken_message() {
+    let (sender, inbox) = mpsc::channel(4);
+    sender.try_send(message("assistant: > c1 fetch(id=1)")).unwrap();
+    sender.try_send(Message::new(Role::User)).unwrap();
+    let agent = Agent::builder(script("assistant: area 7").after(1)).tools(tools()).build().unwrap();
+    let outcome = play(&agent, "where?", |run| run.inbox(inbox)).await.unwrap();
+    assert_eq!(outcome.exit(), &Exit::Text);
+}
+
+/// Keeps the spans that it is told of.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<Seen>>>);
+
+#[derive(Default)]
+struct Seen {
+    name: &'static str,
+    parent: Option<u64>,
+    fields: BTreeMap<&'static str, String>,
+    is_closed: bool,
+}
+
+impl Visit for Seen {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.fields.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name(), value.to_owned());
+    }
+}
+
+impl tracing::Subscriber for Spans {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_span() && metadata.target().starts_with("stepfold_agent_loop")
+    }
+
+    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
+        let mut spans = self.0.lock().unwrap();
+        let parent = attributes.parent().map(span::Id::into_u64);
+        let mut seen = Seen { name: attributes.metadata().name(), parent, ..Seen::default() };
+        attributes.record(&mut seen);
+        spans.push(seen);
+        span::Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, id: &span::Id, values: &span::Record<'_>) {
+        values.record(&mut self.0.lock().unwrap()[usize::try_from(id.into_u64()).unwrap() - 1]);
+    }
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+
+    fn try_close(&self, id: span::Id) -> bool {
+        self.0.lock().unwrap()[usize::try_from(id.into_u64()).unwrap() - 1].is_closed = true;
+        true
+    }
+}
+
+impl Spans {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (index, span) in self.0.lock().unwrap().iter().enumerate() {
+            let parent = span.parent.map_or(String::new(), |parent| format!(" in {parent}"));
+            let open = if span.is_closed { "" } else { ", still open" };
+            text += &format!("{} {}{parent}{open}\n", index + 1, span.name);
+            for (name, value) in &span.fields {
+                text += &format!("  {name} = {value}\n");
+            }
+        }
+        text
+    }
+}
+
+async fn traced(agent: &Agent, traces: Traces) -> String {
+    let spans = Spans::default();
+    {
+        let _guard = tracing::subscriber::set_default(spans.clone());
+        let _ = agent.run("where?").id("run-1").observe(traces).await;
+    }
+    spans.text()
+}
+
+/// Named as the OpenTelemetry conventions name them; nothing of what was said.
+#[tokio::test]
+async fn observer_traces() {
+    let params = ModelParams { temperature: Some(0.5), ..ModelParams::default() };
+    let agent = looking().to_builder().params(params).build().unwrap();
+    let text = traced(&agent, Traces::new("analyst")).await;
+    expect![[r#"
+        1 invoke_agent
+          gen_ai.agent.name = analyst
+          gen_ai.conversation.id = run-1
+          gen_ai.operation.name = invoke_agent
+          otel.name = invoke_agent analyst
+          stepfold.exit = the model answered
+        2 chat in 1
+          gen_ai.operation.name = chat
+          gen_ai.request.model = test-kit/script
+          gen_ai.request.temperature = 0.5
+          gen_ai.response.finish_reasons = tool_calls
+          gen_ai.usage.input_tokens = 0
+          gen_ai.usage.output_tokens = 0
+          otel.kind = client
+          otel.name = chat test-kit/script
+        3 execute_tool in 1
+          gen_ai.operation.name = execute_tool
+          gen_ai.tool.call.id = c1
+          gen_ai.tool.name = look
+          otel.name = execute_tool look
+        4 execute_tool in 1
+          error.type = Failed(Error)
+          gen_ai.operation.name = execute_tool
+          gen_ai.tool.call.id = c2
+          gen_ai.tool.name = fails
+          otel.name = execute_tool fails
+        5 chat in 1
+          gen_ai.operation.name = chat
+          gen_ai.request.model = test-kit/script
+          gen_ai.request.temperature = 0.5
+          gen_ai.response.finish_reasons = stop
+          gen_ai.usage.input_tokens = 0
+          gen_ai.usage.output_tokens = 0
+          otel.kind = client
+          otel.name = chat test-kit/script
+    "#]]
+    .assert_eq(&text);
+    for secret in ["where?", "secret", "found", "area"] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+}
+
+#[tokio::test]
+async fn observer_traces_with_content() {
+    let text = traced(&looking(), Traces::new("analyst").with_content()).await;
+    let content: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("messages") || line.contains("tool.call"))
+        .collect();
+    expect![[r#"
+          gen_ai.input.messages = [{"role":"user","parts":[{"text":"where?"}]}]
+          gen_ai.input.messages = [{"role":"user","parts":[{"text":"where?"}]}]
+          gen_ai.output.messages = [{"role":"assistant","parts":[{"reasoning":"hm"},{"text":"I look."},{"tool_call":{"id":"c1","name":"look","arguments":{"q":"secret"}}},{"tool_call":{"id":"c2","name":"fails","arguments":{}}}]}]
+          gen_ai.tool.call.arguments = {"q":"secret"}
+          gen_ai.tool.call.id = c1
+          gen_ai.tool.call.result = found
+          gen_ai.tool.call.arguments = {}
+          gen_ai.tool.call.id = c2
+          gen_ai.tool.call.result = no such area
+          gen_ai.input.messages = [{"role":"user","parts":[{"text":"where?"}]},{"role":"assistant","parts":[{"reasoning":"hm"},{"text":"I look."},{"tool_call":{"id":"c1","name":"look","arguments":{"q":"secret"}}},{"tool_call":{"id":"c2","name":"fails","arguments":{}}}]},{"role":"tool","parts":[{"tool_result":{"call_id":"c1","name":"look","value":"found"}}]},{"role":"tool","parts":[{"tool_result":{"call_id":"c2","name":"fails","error":"no such area"}}]}]
+          gen_ai.output.messages = [{"role":"assistant","parts":[{"text":"area 3"}]}]"#]].assert_eq(&content.join("\n"));
+}
+
+#[tokio::test]
+async fn observer_traces_of_an_error() {
+    let agent = agent("").build().unwrap();
+    expect![[r#"
+        1 invoke_agent
+          error.type = run_error
+          gen_ai.agent.name = analyst
+          gen_ai.conversation.id = run-1
+          gen_ai.operation.name = invoke_agent
+          otel.name = invoke_agent analyst
+          stepfold.exit = the run failed
+        2 chat in 1
+          error.type = model_error
+          gen_ai.operation.name = chat
+          gen_ai.request.model = test-kit/script
+          otel.kind = client
+          otel.name = chat test-kit/script
+    "#]]
+    .assert_eq(&traced(&agent, Traces::new("analyst")).await);
+}
