@@ -317,7 +317,7 @@ impl<'a> Simulator<'a> {
         if ended.was_interrupted() {
             return ended.agrees_until_interrupted(whole);
         }
-        if whole.is_raised && !ended.is_raised {
+        if whole.is_raised {
             return ended.agrees_until_raised(whole);
         }
         same("the exit", &whole.words(), &ended.words())?;
