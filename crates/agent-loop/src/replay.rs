@@ -15,7 +15,9 @@ use stepfold_state_core::state::Delta;
 use crate::agent::{Agent, Fingerprint};
 use crate::error::FeedError;
 use crate::observe::{Observer, ObserverError, RunEvent};
-use crate::run::{Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version};
+use crate::run::{
+    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version,
+};
 
 /// Everything that is needed to go through a run again: where it began, and its events.
 ///
@@ -110,7 +112,8 @@ impl Recording {
                 difference,
             };
             let answer = answer_in(recorded, &run).ok_or_else(|| at(refused(&run)))?;
-            let mut made = run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
+            let mut made =
+                run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
             if run.tools().is_none() {
                 take_asking(&mut made, recorded);
             }
@@ -212,7 +215,8 @@ fn take_asking(made: &mut Event, recorded: &Event) {
         return;
     };
     let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
-    let asking: Vec<_> = asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
+    let asking: Vec<_> =
+        asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
     fates.extend(asking);
     fates.sort_by_key(|(place, _)| *place);
 }

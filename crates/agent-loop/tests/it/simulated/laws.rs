@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::{Executions, Script};
-use stepfold_agent_loop::{Agent, Outcome, RunError, RunEvent};
+use stepfold_agent_loop::{
+    Agent, Decision, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent,
+};
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall};
 use stepfold_state_core::state::ValueRef;
-use stepfold_tools::{Effect, RawArgs, Source, Tool, ToolContext, ToolError};
+use stepfold_tools::{CancellationToken, Effect, RawArgs, Source, Tool, ToolContext, ToolError};
 
 use super::scenarios::{self, Scenario};
 use super::{agents, block_on, config};
@@ -147,5 +150,48 @@ proptest! {
             }
         }
         prop_assert!(under_way.is_empty(), "never answered: {under_way:?}");
+    }
+
+    /// Cancelled at any event, a run ends well-formed, with what is open answered.
+    #[test]
+    fn a_run_that_is_cancelled_anywhere_is_whole(scenario in scenarios::scenario(), at in 1..12_usize) {
+        let agent = agents::agent(&scenario, &Executions::new());
+        let run = Run::new(&agent, agents::input(&scenario), "run-1").unwrap();
+        let token = CancellationToken::new();
+        let mut watch = Cancels { recording: Recording::of(&run), at, token: token.clone() };
+        let approve = |requests: Vec<stepfold_agent_loop::ApprovalRequest>| async move {
+            requests.into_iter().map(|request| (request.id, Decision::Approve)).collect::<Vec<_>>()
+        };
+        let start = run.state().clone();
+        let running = run.resume().observe(&mut watch).approve_with(approve).cancel_with(token);
+        if let Ok(outcome) = block_on(running.into_future()) {
+            let events = watch.recording.events();
+            prop_assert!(outcome.run().exit().is_some(), "{}", outcome.exit());
+            prop_assert_eq!(outcome.transcript().check(), Ok(()));
+            let mut state = start;
+            for event in events {
+                event.fold(&mut state).unwrap();
+            }
+            prop_assert_eq!(&state, outcome.state());
+            let replayed = watch.recording.replay(&agent).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            prop_assert_eq!(replayed.digest(), outcome.run().digest());
+        }
+    }
+}
+
+/// Cancels the run when it is told of an event.
+struct Cancels {
+    recording: Recording,
+    at: usize,
+    token: CancellationToken,
+}
+
+impl Observer for Cancels {
+    async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
+        self.recording.observe(told).await?;
+        if self.recording.events().len() >= self.at {
+            self.token.cancel();
+        }
+        Ok(())
     }
 }
