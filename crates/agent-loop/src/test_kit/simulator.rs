@@ -15,6 +15,7 @@ use stepfold_tools::Effect;
 use super::executions::{Execution, Executions};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::driver::RunBuilder;
 use crate::error::RunFault;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
@@ -243,7 +244,7 @@ impl<'a> Simulator<'a> {
         let second = self.leg(loaded, Stop::Never).await?;
         let ended = Ended::of(start, vec![first, second], self.executions.take());
         ended.check()?;
-        self.compare(&ended, whole)?;
+        compare(&ended, whole)?;
         Ok(ended)
     }
 
@@ -288,7 +289,7 @@ impl<'a> Simulator<'a> {
         };
         let mut going = run.resume().clock(Still).approve_with(decide).observe(&mut watch);
         if let Stop::At(breakpoints) = stop {
-            going = breakpoints.into_iter().fold(going, |going, breakpoint| going.break_at(breakpoint));
+            going = breakpoints.into_iter().fold(going, RunBuilder::break_at);
         }
         let mut is_raised = false;
         let (outcome, fault) = match going.await {
@@ -304,42 +305,6 @@ impl<'a> Simulator<'a> {
         };
         let Watch { stored, asked, under_way, .. } = watch;
         Ok(Leg { outcome, fault, is_raised, stored, asked, under_way })
-    }
-
-    /// Whether a run that was ended in the middle came to the same.
-    fn compare(&self, ended: &Ended, whole: &Ended) -> Result<(), String> {
-        for (key, execution) in &ended.executions {
-            let must_not_repeat = whole.effect(&execution.tool) == Effect::AtMostOnce;
-            if must_not_repeat && execution.times > 1 && !ended.was_allowed_again(&execution.call) {
-                return Err(format!("{execution:?} with the key {key} must not run twice"));
-            }
-        }
-        if ended.was_interrupted() {
-            return ended.agrees_until_interrupted(whole);
-        }
-        if whole.is_raised {
-            return ended.agrees_until_raised(whole);
-        }
-        same("the exit", &whole.words(), &ended.words())?;
-        same("the run", &whole.last().run().to_json(), &ended.last().run().to_json())?;
-        same("the requests", &whole.asked, &ended.asked)?;
-        self.compare_executions(ended, whole)
-    }
-
-    fn compare_executions(&self, ended: &Ended, whole: &Ended) -> Result<(), String> {
-        let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
-        for key in keys {
-            let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
-            let (expected, executed) = (times(whole), times(ended));
-            let call = whole.executions.get(key).map_or("", |execution| execution.call.as_str());
-            let most = if ended.under_way.contains(call) { expected * 2 } else { expected };
-            if executed < expected || executed > most {
-                return Err(format!(
-                    "the call with the key {key} was executed {executed} times, not {expected}"
-                ));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -552,6 +517,41 @@ impl Ended {
             |ended: &Ended| ended.asked.range(..=step).map(|(_, asked)| asked.clone()).collect::<Vec<_>>();
         same("the requests before the interruption", &asked(whole), &asked(self))
     }
+}
+
+/// Whether a run that was ended in the middle came to the same.
+fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    for (key, execution) in &ended.executions {
+        let must_not_repeat = whole.effect(&execution.tool) == Effect::AtMostOnce;
+        if must_not_repeat && execution.times > 1 && !ended.was_allowed_again(&execution.call) {
+            return Err(format!("{execution:?} with the key {key} must not run twice"));
+        }
+    }
+    if ended.was_interrupted() {
+        return ended.agrees_until_interrupted(whole);
+    }
+    if whole.is_raised {
+        return ended.agrees_until_raised(whole);
+    }
+    same("the exit", &whole.words(), &ended.words())?;
+    same("the run", &whole.last().run().to_json(), &ended.last().run().to_json())?;
+    same("the requests", &whole.asked, &ended.asked)?;
+    compare_executions(ended, whole)
+}
+
+/// Every call was executed as often, but for those that were under way.
+fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
+    for key in keys {
+        let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
+        let (expected, executed) = (times(whole), times(ended));
+        let call = whole.executions.get(key).map_or("", |execution| execution.call.as_str());
+        let most = if ended.under_way.contains(call) { expected * 2 } else { expected };
+        if executed < expected || executed > most {
+            return Err(format!("the call with the key {key} was executed {executed} times, not {expected}"));
+        }
+    }
+    Ok(())
 }
 
 /// A fresh run with the events of a store.

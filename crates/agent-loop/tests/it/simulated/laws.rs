@@ -21,10 +21,10 @@ use super::{agents, block_on, config};
 fn run(scenario: &Scenario) -> (Vec<RunEvent>, Outcome) {
     let agent = agents::agent(scenario, &Executions::new());
     let mut seen = Vec::new();
-    let seed = scenario.seed;
+    let luck = scenario.seed;
     let decide = move |requests: Vec<stepfold_agent_loop::ApprovalRequest>| async move {
         let decided = requests.into_iter().map(|request| {
-            let decision = agents::decision(seed, &request);
+            let decision = agents::decision(luck, &request);
             (request.id, decision)
         });
         decided.collect()

@@ -57,10 +57,9 @@ fn a_run_that_is_ended_anywhere_comes_to_the_same() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    println!("{cases} scenarios: {seen:#?}");
     if cases >= 256 {
         let missing: Vec<&str> = EXITS.iter().copied().filter(|exit| !seen.contains_key(*exit)).collect();
-        assert!(missing.is_empty(), "never generated: {missing:?}");
+        assert!(missing.is_empty(), "never generated: {missing:?}; of {cases} scenarios: {seen:#?}");
         assert!(seen["interrupted"] > 0);
     }
 }
