@@ -32,7 +32,7 @@ fn an_agent_inside_an_agent() {
             .build()
             .unwrap();
         let tool = clerk.as_tool("clerk", "Does things.").effect(effect).build().unwrap();
-        let model = script("assistant: > c1 clerk(task=\"pay\")\nassistant: done");
+        let model = script("assistant: > c1 clerk(task=\"pay\") > c2 clerk(task=\"pay\")\nassistant: done");
         let agent = Agent::builder(model).tools([tool]).build().unwrap();
         let simulated = block_on(Simulator::new(&agent).check("pay")).unwrap();
         assert_eq!(simulated.outcome().exit(), &Exit::Text);
