@@ -15,6 +15,7 @@ use stepfold_tools::Effect;
 use super::executions::{Execution, Executions};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::driver::RunBuilder;
 use crate::error::RunFault;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
@@ -46,7 +47,7 @@ use crate::run::{Breakpoint, Event, EventKind, Exit, Input, Pause, Run};
 ///   executed as often, but for those that were under way at the end: these were executed once more at most,
 ///   under the same key.
 /// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
-///   fatal), a run that was ended behind it goes on; its record begins with that of the uninterrupted one.
+///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one.
 /// - A call that [must not run twice](Effect::AtMostOnce) was executed once at most. If it was under way it is
 ///   answered as unknown; up to there the conversation is that of the uninterrupted run. What the model makes of
 ///   it is its own affair.
@@ -243,7 +244,7 @@ impl<'a> Simulator<'a> {
         let second = self.leg(loaded, Stop::Never).await?;
         let ended = Ended::of(start, vec![first, second], self.executions.take());
         ended.check()?;
-        self.compare(&ended, whole)?;
+        compare(&ended, whole)?;
         Ok(ended)
     }
 
@@ -288,7 +289,7 @@ impl<'a> Simulator<'a> {
         };
         let mut going = run.resume().clock(Still).approve_with(decide).observe(&mut watch);
         if let Stop::At(breakpoints) = stop {
-            going = breakpoints.into_iter().fold(going, |going, breakpoint| going.break_at(breakpoint));
+            going = breakpoints.into_iter().fold(going, RunBuilder::break_at);
         }
         let mut is_raised = false;
         let (outcome, fault) = match going.await {
@@ -304,42 +305,6 @@ impl<'a> Simulator<'a> {
         };
         let Watch { stored, asked, under_way, .. } = watch;
         Ok(Leg { outcome, fault, is_raised, stored, asked, under_way })
-    }
-
-    /// Whether a run that was ended in the middle came to the same.
-    fn compare(&self, ended: &Ended, whole: &Ended) -> Result<(), String> {
-        for (key, execution) in &ended.executions {
-            let must_not_repeat = whole.effect(&execution.tool) == Effect::AtMostOnce;
-            if must_not_repeat && execution.times > 1 && !ended.was_allowed_again(&execution.call) {
-                return Err(format!("{execution:?} with the key {key} must not run twice"));
-            }
-        }
-        if ended.was_interrupted() {
-            return ended.agrees_until_interrupted(whole);
-        }
-        if whole.is_raised && !ended.is_raised {
-            return ended.agrees_until_raised(whole);
-        }
-        same("the exit", &whole.words(), &ended.words())?;
-        same("the run", &whole.last().run().to_json(), &ended.last().run().to_json())?;
-        same("the requests", &whole.asked, &ended.asked)?;
-        self.compare_executions(ended, whole)
-    }
-
-    fn compare_executions(&self, ended: &Ended, whole: &Ended) -> Result<(), String> {
-        let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
-        for key in keys {
-            let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
-            let (expected, executed) = (times(whole), times(ended));
-            let call = whole.executions.get(key).map_or("", |execution| execution.call.as_str());
-            let most = if ended.under_way.contains(call) { expected * 2 } else { expected };
-            if executed < expected || executed > most {
-                return Err(format!(
-                    "the call with the key {key} was executed {executed} times, not {expected}"
-                ));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -530,9 +495,13 @@ impl Ended {
 
     /// The failure of a call that ends a run is told, not recorded: whoever goes on behind it goes on.
     fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
-        let until =
-            |ended: &Ended| ended.events.iter().take(whole.events.len()).map(json_of).collect::<Vec<_>>();
-        same("the record until the call failed", &until(whole), &until(self))
+        let messages = |ended: &Ended| {
+            let messages = ended.events.iter().flat_map(|event| event.messages.iter());
+            messages.map(|message| json_of(&**message)).collect::<Vec<_>>()
+        };
+        let (expected, mut found) = (messages(whole), messages(self));
+        found.truncate(expected.len());
+        same("the conversation until the call failed", &expected, &found)
     }
 
     /// Up to the reply whose calls were interrupted, nothing differs.
@@ -554,6 +523,41 @@ impl Ended {
     }
 }
 
+/// Whether a run that was ended in the middle came to the same.
+fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    for (key, execution) in &ended.executions {
+        let must_not_repeat = whole.effect(&execution.tool) == Effect::AtMostOnce;
+        if must_not_repeat && execution.times > 1 && !ended.was_allowed_again(&execution.call) {
+            return Err(format!("{execution:?} with the key {key} must not run twice"));
+        }
+    }
+    if ended.was_interrupted() {
+        return ended.agrees_until_interrupted(whole);
+    }
+    if whole.is_raised {
+        return ended.agrees_until_raised(whole);
+    }
+    same("the exit", &whole.words(), &ended.words())?;
+    same("the run", &comparable(whole.last().run()), &comparable(ended.last().run()))?;
+    same("the requests", &whole.asked, &ended.asked)?;
+    compare_executions(ended, whole)
+}
+
+/// Every call was executed as often, but for those that were under way.
+fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
+    for key in keys {
+        let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
+        let (expected, executed) = (times(whole), times(ended));
+        let call = whole.executions.get(key).map_or("", |execution| execution.call.as_str());
+        let most = if ended.under_way.contains(call) { expected * 2 } else { expected };
+        if executed < expected || executed > most {
+            return Err(format!("the call with the key {key} was executed {executed} times, not {expected}"));
+        }
+    }
+    Ok(())
+}
+
 /// A fresh run with the events of a store.
 fn folded(mut run: Run, events: &[Event]) -> Result<Run, String> {
     for event in events {
@@ -563,6 +567,16 @@ fn folded(mut run: Run, events: &[Event]) -> Result<Run, String> {
         run.commit(event).map_err(|error| format!("a stored event does not fit: {error}"))?;
     }
     Ok(run)
+}
+
+/// The run but for the number of its events: calls that were marked one by one may be marked together when the
+/// run goes on, in one event.
+fn comparable(run: &Run) -> String {
+    let mut run = serde_json::to_value(run).unwrap_or_default();
+    if let Some(tally) = run.get_mut("tally").and_then(serde_json::Value::as_object_mut) {
+        tally.remove("events");
+    }
+    run.to_string()
 }
 
 fn json_of<T: serde::Serialize>(value: &T) -> String {

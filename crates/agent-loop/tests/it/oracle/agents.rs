@@ -28,7 +28,7 @@ impl Scripted {
 }
 
 impl ChatModel for Scripted {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "scripted"
     }
 
@@ -207,15 +207,15 @@ fn approval(confirm: &Value) -> Approval {
 fn behave(behavior: &Value, arguments: &Value, context: &ToolContext) -> Result<Value, ToolError> {
     let argument = || arguments.get(text(&behavior["arg"])).cloned().unwrap_or_default();
     Ok(match text(&behavior["kind"]) {
-        "constant" => behavior["value"].clone(),
         "echo" => json!({"args": arguments}),
         "pick" => argument(),
         "raise" => return Err(ToolError::new(text(&behavior["message"]))),
         "raise_if" if argument() == behavior["equals"] => return Err(ToolError::new("matched")),
-        "raise_if" => behavior["value"].clone(),
+        "constant" | "raise_if" => behavior["value"].clone(),
         "read_state" => {
             let read = |key: &Value| {
-                let value = context.get(text(key)).map_or(Value::Null, |value| value.to_json());
+                let value =
+                    context.get(text(key)).map_or(Value::Null, stepfold_state_core::state::ValueRef::to_json);
                 (text(key).to_owned(), value)
             };
             Value::Object(list(&behavior["keys"]).iter().map(read).collect())

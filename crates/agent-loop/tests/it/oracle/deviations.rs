@@ -163,7 +163,7 @@ fn one_message(case: &mut Case<'_>) {
         };
         match before.filter(is_of) {
             Some(earlier) => {
-                earlier["calls"].as_array_mut().unwrap().extend(list(&message["calls"]).to_vec())
+                earlier["calls"].as_array_mut().unwrap().extend(list(&message["calls"]).to_vec());
             }
             None => joined.push(message),
         }

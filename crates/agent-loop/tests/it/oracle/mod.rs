@@ -7,6 +7,8 @@
 mod agents;
 mod deviations;
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::{Exit, FeedError, Input, Outcome, RunError, RunFault};
 use stepfold_state_core::chat::{Message, Role};
@@ -30,10 +32,12 @@ async fn answers_as_the_original_does() {
         let mut case = deviations::Case::new(scenario, ours, theirs);
         let rows = case.explained();
         same += usize::from(rows.is_empty());
-        rows.iter().for_each(|row| *occurred.entry(*row).or_insert(0) += 1);
+        for row in rows {
+            *occurred.entry(row).or_insert(0) += 1;
+        }
         if case.ours != case.theirs {
             let (ours, theirs) = (case.ours, case.theirs);
-            faults += &format!("scenario {}\n  ours:   {ours}\n  theirs: {theirs}\n", scenario["id"]);
+            writeln!(faults, "scenario {}\n  ours:   {ours}\n  theirs: {theirs}", scenario["id"]).unwrap();
         }
     }
     assert_eq!(count, 279);
@@ -41,7 +45,7 @@ async fn answers_as_the_original_does() {
     for (row, _) in deviations::ROWS {
         assert!(occurred.contains_key(row), "\"{row}\" does not occur");
     }
-    println!("{same} the same without more; by row {occurred:#?}");
+    assert!(same >= 189, "only {same} are the same without more; by row {occurred:#?}");
 }
 
 /// The original's answer, in the form of ours. Where 2.31 and 3.4 differ, 3.4 holds, but for exit conditions.
@@ -129,7 +133,7 @@ async fn replay(scenario: &Value) -> Replayed {
         .approve_with(decide)
         .with(|builder| adjust(builder, scenario))
         .await;
-    let outcome = ended.as_ref().map_or_else(RunError::outcome, |outcome| outcome);
+    let outcome = ended.as_ref().unwrap_or_else(|error| error.outcome());
     // What waits for a decision is answered when it is there.
     let is_open = ended.as_ref().is_err_and(|error| matches!(error.fault(), RunFault::Feed(_)));
     assert!(is_open || outcome.transcript().check().is_ok(), "scenario {}", scenario["id"]);

@@ -179,7 +179,7 @@ fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Valu
 pub(super) fn decision(seed: u64, request: &ApprovalRequest) -> Decision {
     let number = request.call.arguments.as_object().and_then(|arguments| arguments.get("n")?.as_u64());
     match (seed.rotate_left(7) ^ number.unwrap_or_default()) % 4 {
-        _ if request.reason == AskReason::MayHaveHappened && seed % 3 > 0 => {
+        _ if request.reason == AskReason::MayHaveHappened && !seed.is_multiple_of(3) => {
             Decision::reject("it may have happened")
         }
         0 => Decision::reject("no"),
@@ -217,16 +217,16 @@ fn hooked(point: HookPoint, kind: u8, context: &HookContext) -> HookResult {
     };
     let is_chosen = u64::from(kind) % 7 == number % 7;
     Ok(match point {
-        HookPoint::BeforeRun if kind % 4 == 0 => action.with_message(Message::user("and be quick")),
+        HookPoint::BeforeRun if kind.is_multiple_of(4) => action.with_message(Message::user("and be quick")),
         HookPoint::BeforeModel if kind % 16 == 1 => action.with_rewrite(shorter(context.state.messages())),
         HookPoint::BeforeModel if kind % 16 == 2 && context.steps == 2 => HookAction::stop("enough"),
-        HookPoint::BeforeTool if is_chosen && kind % 2 == 0 => action.with_answer("a hook answers"),
-        HookPoint::BeforeTool if is_chosen && kind % 5 == 0 => HookAction::stop("not this one"),
-        HookPoint::AfterTool if is_chosen && kind % 2 == 0 => {
+        HookPoint::BeforeTool if is_chosen && kind.is_multiple_of(2) => action.with_answer("a hook answers"),
+        HookPoint::BeforeTool if is_chosen && kind.is_multiple_of(5) => HookAction::stop("not this one"),
+        HookPoint::AfterTool if is_chosen && kind.is_multiple_of(2) => {
             action.with_result(ToolContent::Value(json!("hidden")))
         }
-        HookPoint::AfterTool if is_chosen && kind % 5 == 0 => HookAction::stop("seen enough"),
-        HookPoint::OnExit if kind % 2 == 0 && context.steps < 4 => HookAction::go_on(),
+        HookPoint::AfterTool if is_chosen && kind.is_multiple_of(5) => HookAction::stop("seen enough"),
+        HookPoint::OnExit if kind.is_multiple_of(2) && context.steps < 4 => HookAction::go_on(),
         _ => action,
     })
 }
@@ -244,7 +244,7 @@ struct Planned {
 }
 
 impl Planned {
-    fn next(&self, request: &ChatRequest) -> usize {
+    fn next(request: &ChatRequest) -> usize {
         let number_of = |message: &Message| {
             let id = message
                 .tool_calls()
@@ -288,7 +288,7 @@ impl ChatModel for Planned {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         assert_eq!(request.messages.check(), Ok(()));
-        let number = self.next(&request);
+        let number = Self::next(&request);
         let words = format!("reply {number} of {}", request.messages.len());
         let mut reason = FinishReason::Stop;
         let message = match self.replies.get(number) {

@@ -113,6 +113,7 @@ pub(super) enum Hook {
 }
 
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Options {
     pub(super) steps: u64,
     pub(super) tool_calls: Option<u64>,

@@ -1,0 +1,92 @@
+//! Runs by hand: what the generated ones do not have, and that the simulator finds what is wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stepfold_agent_loop::test_kit::{Executions, Script, Simulator};
+use stepfold_agent_loop::{Agent, AskReason, Decision, Exit};
+use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
+
+use super::block_on;
+
+fn script(text: &str) -> Script {
+    Script::parse(text).unwrap()
+}
+
+fn pay(executions: &Executions, effect: Effect) -> Tool {
+    let executions = executions.clone();
+    let function = move |context: ToolContext| {
+        executions.note(&context);
+        async { Ok::<_, ToolError>("paid") }
+    };
+    Tool::new("pay", "Pays.", function).effect(effect).approval(Approval::Always).build().unwrap()
+}
+
+/// An agent that is a tool, and whose own call waits for somebody.
+#[test]
+fn an_agent_inside_an_agent() {
+    for (effect, is_interrupted) in [(Effect::Pure, false), (Effect::AtMostOnce, true)] {
+        let executions = Executions::new();
+        let clerk = Agent::builder(script("assistant: > p1 pay()\nassistant: paid it"))
+            .tools([pay(&executions, effect)])
+            .build()
+            .unwrap();
+        let tool = clerk.as_tool("clerk", "Does things.").effect(effect).build().unwrap();
+        let model = script("assistant: > c1 clerk(task=\"pay\") > c2 clerk(task=\"pay\")\nassistant: done");
+        let agent = Agent::builder(model).tools([tool]).build().unwrap();
+        let simulated = block_on(Simulator::new(&agent).check("pay")).unwrap();
+        assert_eq!(simulated.outcome().exit(), &Exit::Text);
+        assert_eq!(simulated.interrupted() > 0, is_interrupted);
+    }
+}
+
+/// Somebody has a call run again that may have happened; nobody else does.
+#[test]
+fn a_call_that_may_have_happened() {
+    let executions = Executions::new();
+    let agent = Agent::builder(script("assistant: > c1 pay()\nassistant: done"))
+        .tools([pay(&executions, Effect::AtMostOnce)])
+        .ask_when_uncertain()
+        .build()
+        .unwrap();
+    for allows in [false, true] {
+        let decide = move |request: &stepfold_agent_loop::ApprovalRequest| match request.reason {
+            AskReason::MayHaveHappened if !allows => Decision::reject("no"),
+            _ => Decision::Approve,
+        };
+        let simulator = Simulator::new(&agent).counting(&executions).deciding(decide);
+        assert!(block_on(simulator.check("pay")).unwrap().interrupted() > 0);
+    }
+}
+
+#[test]
+fn a_tool_with_a_memory_is_found() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let function = move || {
+        let number = calls.fetch_add(1, Ordering::Relaxed);
+        async move { Ok::<_, ToolError>(number) }
+    };
+    let tool = Tool::new("next", "Counts.", function).effect(Effect::Pure).build().unwrap();
+    let agent =
+        Agent::builder(script("assistant: > c1 next()\nassistant: done")).tools([tool]).build().unwrap();
+    let error = block_on(Simulator::new(&agent).seed(7).check("go")).unwrap_err().to_string();
+    assert!(error.starts_with("seed 7, stopped after event 0: the run differs"), "{error}");
+}
+
+/// A tool that says that it must not run twice, and notes more than it does, is taken at its word.
+#[test]
+fn a_second_execution_is_found() {
+    let executions = Executions::new();
+    let counter = executions.clone();
+    let function = move |context: ToolContext| {
+        counter.note(&context);
+        counter.note(&context);
+        async { Ok::<_, ToolError>("twice") }
+    };
+    let tool = Tool::new("twice", "Runs twice.", function).build().unwrap();
+    let agent =
+        Agent::builder(script("assistant: > c1 twice()\nassistant: done")).tools([tool]).build().unwrap();
+    let simulator = Simulator::new(&agent).counting(&executions);
+    let error = block_on(simulator.check("go")).unwrap_err().to_string();
+    assert!(error.ends_with("must not run twice"), "{error}");
+}
