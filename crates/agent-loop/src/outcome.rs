@@ -92,7 +92,8 @@ impl Outcome {
         self.run.usage()
     }
 
-    /// The number of calls by tool; those that were answered without running are not counted.
+    /// The number of calls by tool. Calls of unknown tools and with arguments that do not fit count; those that the
+    /// loop answered by itself, because they were rejected for instance, do not.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
         self.run.calls_by_tool()
     }

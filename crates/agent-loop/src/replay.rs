@@ -135,7 +135,7 @@ impl Run {
                 event: place,
                 name: recorded.name(),
                 step: recorded.step,
-                difference,
+                difference: Box::new(difference),
             };
             let answer = answer_in(recorded, &run).ok_or_else(|| at(refused(&run)))?;
             let mut made =
@@ -189,7 +189,7 @@ pub enum Divergence {
         /// The step it belongs to.
         step: u64,
         /// What is different.
-        difference: Difference,
+        difference: Box<Difference>,
     },
     /// All events are the same, and the end is another.
     #[error("the recorded run ended here, because {recorded}; the run would need {need}")]

@@ -208,13 +208,12 @@ impl Work {
         let (history, session) = self.catch_up().await?;
         let Some(last) = &history.last else { return Ok(None) };
         let place = last.events.len() as u64;
-        let run = match self.known.stopped.take() {
-            Some((_, run)) => Some(*run),
-            None => {
-                let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-                let state = history.state(&session, &self.turn.runner.schema)?;
-                history.last_run(agent, state, key)?
-            }
+        let run = if let Some((_, run)) = self.known.stopped.take() {
+            Some(*run)
+        } else {
+            let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
+            let state = history.state(&session, &self.turn.runner.schema)?;
+            history.last_run(agent, state, key)?
         };
         let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
         let changes = history.changes(&self.turn.runner.agent);

@@ -435,7 +435,7 @@ impl Run {
         self.tally.usage
     }
 
-    /// The number of calls that ran, by tool.
+    /// The number of calls by tool; those that the loop answered by itself are not counted.
     pub fn calls_by_tool(&self) -> impl Iterator<Item = (&str, u64)> {
         self.tally.calls.iter().map(|(tool, calls)| (&**tool, *calls))
     }

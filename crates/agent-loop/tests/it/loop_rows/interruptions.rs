@@ -170,6 +170,7 @@ async fn interrupted_call_in_waves() {
     let schema = Schema::builder().key::<u64>("area").build().unwrap();
     let slow = |name: &'static str, seconds: u64| {
         Tool::new(name, "Takes its time.", move || async move {
+            // tidy: allow sleep, because the clock is paused and moves on by itself.
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             Ok::<_, ToolError>(seconds)
         })
@@ -299,6 +300,7 @@ async fn cancelled_while<'a>(agent: &Agent, say: impl FnOnce(RunBuilder<'a>) -> 
     let run = play(agent, "where?", |run| say(run.cancel_with(token.clone())));
     let cancel = async {
         // Everything else comes to rest first: time is paused.
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         token.cancel();
     };
@@ -424,6 +426,7 @@ async fn cancellation_while_a_hook_thinks() {
     }
     let agent = agent("assistant: area 1")
         .after_run(|_| async {
+            // tidy: allow sleep, because the clock is paused and moves on by itself.
             tokio::time::sleep(Duration::from_secs(5)).await;
             Ok(HookAction::proceed().with_message(message("user: noted")))
         })
@@ -505,6 +508,7 @@ async fn cancellation_while_tools_are_listed() {
     let run = Run::load(&agent, &paused.run().to_json()).unwrap();
     let token = CancellationToken::new();
     let cancel = async {
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         token.cancel();
     };

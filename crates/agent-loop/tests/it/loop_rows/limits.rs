@@ -126,6 +126,7 @@ async fn limit_of_time_leaves_pauses_out() {
     use stepfold_agent_loop::Breakpoint;
 
     let slow = stepfold_agent_loop::tools::Tool::new("slow", "Takes a minute.", || async {
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(60)).await;
         Ok::<_, stepfold_agent_loop::tools::ToolError>("done")
     });
@@ -153,6 +154,7 @@ async fn limit_of_time_leaves_approvals_out() {
         .build()
         .unwrap();
     let thinks = |requests: Vec<ApprovalRequest>| async move {
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         requests.into_iter().map(|request| (request.id, Decision::Approve)).collect()
     };

@@ -319,6 +319,7 @@ async fn nested_cancellation() {
     let agent = around(inner, &[]).build().unwrap();
     let token = CancellationToken::new();
     let cancel = async {
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         token.cancel();
     };

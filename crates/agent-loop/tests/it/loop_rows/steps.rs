@@ -398,6 +398,7 @@ async fn order_of_calls() {
     let schema = Schema::builder().key::<Vec<u64>>("found").key::<u64>("last").build().unwrap();
     let wait = Tool::new("wait", "Waits.", |RawArgs(arguments): RawArgs| async move {
         let seconds = arguments["seconds"].as_u64().unwrap();
+        // tidy: allow sleep, because the clock is paused and moves on by itself.
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         Ok::<_, ToolError>(json!({"found": [seconds]}))
     });

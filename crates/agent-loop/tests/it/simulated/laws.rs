@@ -45,6 +45,7 @@ fn scheduled(name: &str, reads: &[&str], writes: &[&str], effect: Effect, ends: 
         let (ends, keys) = (Arc::clone(&ends), keys.clone());
         async move {
             let number = arguments["n"].as_u64().unwrap_or_default();
+            // tidy: allow sleep, because the clock is paused and moves on by itself.
             tokio::time::sleep(Duration::from_millis(ends[usize::try_from(number)?])).await;
             if number % 5 == 4 {
                 return Err(ToolError::new("every fifth fails"));
