@@ -30,6 +30,8 @@ pub(super) struct Schedule {
     /// Calls that wait for nothing and are not started.
     ready: BTreeSet<usize>,
     started: Vec<bool>,
+    /// Calls that ended before.
+    skipped: Vec<bool>,
 }
 
 impl Schedule {
@@ -43,7 +45,8 @@ impl Schedule {
         }
         let unfinished: Vec<usize> = waits_for.iter().map(Vec::len).collect();
         let ready = (0..calls.len()).filter(|call| unfinished[*call] == 0).collect();
-        Schedule { waits_for, awaited_by, unfinished, ready, started: vec![false; calls.len()] }
+        let nothing = vec![false; calls.len()];
+        Schedule { waits_for, awaited_by, unfinished, ready, started: nothing.clone(), skipped: nothing }
     }
 
     /// The calls whose writes the call sees, in call order: those that it waits for, directly or through
@@ -77,19 +80,27 @@ impl Schedule {
         rest
     }
 
-    /// A call that ended before: it counts as started and as finished.
+    /// A call that ended before: it counts as started, and as finished once those that it waits for are. It may
+    /// have been answered without them, and others wait for these through it.
     pub(super) fn skip(&mut self, call: usize) {
         self.started[call] = true;
-        self.ready.remove(&call);
-        self.finish(call);
+        self.skipped[call] = true;
+        if self.ready.remove(&call) {
+            self.finish(call);
+        }
     }
 
     /// To be told once of each call that ended.
     pub(super) fn finish(&mut self, call: usize) {
-        for later in &self.awaited_by[call] {
-            self.unfinished[*later] -= 1;
-            if self.unfinished[*later] == 0 && !self.started[*later] {
-                self.ready.insert(*later);
+        let mut finished = vec![call];
+        while let Some(call) = finished.pop() {
+            for later in &self.awaited_by[call] {
+                self.unfinished[*later] -= 1;
+                match self.unfinished[*later] {
+                    0 if self.skipped[*later] => finished.push(*later),
+                    0 if !self.started[*later] => drop(self.ready.insert(*later)),
+                    _ => {}
+                }
             }
         }
     }
@@ -281,6 +292,17 @@ mod tests {
         schedule.finish(0);
         assert_eq!(schedule.take_ready(2), [1]);
         assert!(schedule.take_rest().is_empty());
+    }
+
+    #[test]
+    fn others_are_waited_for_through_a_call_that_was_answered_without_them() {
+        let reader = CallAccess { reads: vec!["k"], writes: vec![] };
+        let writer = CallAccess { reads: vec![], writes: vec![("k", true)] };
+        let mut schedule = Schedule::new(&[reader, writer.clone(), writer]);
+        schedule.skip(2);
+        assert_eq!(schedule.take_ready(9), [1]);
+        schedule.finish(1);
+        assert_eq!(schedule.take_ready(9), [0]);
     }
 
     #[test]
