@@ -1,9 +1,10 @@
 //! A runtime for stateful LLM agents: an agent run is a fold over committed steps.
 //!
-//! Each layer is re-exported under its own name; the facade itself has no logic. In the order in which one meets
-//! them: [`state_core`] has messages and typed state, [`tools`] what a model may do, [`agent_loop`] the agent
-//! and its run, [`session_scopes`] where sessions are kept, [`runner`] an agent in a session, [`providers`] the
-//! models. The [`prelude`] has the names that most programs use.
+//! # The tour
+//!
+//! An [`Agent`](prelude::Agent) is a model, tools, instructions and the [schema](prelude::Schema) of a state. A
+//! [`Runner`](prelude::Runner) runs it in sessions: whatever happens is stored before anything else happens, so
+//! that a process may die at any moment and another one goes on.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -36,6 +37,41 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
 //! ```
+//!
+//! The [`prelude`] has the names that most programs use, the [`guide`] says how things are done, and each layer is
+//! re-exported under its own name:
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`state_core`] | messages, transcripts, state with a schema, the port of models |
+//! | [`tools`] | what a model may do: typed tools, bound to state |
+//! | [`session_scopes`] | sessions, scopes, events, the stores |
+//! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
+//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
+//! | [`runner`] | an agent in a session |
+//!
+//! # Features
+//!
+//! By default there is everything that needs neither a network nor a server.
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `macros` | yes | the attribute `#[tool]` |
+//! | `preserve_order` | yes | objects keep the order of their properties, which reaches the model |
+//! | `providers` | yes | scripted models, cassettes, layers around any model |
+//! | `search` | yes | a toolset that offers a search over hundreds of tools |
+//! | `sqlite` | yes | sessions in a SQLite file |
+//! | `validation` | yes | values and arguments are checked against their whole JSON Schema |
+//! | `openai` | | models that speak OpenAI's chat completions, at any address |
+//! | `anthropic` | | Anthropic's models |
+//! | `postgres` | | sessions in PostgreSQL |
+//! | `contract` | | the exam of session stores, for tests |
+//! | `test-kit` | | the simulator of runs, for tests |
+//!
+//! # What is absent
+//!
+//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has; exporting them is the
+//! program's.
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
@@ -66,4 +102,42 @@ pub mod prelude {
         Approval, Args, Effect, FromState, Resource, StateWriter, Tool, ToolContext, ToolError, Toolset,
         state_key,
     };
+}
+
+/// How things are done: one page for each.
+///
+/// All code in these pages is compiled and run.
+#[cfg(all(any(doc, doctest), feature = "macros", feature = "providers", feature = "sqlite"))]
+pub mod guide {
+    #[doc = include_str!("../guide/state.md")]
+    pub mod state {}
+    #[doc = include_str!("../guide/tools.md")]
+    pub mod tools {}
+    #[doc = include_str!("../guide/loop.md")]
+    pub mod the_loop {}
+    #[doc = include_str!("../guide/sessions.md")]
+    pub mod sessions {}
+    #[doc = include_str!("../guide/providers.md")]
+    pub mod providers {}
+    #[doc = include_str!("../guide/trimming.md")]
+    pub mod trimming {}
+    #[doc = include_str!("../guide/approval.md")]
+    pub mod approval {}
+    #[doc = include_str!("../guide/testing.md")]
+    pub mod testing {}
+    #[doc = include_str!("../guide/durability.md")]
+    pub mod durability {}
+    #[doc = include_str!("../guide/writing_a_store.md")]
+    pub mod writing_a_store {}
+    #[doc = include_str!("../guide/writing_a_provider.md")]
+    pub mod writing_a_provider {}
+}
+
+/// The code of the repository's own pages.
+#[cfg(all(doctest, feature = "macros", feature = "providers", feature = "sqlite"))]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../CONTRIBUTING.md")]
+    mod contributing {}
 }

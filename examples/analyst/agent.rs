@@ -1,0 +1,117 @@
+//! The analyst: its state, its tools, its instructions.
+
+use std::error::Error;
+
+use serde_json::{Value, json};
+use stepfold::agent_loop::trim::{Pins, Trim};
+use stepfold::prelude::*;
+use stepfold::tools::Resources;
+
+use crate::sql::{Database, Rows};
+
+/// What is known of the tables: each with its columns.
+const TABLES: &str = "tables";
+/// The query that ran last, so that "that query" means something when the conversation has been trimmed.
+const LAST_QUERY: Key<String> = Key::new("last_query");
+/// And what it gave.
+const LAST_ROWS: &str = "last_rows";
+/// What the user wants of every answer, in all sessions.
+const PREFERENCES: Key<Vec<String>> = Key::new("user:preferences");
+/// Queries that were run, by all users.
+const QUERIES: Key<u64> = Key::new("app:queries");
+
+const INSTRUCTIONS: &str = "\
+You are a data analyst. You answer from a SQLite database of the world's time zones.
+Look at the tables before you query them. Check every query with validate_sql, then run it with run_sql.
+Tables that you know: {tables?}
+The query that ran last: {last_query?}
+What the user wants of every answer: {user:preferences?}";
+
+/// The analyst with this model.
+pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Result<Agent, Box<dyn Error>> {
+    let schema = Schema::builder()
+        .key_schema(TABLES, json!("object"))
+        .handler(Handler::merge_maps())
+        .key(LAST_QUERY)
+        .key_schema(LAST_ROWS, json!("array"))
+        .handler(Handler::replace_values())
+        .key(PREFERENCES)
+        .handler(Handler::union())
+        .key(QUERIES)
+        .handler(Handler::sum())
+        .default(0)
+        .build()?;
+    let tools = [
+        list_tables_tool().build()?,
+        describe_table_tool().build()?,
+        validate_sql_tool().build()?,
+        run_sql_tool().build()?,
+        remember_preference_tool().build()?,
+    ];
+    let agent = Agent::builder(model)
+        .name("analyst")
+        .instructions(INSTRUCTIONS)
+        .schema(schema)
+        .tools(tools)
+        .resources(Resources::new().with(database))
+        // Short, to be seen at work. What the user asked and what run_sql gave stays in view for longer.
+        .trim(Trim::keep_last(8).with_pins(Pins::up_to(12).results_of(["run_sql"])))
+        .max_steps(12)
+        .build()?;
+    Ok(agent)
+}
+
+/// Lists the tables of the database.
+#[tool(effect = "pure")]
+fn list_tables(Resource(database): Resource<Database>) -> Result<Vec<Value>, ToolError> {
+    database.tables()
+}
+
+/// Describes a table: its columns and their types.
+#[tool(effect = "pure", writes("tables"))]
+fn describe_table(
+    /// The name of the table.
+    table: String,
+    Resource(database): Resource<Database>,
+    state: StateWriter,
+) -> Result<Vec<String>, ToolError> {
+    let columns = database.columns(&table)?;
+    state.set(TABLES, json!({table: columns}))?;
+    Ok(columns)
+}
+
+/// Checks a query without running it: whether it is one SELECT, and which columns it would give.
+#[tool(effect = "pure")]
+fn validate_sql(
+    /// The query, in SQLite's SQL.
+    sql: String,
+    Resource(database): Resource<Database>,
+) -> Result<Value, ToolError> {
+    Ok(json!({"columns": database.validate(&sql)?}))
+}
+
+/// Runs a query and gives its first 30 rows.
+#[tool(effect = "pure", time_out = "10s", writes("last_query", "last_rows", "app:queries"))]
+fn run_sql(
+    /// The query, in SQLite's SQL.
+    sql: String,
+    Resource(database): Resource<Database>,
+    state: StateWriter,
+) -> Result<Rows, ToolError> {
+    let rows = database.run(&sql)?;
+    state.set(LAST_QUERY, sql)?;
+    state.set(LAST_ROWS, json!(rows.rows))?;
+    state.set(QUERIES, 1)?;
+    Ok(rows)
+}
+
+/// Remembers what the user wants of every answer, in this session and all others.
+#[tool(effect = "pure", writes("user:preferences"))]
+async fn remember_preference(
+    /// What the user wants, as a rule.
+    preference: String,
+    state: StateWriter,
+) -> Result<&'static str, ToolError> {
+    state.set(PREFERENCES, vec![preference])?;
+    Ok("remembered")
+}

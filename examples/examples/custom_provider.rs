@@ -1,0 +1,73 @@
+//! A model of your own: anything that answers a conversation with a stream of chunks.
+//!
+//! This one is a set of rules. One that talks to a server does the same between the request and the chunks;
+//! what a caller may rely on is written at `ChatModel`.
+//!
+//! `cargo run -p stepfold-examples --example custom_provider`
+#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
+
+use std::error::Error;
+
+use serde_json::json;
+use stepfold::prelude::*;
+use stepfold::state_core::chat::{
+    ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream, ToolCallChunk, Usage,
+};
+
+/// Calls the first tool that it is offered with the numbers of the question, and says what came of it.
+struct Rules;
+
+impl ChatModel for Rules {
+    fn id(&self) -> &'static str {
+        "house/rules-1"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let Some(last) = request.messages.last() else {
+            // Callers look at the kind, people at the words.
+            let error = ModelError::new(ModelErrorKind::InvalidRequest, "the conversation is empty");
+            return ReplyStream::failed(error.with_provider("house"));
+        };
+        let text = last.text();
+        let numbers: Vec<u64> = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+        let (chunks, reason) = match (last.tool_result(), request.tools.first()) {
+            (Some(result), _) => (said(&format!("It is {}.", result.text())), FinishReason::Stop),
+            (None, Some(tool)) => (called(&tool.name, &numbers), FinishReason::ToolCalls),
+            (None, None) => (said("I have no tool for this."), FinishReason::Stop),
+        };
+        let usage = Usage { input_tokens: 7, output_tokens: 3, ..Usage::default() };
+        // A reply is complete only if it says so; without the last chunk it counts as cut off.
+        ReplyStream::from_chunks(chunks.into_iter().chain([Chunk::Usage(usage), Chunk::Finished(reason)]))
+    }
+}
+
+/// Text comes in pieces, whatever is ready.
+fn said(text: &str) -> Vec<Chunk> {
+    text.split_inclusive(' ').map(|word| Chunk::Text(word.to_owned())).collect()
+}
+
+fn called(tool: &str, numbers: &[u64]) -> Vec<Chunk> {
+    let (id, name) = (Some("call-1".to_owned()), Some(tool.to_owned()));
+    let arguments = json!({"numbers": numbers}).to_string();
+    vec![Chunk::ToolCall(ToolCallChunk { index: 0, id, name, arguments })]
+}
+
+/// Adds numbers.
+#[tool(effect = "pure")]
+fn add(numbers: Vec<u64>) -> u64 {
+    numbers.iter().sum()
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let agent = Agent::builder(Rules).tools([add_tool().build()?]).build()?;
+    let outcome = agent.run("what is 15 + 27?").await?;
+    println!("{}", outcome.transcript());
+    assert_eq!(outcome.text(), "It is 42.");
+    assert_eq!((outcome.steps(), outcome.usage().output_tokens), (2, 6));
+
+    let error = Rules.respond(ChatRequest::new(Transcript::new())).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::InvalidRequest);
+    println!("{error}");
+    Ok(())
+}

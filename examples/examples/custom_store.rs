@@ -1,0 +1,117 @@
+//! A store of your own: one that keeps an audit trail beside any other, and passes the exam of all stores.
+//!
+//! `cargo run -p stepfold-examples --example custom_store`
+#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stepfold::prelude::*;
+use stepfold::providers::Scripted;
+use stepfold::session_scopes::contract::Exam;
+use stepfold::session_scopes::{
+    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, MemoryStore,
+    PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionKey, SessionPage,
+    SessionStore, Values, WriteScope,
+};
+
+/// Notes who wrote which keys of which session, once it is committed.
+struct Audited<S> {
+    inner: S,
+    trail: Trail,
+}
+
+/// The audit trail; a real one is a file or a queue.
+#[derive(Clone, Default)]
+struct Trail(Arc<Mutex<Vec<String>>>);
+
+impl Trail {
+    fn note(&self, key: &SessionKey, what: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{key}: {what}"));
+    }
+}
+
+impl<S: SessionStore> SessionStore for Audited<S> {
+    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+        let session = self.inner.create(request).await?;
+        self.trail.note(&session.key, "created");
+        Ok(session)
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        self.inner.get(request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        self.inner.list(request).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
+        let key = request.key.clone();
+        let deleted = self.inner.delete(request).await?;
+        self.trail.note(&key, "deleted");
+        Ok(deleted)
+    }
+
+    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+        let (key, author) = (request.key.clone(), request.event.author.clone());
+        let writes = request.event.actions.delta.iter();
+        let written: Vec<String> = writes.map(|write| write.key().to_owned()).collect();
+        let receipt = self.inner.append(request).await?;
+        self.trail.note(&key, &format!("version {} by {author}, wrote {written:?}", receipt.version));
+        Ok(receipt)
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
+        let forked = self.inner.fork(request).await?;
+        self.trail.note(&forked.key, "forked");
+        Ok(forked)
+    }
+
+    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
+        let key = request.key.clone();
+        let receipt = self.inner.rewind(request).await?;
+        self.trail.note(&key, "rewound");
+        Ok(receipt)
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        self.inner.read_scope(scope).await
+    }
+
+    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+        self.inner.write_scope(request).await
+    }
+
+    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
+        self.inner.prune(request).await
+    }
+}
+
+/// Counts a visit.
+#[tool(writes("app:visits"))]
+async fn visit(state: StateWriter) -> Result<&'static str, ToolError> {
+    state.set("app:visits", 1)?;
+    Ok("counted")
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let exam = Exam::new("audited", async || Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() }));
+    let passed = exam.run().await.passed().map_err(|report| report.to_string())?;
+    println!("the store passes all {} cases", passed.len());
+
+    let trail = Trail::default();
+    let store = Audited { inner: MemoryStore::new(), trail: trail.clone() };
+    let model = Scripted::conversation("assistant: > c1 visit()\nassistant: welcome")?;
+    let agent = Agent::builder(model)
+        .schema(Schema::builder().key::<u64>("app:visits").handler(Handler::sum()).build()?)
+        .tools([visit_tool().build()?])
+        .build()?;
+    let runner = Runner::builder(agent, store).app("shop")?.build();
+    runner.session("ada", "monday").await?.run("hello").await?;
+    let trail = trail.0.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("{}", trail.join("\n"));
+    assert!(trail.iter().any(|line| line.ends_with(r#"wrote ["app:visits"]"#)));
+    Ok(())
+}

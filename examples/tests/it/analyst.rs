@@ -1,0 +1,108 @@
+//! What is written in `conversation.txt` is what comes of it: the results of the tools stand there as well.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const CONVERSATION: &str = include_str!("../../analyst/conversation.txt");
+
+fn analyst(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_analyst"));
+    command.arg("--folder").arg(folder).args(arguments).stdin(Stdio::null());
+    for variable in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "STEPFOLD_MODEL"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// What it prints, or how it fails.
+fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = analyst(folder, arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[track_caller]
+fn transcript(folder: &Path, session: &str) -> String {
+    run(folder, &["--session", session, "--transcript"]).unwrap()
+}
+
+/// Starts it and kills it (SIGKILL) when it has printed so many lines. Whether it was still at work.
+fn run_and_kill(folder: &Path, lines: usize) -> bool {
+    let arguments = ["--session", "s", "--delay", "5"];
+    let mut child = analyst(folder, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_at_work =
+        printed.by_ref().take(lines).all(|line| !line.unwrap().starts_with("The session s is in"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    is_at_work
+}
+
+#[test]
+fn it_answers_from_the_database_and_says_that_no_model_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run(folder.path(), &[]).unwrap();
+    assert!(printed.starts_with("There is no model here"), "{printed}");
+    for expected in [
+        "  + last_query (replace_values) \"SELECT",
+        "  + app:queries (sum) 1",
+        "  ~ the model is shown less",
+        "  ! run_sql this is refused",
+        "analyst: The United States, with 29 zones.",
+        "--session replay-1 --inspect",
+    ] {
+        assert!(printed.contains(expected), "{expected} is not in:\n{printed}");
+    }
+    // The results of the tools are those that were written down, from the database as it is.
+    assert_eq!(transcript(folder.path(), "replay-1"), CONVERSATION);
+}
+
+#[test]
+fn killed_again_and_again_it_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each time after a few lines: within words, calls and commits, as it comes.
+    let kills = (0..60).take_while(|kill| run_and_kill(folder.path(), 7 + kill % 5)).count();
+    assert!((6..60).contains(&kills), "it was killed {kills} times");
+    let printed = run(folder.path(), &["--session", "s"]).unwrap();
+    assert!(printed.contains("goes on where it stopped"), "{printed}");
+    assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
+    // Each query is counted once, however often it was cut off.
+    let inspected = run(folder.path(), &["--session", "s", "--inspect"]).unwrap();
+    assert!(inspected.contains("\n  app:queries = 3\n"), "{inspected}");
+    assert!(run(folder.path(), &["--list"]).unwrap().lines().eq(["s (version 33)"]));
+}
+
+#[test]
+fn a_fork_from_the_middle_of_a_turn_comes_to_the_same_end() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &[]).unwrap();
+    let printed = run(folder.path(), &["--session", "replay-1", "--fork", "6"]).unwrap();
+    assert!(printed.contains("replay-1-from-6 shares the past of replay-1 up to version 6"), "{printed}");
+    assert!(CONVERSATION.starts_with(&transcript(folder.path(), "replay-1-from-6")));
+    let printed = run(folder.path(), &["--session", "replay-1-from-6"]).unwrap();
+    assert!(printed.contains("replay-1-from-6 was cut off at step"), "{printed}");
+    assert_eq!(transcript(folder.path(), "replay-1-from-6"), CONVERSATION);
+}
+
+#[test]
+fn preferences_are_the_users_in_every_session() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &[]).unwrap();
+    let printed =
+        run(folder.path(), &["--session", "new", "Which country has the most time zones?"]).unwrap();
+    assert!(printed.contains("with 29 zones"), "{printed}");
+    let of = |user: &str| run(folder.path(), &["--user", user, "--session", "new", "--inspect"]).unwrap();
+    assert!(of("you").contains("user:preferences = [\"answer in one sentence"), "{}", of("you"));
+    assert!(!of("somebody").contains("user:preferences = [\"answer"), "{}", of("somebody"));
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = run(folder.path(), &["What is the meaning of life?"]).unwrap_err();
+    assert!(error.contains("this is not in the written conversation"), "{error}");
+    let error = run(folder.path(), &["--model", "nobody:x"]).unwrap_err();
+    let expected = if cfg!(feature = "live") { "provider `nobody`" } else { "the feature `live`" };
+    assert!(error.contains(expected), "{error}");
+}
