@@ -1,6 +1,8 @@
 //! Over SQLite: one process after the other.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::future::ready;
 
 use expect_test::expect;
 use futures_util::{StreamExt, stream};
@@ -86,12 +88,11 @@ async fn sigkill_at_random() {
     let (whole, _) = whole().await;
     // `cargo xtask ci --long` asks for more.
     let wanted = Config::default().cases as usize / 2;
-    let sessions = stream::iter(0x0c4a_5400..).map(|seed| killed_at_random(seed, &whole));
-    let mut deaths = std::pin::pin!(sessions.buffer_unordered(AT_ONCE));
-    let mut kills = 0;
-    while kills < wanted {
-        kills += deaths.next().await.unwrap();
-    }
+    let kills = Cell::new(0);
+    // No session begins once there were enough, and all that began are seen through.
+    let seeds = stream::iter(0x0c4a_5400..).take_while(|_| ready(kills.get() < wanted));
+    let session = async |seed| kills.set(kills.get() + killed_at_random(seed, &whole).await);
+    seeds.for_each_concurrent(AT_ONCE, session).await;
 }
 
 /// The number of kills.
