@@ -22,6 +22,8 @@ pub(crate) struct Journal {
     pub(crate) clock: std::sync::Arc<dyn WallClock>,
     pub(crate) agent: Agent,
     pub(crate) invocation: InvocationId,
+    /// What the ids of its events begin with.
+    pub(crate) writer: String,
     /// The version of the session after the last append.
     pub(crate) version: u64,
     /// The number of events of the invocation that are stored.
@@ -44,6 +46,7 @@ impl Journal {
         };
         let stamp = Stamp {
             invocation: &self.invocation,
+            writer: &self.writer,
             place: self.place,
             agent: self.agent.name(),
             at: self.clock.now(),

@@ -1,4 +1,96 @@
 //! An agent in a session: load, run, commit each event, resume.
+//!
+//! # The tour
+//!
+//! A [`Runner`] is one [`Agent`](agent_loop::Agent) and one [store](session_scopes::SessionStore), for any
+//! number of sessions. [`Runner::session`] gives a [`SessionHandle`]; [`SessionHandle::run`] takes a turn in
+//! it, and [`SessionHandle::send`] starts one in a task of its own: an [`Invocation`], which can be awaited,
+//! cancelled, and watched by any number of subscribers, each from where it left off. Dropping it stops nothing:
+//! a disconnect is no cancellation.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # use stepfold_runner::agent_loop::test_kit::Script;
+//! use serde_json::json;
+//! use stepfold_runner::Runner;
+//! use stepfold_runner::agent_loop::tools::{Approval, Tool, ToolError};
+//! use stepfold_runner::agent_loop::{Agent, Decision, Exit, Pause};
+//! use stepfold_runner::session_scopes::{AnyStore, MemoryStore};
+//! use stepfold_state_core::state::{Handler, Schema};
+//!
+//! async fn pay() -> Result<serde_json::Value, ToolError> {
+//!     Ok(json!({"euro": 5}))
+//! }
+//!
+//! # let model = Script::parse("\
+//! # assistant: > c1 pay()
+//! # assistant: paid
+//! # assistant: five euro
+//! # ")?;
+//! let agent = Agent::builder(model)
+//!     .schema(Schema::builder().key::<u64>("user:spent").handler(Handler::sum()).build()?)
+//!     .tools([Tool::new("pay", "Pays the open bill.", pay)
+//!         .output_to_state("user:spent", "euro")
+//!         .approval(Approval::Always)
+//!         .build()?])
+//!     .build()?;
+//! let store = AnyStore::new(MemoryStore::new());    // or SQLite, PostgreSQL, one of your own
+//!
+//! // Each commit is stored before anything else happens; here the run waits for somebody.
+//! let session = Runner::builder(agent.clone(), store.clone()).build().session("ada", "s1").await?;
+//! let outcome = session.run("pay the bill").await?;
+//! assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
+//!
+//! // Next week, in another process: nothing is needed but the store.
+//! let session = Runner::builder(agent, store).build().session("ada", "s1").await?;
+//! let request = &session.pending().await?[0];
+//! let outcome = session.resume().decide(&request.id, Decision::Approve).await?;
+//! assert_eq!(outcome.text(), "paid");
+//!
+//! // The next turn goes on with the conversation and the state; `user:` is shared by all sessions of Ada.
+//! let outcome = session.run("how much was it?").await?;
+//! assert_eq!(outcome.state().get("user:spent").unwrap(), json!(5));
+//! assert_eq!(outcome.transcript().to_string(), r#"user:      pay the bill
+//! assistant: > c1 pay()
+//! tool c1:   {"euro": 5}
+//! assistant: paid
+//! user:      how much was it?
+//! assistant: five euro
+//! "#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! The rest in the order in which one needs it: [`Busy`] says what becomes of a message for a session that is at
+//! work; [`SessionHandle::resume`] goes on with what waits, was cut off or failed, and
+//! [`abandon`](SessionHandle::abandon) gives it up; [`fork`](SessionHandle::fork) and
+//! [`rewind`](SessionHandle::rewind) try something else; [`replay`](SessionHandle::replay) tells before a
+//! deployment where stored sessions would go another way.
+//!
+//! # What holds
+//!
+//! - A commit is one event of the session: messages, writes in all scopes, version; all of it or nothing.
+//! - A process may die at any instant. The next one loses nothing that was acknowledged, and runs only what has no
+//!   outcome yet. What is promised for each kind of effect, store and moment, and by which test it is shown,
+//!   stands in [`guarantees`].
+//! - A call that must not run twice does not, also when several workers resume one run at the same moment.
+//! - A call has one idempotency key, however often it runs; no two calls share one, also not in a fork.
+//! - In a process, one invocation is at work in a session at a time. No message is lost: it is taken, or
+//!   refused with an error.
+//! - A session that is kept open reads only what is new.
+//!
+//! # What is absent
+//!
+//! The loop decides and the store stores; nothing of either is here. No lease is taken on a session: several workers
+//! are kept apart by its version, and the slower one gets a [`Conflict`](RunnerError::Conflict). Nothing
+//! resumes by itself when a process starts: whoever starts it asks for the sessions and resumes them. `temp:`
+//! values are never stored.
+//!
+//! # Where this comes from
+//!
+//! Scopes, sessions and the turn over them are those of spec/002 of the project (adk-rust); commits, effects
+//! and recovery are its design (`design.md`); where we differ stands in `docs/compare.md`, and why in
+//! `docs/decisions.md`.
 
 mod error;
 mod handle;
@@ -12,6 +104,9 @@ mod replay;
 mod runner;
 mod slot;
 mod turn;
+
+#[doc = include_str!("../docs/guarantees.md")]
+pub mod guarantees {}
 
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;

@@ -28,6 +28,8 @@ pub(crate) fn is_stored(write: &Write) -> bool {
 /// Who and when.
 pub(crate) struct Stamp<'a> {
     pub(crate) invocation: &'a InvocationId,
+    /// What the ids of the events begin with. Nobody else who is at work in the invocation has it.
+    pub(crate) writer: &'a str,
     /// The place of the event in the invocation, from 0.
     pub(crate) place: u64,
     pub(crate) agent: &'a str,
@@ -49,8 +51,8 @@ pub(crate) fn session_event(
         "started" => SessionEventKind::STARTED,
         name => SessionEventKind::new(name),
     };
-    // The id tells a repeated append from a new one.
-    let id = EventId::new(format!("{}.{}", stamp.invocation, stamp.place))?;
+    // The id tells a repeated append from a new one, and from one of another worker.
+    let id = EventId::new(format!("{}.{}", stamp.writer, stamp.place))?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
         .with_delta(std::mem::take(&mut event.delta))

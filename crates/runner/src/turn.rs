@@ -233,6 +233,12 @@ impl Work {
     ) -> Ended {
         let inner = &self.turn.runner;
         let version = self.known.history.as_ref().map_or(0, |history| history.version);
+        // Several workers may resume one invocation. If they made the same event, the store would take the
+        // second for the first one repeated, and both would believe that the call is theirs to start.
+        let writer = match place {
+            0 => invocation.to_string(),
+            _ => format!("{invocation}.{}", inner.ids.next()),
+        };
         let mut journal = Journal {
             store: inner.store.clone(),
             key: self.turn.slot.key.clone(),
@@ -240,6 +246,7 @@ impl Work {
             clock: Arc::clone(&inner.clock),
             agent: inner.agent.clone(),
             invocation,
+            writer,
             version,
             place,
             calls: run.transcript().last().map(calls_of).unwrap_or_default(),

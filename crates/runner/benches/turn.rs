@@ -1,0 +1,166 @@
+//! What a turn costs beside the model and the tool. `cargo bench -p stepfold-runner`.
+//!
+//! A turn here is two replies and one call that does nothing: four commits, `began`, `replied`, `answered` and
+//! `replied`. SQLite's commits survive the process but are not flushed to the disk, so that
+//! what is measured is our own work; the durable turn is printed beside.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a benchmark reads the clock, stops when it cannot go on, and says what it found"
+)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use divan::Bencher;
+use stepfold_agent_loop::Agent;
+use stepfold_runner::{Runner, SessionHandle};
+use stepfold_session_scopes::{AnyStore, Durability, EventRange, MemoryStore, SqliteOptions};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
+};
+use stepfold_tools::{Effect, Tool, ToolError};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+fn main() {
+    bytes_of_a_step();
+    durable_turn();
+    divan::main();
+}
+
+/// Calls the tool, then says that it is done; so many calls in a row.
+struct Model {
+    calls: usize,
+}
+
+impl ChatModel for Model {
+    fn id(&self) -> &'static str {
+        "bench"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let log = &request.messages;
+        let of_this_turn = (0..log.len()).rev().map_while(|place| log.get(place));
+        let said = of_this_turn.take_while(|message| message.role() != Role::User);
+        let calls = said.filter(|message| message.role() == Role::Assistant).count();
+        let (message, finish) = match calls < self.calls {
+            true => (call(log.len()), FinishReason::ToolCalls),
+            false => (Message::assistant("done"), FinishReason::Stop),
+        };
+        ReplyStream::from_chunks(Chunk::of(&message).into_iter().chain([Chunk::Finished(finish)]))
+    }
+}
+
+fn call(number: usize) -> Message {
+    let call = ToolCall::new(format!("c{number}"), "nothing", serde_json::json!({}));
+    Message::new(Role::Assistant).with_part(call)
+}
+
+fn agent(calls: usize) -> Agent {
+    let nothing = Tool::new("nothing", "Does nothing.", async || Ok::<_, ToolError>("ok"));
+    Agent::builder(Model { calls })
+        .tools([nothing.effect(Effect::Pure).build().expect("the tool is valid")])
+        .max_steps(10_000)
+        .repeat_guard(None)
+        .build()
+        .expect("the agent is valid")
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built")
+}
+
+const STORES: [&str; 2] = ["memory", "sqlite"];
+const EVENTS: [u64; 3] = [10, 1_000, 10_000];
+
+/// A store, and the folder that it may need.
+fn open(kind: &str) -> (AnyStore, Option<TempDir>) {
+    if kind == "memory" {
+        return (AnyStore::new(MemoryStore::new()), None);
+    }
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    (sqlite(folder.path(), Durability::Process), Some(folder))
+}
+
+fn sqlite(folder: &Path, durability: Durability) -> AnyStore {
+    let options = SqliteOptions::new(folder.join("sessions.db")).durability(durability);
+    AnyStore::new(options.open().expect("the file is new"))
+}
+
+fn runner(store: &AnyStore, calls: usize) -> Runner {
+    Runner::builder(agent(calls), store.clone()).build()
+}
+
+async fn session(store: &AnyStore, calls: usize) -> SessionHandle {
+    runner(store, calls).session("ada", "s1").await.expect("the store works")
+}
+
+async fn turn(session: &SessionHandle) {
+    session.run("go").await.expect("the script says what is asked for");
+}
+
+/// A session with so many events, made by turns.
+async fn filled(store: &AnyStore, events: u64) -> SessionHandle {
+    let handle = session(store, 1).await;
+    for _ in 0..events / 4 {
+        turn(&handle).await;
+    }
+    handle
+}
+
+/// A turn in a session that is kept open: only what is new is read.
+#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 20, sample_size = 5)]
+fn kept_open<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
+    let runtime = runtime();
+    let (store, _folder) = open(STORES[STORE]);
+    let session = runtime.block_on(filled(&store, events));
+    bencher.bench_local(|| runtime.block_on(turn(&session)));
+}
+
+/// A turn in a session that is opened for it: all of it is read.
+#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 10, sample_size = 2)]
+fn reopened<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
+    let runtime = runtime();
+    let (store, _folder) = open(STORES[STORE]);
+    runtime.block_on(filled(&store, events));
+    bencher.bench_local(|| runtime.block_on(async { turn(&session(&store, 1).await).await }));
+}
+
+/// What a step of one call takes on the disk, once the store is closed.
+fn bytes_of_a_step() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let runtime = runtime();
+    let store = sqlite(folder.path(), Durability::Process);
+    let events = runtime.block_on(async {
+        let session = session(&store, 500).await;
+        turn(&session).await;
+        session.read(EventRange::All).await.expect("the store works").events.len()
+    });
+    drop((store, runtime));
+    // Whoever closes the file last, in a thread of the store, moves the log into it and removes the log.
+    let log = folder.path().join("sessions.db-wal");
+    let began = Instant::now();
+    while log.exists() && began.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    let file = folder.path().join("sessions.db").metadata().expect("the store made it");
+    println!("500 steps of one call over SQLite: {events} events, {} bytes a step", file.len() / 500);
+}
+
+/// A turn whose commits are flushed to the disk.
+fn durable_turn() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let store = sqlite(folder.path(), Durability::Full);
+    runtime().block_on(async {
+        let session = session(&store, 1).await;
+        turn(&session).await;
+        let began = Instant::now();
+        for _ in 0..100 {
+            turn(&session).await;
+        }
+        println!("a turn of four durable commits over SQLite: {:?}", began.elapsed() / 100);
+    });
+}

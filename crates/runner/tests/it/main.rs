@@ -1,0 +1,15 @@
+//! Tests at the crate's boundary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::items_after_statements,
+    clippy::needless_pass_by_value,
+    clippy::similar_names,
+    reason = "a helper of a test fails the test, takes what reads best, and need not be fast"
+)]
+
+mod crash;
