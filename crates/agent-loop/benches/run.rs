@@ -103,6 +103,16 @@ fn steps_on_10_000_messages(bencher: Bencher<'_, '_>, steps: u64) {
         .bench_local_values(|run| finish(&runtime, run));
 }
 
+/// One step of a turn that goes on where a run has ended, on as many messages.
+#[divan::bench(args = [10, 1_000, 10_000])]
+fn turn_after(bencher: Bencher<'_, '_>, messages: usize) {
+    let (runtime, agent) = (runtime(), agent(1));
+    let run = finish(&runtime, Run::new(&agent, Input::from(history(messages)).say("go"), "bench").unwrap());
+    bencher
+        .with_inputs(|| Input::after(run.clone()).say("go on"))
+        .bench_local_values(|input| finish(&runtime, Run::new(&agent, input, "next").unwrap()));
+}
+
 #[divan::bench(args = ["first", "last"])]
 fn tenth_of_10_000_steps(bencher: Bencher<'_, '_>, which: &str) {
     let runtime = runtime();

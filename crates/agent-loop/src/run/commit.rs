@@ -357,7 +357,8 @@ impl Run {
     }
 
     fn note_ids(&mut self, event: &Event) {
-        if event.rewrite.is_some() || matches!(event.kind, EventKind::Began { .. }) {
+        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known_good == 0;
+        if event.rewrite.is_some() || is_new {
             self.call_ids = ids_of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Reply, Role, ToolCall, Transcript, Usage};
+use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::{Delta, Schema, State};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
@@ -205,7 +205,7 @@ impl Run {
         };
         let mut log = state.messages().clone();
         log.extend(fresh.messages.iter().cloned());
-        let repaired = log.repair();
+        let repaired = self.repaired(log, &fresh.messages);
         let is_repaired = !repaired.repairs.is_empty();
         let log = repaired.transcript;
         let shown = match config.trim.is_none() || config.summarize.is_some() {
@@ -226,6 +226,15 @@ impl Run {
             event.messages.clone_from(&fresh.messages);
         }
         Ok(event)
+    }
+
+    /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
+    fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
+        let is_known = self.known_good > 0 && self.known_good + new.len() == log.len();
+        if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
+            return Repaired { transcript: log, repairs: Vec::new() };
+        }
+        log.repair()
     }
 
     fn hooked(&self, report: HookReport, phase: &Phase, elapsed: Duration) -> Result<Event, FeedError> {

@@ -1,5 +1,6 @@
 //! What a run begins with.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -7,6 +8,7 @@ use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, State};
 
 use super::event::Event;
+use super::machine::Run;
 use crate::trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
@@ -41,6 +43,17 @@ pub struct Input {
     /// The values as the writes that they were recorded as.
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
+    /// What an earlier run knows of the conversation.
+    pub(crate) known: Option<Known>,
+}
+
+/// What need not be found out again about a conversation.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// How many messages are known to be well-formed.
+    pub(crate) messages: usize,
+    /// The ids of the calls in them.
+    pub(crate) call_ids: HashSet<Box<str>>,
 }
 
 impl Input {
@@ -52,6 +65,31 @@ impl Input {
     /// Goes on with this state and its conversation.
     pub fn on(state: State) -> Self {
         Input { state: Some(state), ..Input::default() }
+    }
+
+    /// Goes on where a run has ended: with its state, its conversation and its summary. What is known of the
+    /// conversation is not found out again, so that to begin costs the same however long it has become.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Input};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
+    /// let first = agent.run("which area has most stalls?").await?;
+    /// let second = agent.run(Input::after(first.into_run()).say("and fewest?")).await?;
+    /// assert_eq!((second.text(), second.transcript().len()), ("area 7".into(), 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn after(run: Run) -> Self {
+        // What has not ended may have calls without results.
+        let has_ended = run.exit().is_some();
+        let messages = run.transcript().len();
+        let Run { state, summary, call_ids, .. } = run;
+        let known = has_ended.then_some(Known { messages, call_ids });
+        Input { state: Some(state), summary, known, ..Input::default() }
     }
 
     /// And the user says this.
@@ -86,7 +124,8 @@ impl Input {
 
 /// For a runner, which brings the state and the record.
 impl Input {
-    /// The same on this state, in place of one that it has.
+    /// The same on this state, in place of one that it has. Of an input [after](Input::after) a run, it has the same
+    /// conversation.
     #[must_use]
     pub fn on_state(mut self, state: State) -> Self {
         self.state = Some(state);

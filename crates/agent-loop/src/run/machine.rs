@@ -70,6 +70,8 @@ pub struct Run {
     pub(super) prompt: Prompt,
     /// Ids of all calls in the log.
     pub(super) call_ids: HashSet<Box<str>>,
+    /// How many messages of the log were known to be well-formed before the run began.
+    pub(super) known_good: usize,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -177,6 +179,8 @@ impl Run {
         let id = id.into();
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
+        let known = input.known.filter(|known| known.messages == state.messages().len());
+        let (known_good, call_ids) = known.map(|known| (known.messages, known.call_ids)).unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
             id,
@@ -186,7 +190,8 @@ impl Run {
             summary: input.summary,
             approved: Vec::new(),
             prompt: Prompt::empty(),
-            call_ids: HashSet::new(),
+            call_ids,
+            known_good,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -203,6 +208,7 @@ impl Run {
             approved: Vec::new(),
             prompt: Prompt::empty(),
             call_ids: HashSet::new(),
+            known_good: 0,
             offer: agent.static_offer().cloned(),
         }
     }

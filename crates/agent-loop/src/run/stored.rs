@@ -201,6 +201,7 @@ impl Run {
             agent: agent.clone(),
             id: stored.id,
             call_ids: ids_of(state.messages()),
+            known_good: 0,
             state,
             phase: stored.phase,
             tally: stored.tally,
