@@ -41,6 +41,8 @@ pub struct Input {
     /// The values as the writes that they were recorded as.
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
+    /// It is of a record, which has nothing that does not last.
+    pub(crate) is_recorded: bool,
 }
 
 impl Input {
@@ -111,7 +113,8 @@ impl Input {
                 rewrite.iter_from(before).cloned().collect()
             }
         };
-        Input { state: Some(state), messages, delta: Some(began.delta.clone()), ..Input::default() }
+        let delta = Some(began.delta.clone());
+        Input { state: Some(state), messages, delta, is_recorded: true, ..Input::default() }
     }
 }
 
