@@ -63,6 +63,19 @@ pub enum RunnerError {
         /// The ids of the requests.
         pending: Vec<String>,
     },
+    /// A decision is about a call that does not wait for one. None of the decisions was taken.
+    #[error(
+        "nobody asks for a decision about \"{id}\" in session {key}; pending: {}",
+        if pending.is_empty() { "nothing".to_owned() } else { pending.join(", ") }
+    )]
+    NothingToDecide {
+        /// The session.
+        key: Box<SessionKey>,
+        /// What was decided about.
+        id: String,
+        /// The ids of the requests that are pending.
+        pending: Vec<String>,
+    },
     /// There is nothing that was cut off.
     #[error("there is nothing to resume in session {key}: its last run has ended")]
     NothingToResume {

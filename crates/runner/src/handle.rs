@@ -16,6 +16,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, watch};
 
 use crate::error::RunnerError;
+use crate::history::History;
 use crate::hub::Hub;
 use crate::invocation::{Ended, Invocation};
 use crate::runner::{Busy, Runner};
@@ -65,19 +66,21 @@ impl SessionHandle {
         // What joins a run is what users say, and nothing else.
         let said = input.user_messages();
         // Whoever takes the last messages of a run holds the same lock: nobody joins behind its back.
-        if let Some(current) = &*self.slot.current() {
-            match (self.runner.0.busy, said) {
-                (Busy::Refuse, _) => return Err(self.busy("an invocation is at work")),
-                (Busy::Steer, Some(messages)) => {
-                    if let Some(joined) = join(current, &messages) {
-                        return Ok(joined);
-                    }
-                }
-                (Busy::Interrupt, _) => current.cancellation.cancel(),
-                _ => {}
+        let mut at_work = self.slot.current();
+        let waiting = self.slot.waiting.load(Ordering::SeqCst);
+        match (self.runner.0.busy, &*at_work, said) {
+            (Busy::Refuse, current, _) if current.is_some() || waiting > 0 => {
+                return Err(self.busy("an invocation is at work"));
             }
+            (Busy::Steer, Some(current), Some(messages)) => {
+                if let Some(joined) = join(current, &messages) {
+                    return Ok(joined);
+                }
+            }
+            (Busy::Interrupt, Some(current), _) => current.cancellation.cancel(),
+            _ => {}
         }
-        self.start(Order::Begin(Box::new(input)))
+        self.start(&mut at_work, Order::Begin(Box::new(input)))
     }
 
     /// Goes on with a run that waits for decisions, or that was cut off or failed. Awaiting the result does so.
@@ -116,7 +119,8 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::NothingToResume`], or when the store fails.
     pub async fn abandon(&self) -> Ended {
-        self.start(Order::Abandon)?.outcome().await
+        let started = self.start(&mut self.slot.current(), Order::Abandon)?;
+        started.outcome().await
     }
 
     /// Cancels what is at work in the session in this process, if anything is.
@@ -136,7 +140,12 @@ impl SessionHandle {
     /// # Errors
     /// When the store fails, or what it has cannot be read.
     pub async fn pending(&self) -> Result<Vec<ApprovalRequest>, RunnerError> {
-        Ok(self.last_run().await?.map(|run| run.pending()).unwrap_or_default())
+        let (history, session) = self.turn().read().await?;
+        if history.has_ended() {
+            return Ok(Vec::new());
+        }
+        let run = self.run_of(&history, &session)?;
+        Ok(run.map(|run| run.pending()).unwrap_or_default())
     }
 
     /// The last run as it is stored, if the session had one; it may have ended.
@@ -145,7 +154,11 @@ impl SessionHandle {
     /// As [`pending`](SessionHandle::pending).
     pub async fn last_run(&self) -> Result<Option<Run>, RunnerError> {
         let (history, session) = self.turn().read().await?;
-        let state = history.state(&session, &self.runner.0.schema)?;
+        self.run_of(&history, &session)
+    }
+
+    fn run_of(&self, history: &History, session: &Session) -> Result<Option<Run>, RunnerError> {
+        let state = history.state(session, &self.runner.0.schema)?;
         history.last_run(&self.runner.0.agent, state, &self.slot.key)
     }
 
@@ -181,7 +194,7 @@ impl SessionHandle {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is at work"));
         };
-        *known = crate::slot::Known::default();
+        (known.history, known.stopped) = (None, None);
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
         let session = self.read(EventRange::None).await?;
@@ -225,10 +238,16 @@ impl SessionHandle {
         RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
     }
 
-    /// Starts the task of an invocation.
-    fn start(&self, order: Order) -> Result<Invocation, RunnerError> {
-        let waiting = Waiting::enter(&self.slot, self.runner.0.max_waiting)
-            .ok_or_else(|| self.busy("too many messages wait already"))?;
+    /// Starts the task of an invocation, which is at work from now on, or waits.
+    fn start(&self, at_work: &mut Option<Current>, order: Order) -> Result<Invocation, RunnerError> {
+        let waits = at_work.is_some() || self.slot.waiting.load(Ordering::SeqCst) > 0;
+        let waiting = match waits {
+            false => None,
+            true => Some(
+                Waiting::enter(&self.slot, self.runner.0.max_waiting)
+                    .ok_or_else(|| self.busy("too many messages wait already"))?,
+            ),
+        };
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
         let (hub, cancellation) = (Hub::new(), CancellationToken::new());
         let (sender, ended) = watch::channel(None);
@@ -236,6 +255,9 @@ impl SessionHandle {
         let key = self.slot.key.clone();
         let invocation = Invocation::new(id.clone(), key, Arc::clone(&hub), ended, cancellation.clone());
         let current = Current { invocation: invocation.clone(), cancellation, inbox };
+        if !waits {
+            *at_work = Some(current.clone());
+        }
         let turn = self.turn();
         tokio::spawn(async move {
             let _end = EndOfHub(Arc::clone(&hub));
@@ -262,8 +284,7 @@ impl Waiting {
     fn enter(slot: &Arc<Slot>, limit: usize) -> Option<Self> {
         let waiting = slot.waiting.fetch_add(1, Ordering::SeqCst);
         let entered = Waiting(Arc::clone(slot));
-        // The one that is at work does not wait, so there is always room for one.
-        (waiting <= limit).then_some(entered)
+        (waiting < limit).then_some(entered)
     }
 }
 
@@ -275,6 +296,10 @@ impl Drop for Waiting {
 
 /// The messages join what is at work, if there is room for all of them.
 fn join(current: &Current, messages: &[Message]) -> Option<Invocation> {
+    // Whoever cancelled it and then says something wants an answer, which it would not give any more.
+    if current.cancellation.is_cancelled() {
+        return None;
+    }
     let permits = current.inbox.try_reserve_many(messages.len()).ok()?;
     permits.zip(messages).for_each(|(permit, message)| permit.send(message.clone()));
     Some(current.invocation.clone())
@@ -314,7 +339,8 @@ impl Resume {
     /// [`RunnerError::Busy`] when too many wait already.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let Resume { session, decisions, with_changed_agent } = self;
-        session.start(Order::Resume { decisions, with_changed_agent })
+        let order = Order::Resume { decisions, with_changed_agent };
+        session.start(&mut session.slot.current(), order)
     }
 }
 

@@ -9,12 +9,15 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, is_of_run, loop_event, rewrite, summary};
+use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary};
+use stepfold_session_scopes::Timestamp;
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
+    /// When the session was made, to know it from one that took its place.
+    pub(crate) created: Option<Timestamp>,
     pub(crate) transcript: Transcript,
     /// What stands for the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
@@ -28,6 +31,8 @@ pub(crate) struct Invoked {
     pub(crate) invocation: InvocationId,
     /// The conversation before it.
     pub(crate) before: Transcript,
+    /// What stood for the beginning of it.
+    pub(crate) summary: Option<Summary>,
     pub(crate) events: Vec<CommittedEvent>,
 }
 
@@ -39,7 +44,19 @@ impl History {
             self.push(&session.key, committed)?;
         }
         self.version = session.version;
+        self.created = Some(session.created);
         Ok(())
+    }
+
+    /// Whether a session is the one that was folded, at a later version of it.
+    pub(crate) fn is_of(&self, session: &Session) -> bool {
+        self.created == Some(session.created) && self.version <= session.version
+    }
+
+    /// Whether the last run has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.events.last());
+        last.is_some_and(|committed| ends(&committed.event))
     }
 
     fn push(&mut self, key: &SessionKey, committed: &CommittedEvent) -> Result<(), RunnerError> {
@@ -48,6 +65,7 @@ impl History {
             self.last = Some(Invoked {
                 invocation: event.invocation.clone(),
                 before: self.transcript.clone(),
+                summary: self.summary.clone(),
                 events: Vec::new(),
             });
         }
@@ -90,7 +108,7 @@ impl History {
         let mut state = state;
         state.replace_messages(last.before.clone());
         let id = run_id(key, &last.invocation);
-        let mut run = Run::new(agent, Input::on(state), id)
+        let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         for committed in &last.events {
             let Some(event) = loop_event(key, committed)? else { continue };

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use stepfold_agent_loop::{Agent, Event, EventKind, Observer, ObserverError, RunEvent};
+use stepfold_agent_loop::{Agent, Event, EventKind, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
     AnyStore, AppendEvent, ErrorKind, InvocationId, SessionError, SessionKey, SessionSchema, SessionStore,
 };
 
 use crate::ports::WallClock;
-use crate::record::{Stamp, session_event, with_agent};
+use crate::record::{Stamp, session_event, with_agent, with_exit};
+use crate::slot::LeftOver;
 
 /// How often an append is repeated when the store was busy or lost, and how long that takes in all.
 const REPEATS: usize = 6;
@@ -22,44 +23,62 @@ pub(crate) struct Journal {
     pub(crate) clock: std::sync::Arc<dyn WallClock>,
     pub(crate) agent: Agent,
     pub(crate) invocation: InvocationId,
-    /// What the ids of its events begin with.
-    pub(crate) writer: String,
     /// The version of the session after the last append.
     pub(crate) version: u64,
     /// The number of events of the invocation that are stored.
     pub(crate) place: u64,
-    /// The ids of the calls of the last reply.
-    pub(crate) calls: Vec<String>,
+    /// What tells the events of a resumed run from those of another worker that resumes it too.
+    pub(crate) attempt: Option<String>,
+    /// The instructions as they are stored, if they are not stored as they are.
+    pub(crate) instructions: Option<String>,
+    /// The run as it is after what was stored.
+    pub(crate) ahead: Run,
+    /// What was said meanwhile; what is stored of it goes.
+    pub(crate) left_over: LeftOver,
+    /// How many of these messages the run begins with.
+    pub(crate) joined: usize,
 }
 
 impl Journal {
     async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
-        if let EventKind::Replied { .. } = event.kind {
-            let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
-            self.calls = calls.map(|call| call.id.clone()).collect();
-        }
         let started = match &event.kind {
             EventKind::Started { calls } => {
-                calls.iter().filter_map(|place| self.calls.get(*place).cloned()).collect()
+                let open = self.ahead.open_calls();
+                open.into_iter().filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
             }
             _ => Vec::new(),
         };
+        // Whether the run ends here is said by the agent as it is today, and stored with what ends it.
+        let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
         let stamp = Stamp {
             invocation: &self.invocation,
-            writer: &self.writer,
             place: self.place,
+            attempt: self.attempt.as_deref(),
             agent: self.agent.name(),
             at: self.clock.now(),
         };
-        let mut stored = session_event(event.clone(), &stamp, started)?;
+        let mut lasting = event.clone();
+        if let (EventKind::Began { instructions, .. }, Some(stored)) = (&mut lasting.kind, &self.instructions)
+        {
+            *instructions = Some(stored.clone());
+        }
+        let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } = event.kind {
             stored = with_agent(stored, &self.agent);
+        }
+        if let Some(exit) = ended {
+            stored = with_exit(stored, exit);
         }
         let request = AppendEvent::new(self.key.clone(), self.version, stored, &self.schema);
         let append = || self.store.append(request.clone());
         let receipt = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await?;
         self.version = receipt.version;
         self.place += 1;
+        match &event.kind {
+            EventKind::Began { .. } => self.left_over.stored(self.joined),
+            EventKind::Steered => self.left_over.stored(event.messages.len()),
+            _ => {}
+        }
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use stepfold_agent_loop::trim::Summary;
-use stepfold_agent_loop::{self as agent_loop, EventKind, FORMAT_VERSION};
+use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
     SessionError, SessionKey, Timestamp,
@@ -20,6 +20,9 @@ pub const RECORD_FORMAT: &str = "stepfold.run";
 /// The metadata entry that has the fingerprint of the agent, at the beginning of an invocation.
 const AGENT: &str = "agent";
 
+/// The metadata entry that says why the run has ended, at its last event.
+const EXIT: &str = "exit";
+
 /// Whether a write is one that stores have.
 pub(crate) fn is_stored(write: &Write) -> bool {
     Scope::of(write.key()) != Scope::Temp
@@ -28,10 +31,10 @@ pub(crate) fn is_stored(write: &Write) -> bool {
 /// Who and when.
 pub(crate) struct Stamp<'a> {
     pub(crate) invocation: &'a InvocationId,
-    /// What the ids of the events begin with. Nobody else who is at work in the invocation has it.
-    pub(crate) writer: &'a str,
     /// The place of the event in the invocation, from 0.
     pub(crate) place: u64,
+    /// A name of its own for whoever goes on with a run.
+    pub(crate) attempt: Option<&'a str>,
     pub(crate) agent: &'a str,
     pub(crate) at: Timestamp,
 }
@@ -51,8 +54,9 @@ pub(crate) fn session_event(
         "started" => SessionEventKind::STARTED,
         name => SessionEventKind::new(name),
     };
-    // The id tells a repeated append from a new one, and from one of another worker.
-    let id = EventId::new(format!("{}.{}", stamp.writer, stamp.place))?;
+    // The id tells a repeated append from a new one, also from that of another worker at the same place.
+    let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
+    let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
         .with_delta(std::mem::take(&mut event.delta))
@@ -69,6 +73,19 @@ pub(crate) fn with_agent(event: Event, agent: &agent_loop::Agent) -> Event {
         Ok(fingerprint) => event.with_metadata(AGENT, fingerprint),
         Err(_) => event,
     }
+}
+
+/// The same as the last one of a run, which ended for this reason.
+pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
+    match serde_json::to_value(exit) {
+        Ok(exit) => event.with_metadata(EXIT, exit),
+        Err(_) => event,
+    }
+}
+
+/// Whether an event is the last one of a run, whatever the agent of today would make of it.
+pub(crate) fn ends(event: &Event) -> bool {
+    is_of_run(event) && event.metadata.contains_key(EXIT)
 }
 
 /// The commit of the loop that an event of a session stores; none if it is not one of a run.

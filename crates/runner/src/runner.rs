@@ -1,6 +1,6 @@
 //! The runner: one agent, one store, any number of sessions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -76,7 +76,32 @@ pub(crate) struct Inner {
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn WallClock>,
     /// The sessions that somebody holds, so that each is worked on by one invocation at a time.
-    slots: Mutex<HashMap<SessionKey, Weak<Slot>>>,
+    slots: Mutex<Slots>,
+}
+
+/// How many sessions are remembered that nobody holds.
+const REMEMBERED: usize = 256;
+
+#[derive(Default)]
+struct Slots {
+    held: HashMap<SessionKey, Weak<Slot>>,
+    /// Those that were asked for last: who asks again finds what was read, and a pause with its `temp:` values.
+    last: VecDeque<Arc<Slot>>,
+}
+
+impl Slots {
+    fn get(&mut self, key: SessionKey) -> Arc<Slot> {
+        let known = self.held.get(&key).and_then(Weak::upgrade);
+        let slot = known.unwrap_or_else(|| Arc::new(Slot::new(key.clone())));
+        self.last.retain(|other| !Arc::ptr_eq(other, &slot));
+        self.last.push_back(Arc::clone(&slot));
+        if self.last.len() > REMEMBERED {
+            self.last.pop_front();
+            self.held.retain(|_, slot| slot.strong_count() > 0);
+        }
+        self.held.insert(key, Arc::downgrade(&slot));
+        slot
+    }
 }
 
 /// Puts a [`Runner`] together.
@@ -189,12 +214,7 @@ impl Runner {
 
     pub(crate) fn handle(&self, key: SessionKey) -> SessionHandle {
         let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = slots.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let slot = Arc::new(Slot::new(key.clone()));
-            slots.insert(key, Arc::downgrade(&slot));
-            slot
-        });
+        let slot = slots.get(key);
         SessionHandle::new(self.clone(), slot)
     }
 }

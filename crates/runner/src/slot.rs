@@ -30,8 +30,55 @@ pub(crate) struct Known {
     /// The last run as it stopped in this process, with the version of the session then: it has its `temp:`
     /// values.
     pub(crate) stopped: Option<(u64, Box<Run>)>,
-    /// What was said to a run that did not take it: the next one does.
-    pub(crate) left_over: VecDeque<Message>,
+    /// What was said to a run and is not stored yet: if that run does not take it, the next one does.
+    pub(crate) left_over: LeftOver,
+}
+
+/// What was said and is not stored yet, in order. A run reads from it, and only a commit takes from it.
+#[derive(Clone, Default)]
+pub(crate) struct LeftOver(Arc<Mutex<Unstored>>);
+
+#[derive(Default)]
+struct Unstored {
+    messages: VecDeque<Message>,
+    /// How many of them a run has read.
+    read: usize,
+}
+
+impl LeftOver {
+    fn lock(&self) -> MutexGuard<'_, Unstored> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, message: Message) {
+        self.lock().messages.push_back(message);
+    }
+
+    /// The next message that the run has not read.
+    pub(crate) fn read(&self) -> Option<Message> {
+        let mut unstored = self.lock();
+        let message = unstored.messages.get(unstored.read).cloned()?;
+        unstored.read += 1;
+        Some(message)
+    }
+
+    /// These many messages are stored.
+    pub(crate) fn stored(&self, messages: usize) {
+        let mut unstored = self.lock();
+        let messages = messages.min(unstored.messages.len());
+        unstored.messages.drain(..messages);
+        unstored.read = unstored.read.saturating_sub(messages);
+    }
+
+    /// Another run reads from the beginning.
+    pub(crate) fn read_again(&self) {
+        self.lock().read = 0;
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Message> {
+        self.lock().messages.iter().cloned().collect()
+    }
 }
 
 /// An invocation that is at work.

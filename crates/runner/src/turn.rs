@@ -51,27 +51,22 @@ impl Turn {
         current: Current,
         inbox: mpsc::Receiver<Message>,
         hub: Arc<Hub>,
-        waiting: Waiting,
+        waiting: Option<Waiting>,
     ) -> Ended {
         let known = Arc::clone(&self.slot.gate).lock_owned().await;
-        drop(waiting);
-        *self.slot.current() = Some(current.clone());
-        let slot = Arc::clone(&self.slot);
-        let _at_work = AtWork(slot);
+        {
+            let mut at_work = self.slot.current();
+            drop(waiting);
+            *at_work = Some(current.clone());
+        }
         let mut work = Work { turn: self, known, current, inbox, hub };
-        let ended = match order {
+        match order {
             Order::Begin(input) => work.begin(*input, id).await,
             Order::Resume { decisions, with_changed_agent } => {
                 work.resume(decisions, with_changed_agent).await
             }
             Order::Abandon => work.abandon().await,
-        };
-        // Whatever came of it, what was said is kept for the next run.
-        let slot = Arc::clone(&work.turn.slot);
-        let mut current = slot.current();
-        work.keep_what_is_said();
-        *current = None;
-        ended
+        }
     }
 
     /// The session with what is new since `known`, and the history with it.
@@ -84,7 +79,8 @@ impl Turn {
         let mut history = known.unwrap_or_default();
         // A rewind hides what was folded already.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
-        let session = match is_rewound && since != EventRange::All {
+        let is_another = since != EventRange::All && !history.is_of(&session);
+        let session = match (is_rewound || is_another) && since != EventRange::All {
             true => {
                 history = History::default();
                 self.runner.store.get(get.events(EventRange::All)).await.map_err(failed)?
@@ -101,12 +97,21 @@ impl Turn {
     }
 }
 
-/// Nothing is at work any more when this is dropped.
-struct AtWork(Arc<Slot>);
+/// A run that has not ended, its invocation, and how many of its events are stored.
+struct Stopped {
+    run: Run,
+    invocation: InvocationId,
+    place: u64,
+}
 
-impl Drop for AtWork {
+/// Whatever came of it, a panic too: what was said is kept for the next run, and this is not at work any
+/// more. Only then the next one comes, since the gate is a field.
+impl Drop for Work {
     fn drop(&mut self) {
-        *self.0.current() = None;
+        let slot = Arc::clone(&self.turn.slot);
+        let mut at_work = slot.current();
+        self.keep_what_is_said();
+        at_work.take_if(|current| current.invocation.id() == self.current.invocation.id());
     }
 }
 
@@ -114,64 +119,101 @@ impl Work {
     /// A new turn; then one for what was said too late to join it.
     async fn begin(&mut self, input: Input, id: InvocationId) -> Ended {
         self.finish_what_was_cut_off().await?;
-        let mut outcome = self.turn(input, &id).await?;
-        while let Some(input) = self.said_too_late(&outcome) {
-            let id = InvocationId::new(self.turn.runner.ids.next()).map_err(|error| self.failed(error))?;
-            outcome = self.turn(input, &id).await?;
+        let outcome = self.turn(input, &id, 0).await?;
+        self.go_on(outcome).await
+    }
+
+    /// With what was said too late to join the run, as long as there is such.
+    async fn go_on(&mut self, mut outcome: Arc<Outcome>) -> Ended {
+        while let Some(said) = self.said_too_late(&outcome) {
+            let id = self.new_invocation()?;
+            let messages = said.len();
+            outcome = self.turn(Input::from(said), &id, messages).await?;
         }
         Ok(outcome)
     }
 
+    fn new_invocation(&self) -> Result<InvocationId, RunnerError> {
+        InvocationId::new(self.turn.runner.ids.next()).map_err(|error| self.failed(error))
+    }
+
     /// What was said while the run was ending. If the run waits, the next one takes it.
-    fn said_too_late(&mut self, outcome: &Outcome) -> Option<Input> {
+    fn said_too_late(&mut self, outcome: &Outcome) -> Option<Vec<Message>> {
         let slot = Arc::clone(&self.turn.slot);
         let mut current = slot.current();
         self.keep_what_is_said();
-        if self.known.left_over.is_empty() || outcome.exit().is_resumable() {
+        let said = self.known.left_over.all();
+        if said.is_empty() || outcome.exit().is_resumable() {
             // From here on a message starts an invocation of its own.
-            *current = None;
+            current.take_if(|current| current.invocation.id() == self.current.invocation.id());
             return None;
         }
-        Some(Input::from(self.known.left_over.drain(..).collect::<Vec<_>>()))
+        Some(said)
     }
 
     fn keep_what_is_said(&mut self) {
         while let Ok(message) = self.inbox.try_recv() {
-            self.known.left_over.push_back(message);
+            self.known.left_over.push(message);
         }
     }
 
-    async fn turn(&mut self, input: Input, id: &InvocationId) -> Ended {
+    /// A turn that begins with this, of which some messages had joined a run that did not take them.
+    async fn turn(&mut self, input: Input, id: &InvocationId, joined: usize) -> Ended {
         let (history, session) = self.catch_up().await?;
         let state = history.state(&session, &self.turn.runner.schema)?;
         let input = input.on_state(state).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
         let run = Run::new(&self.turn.runner.agent, input, run_id(key, id))
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
-        self.drive(run, id.clone(), 0, Vec::new()).await
+        self.drive(Stopped { run, invocation: id.clone(), place: 0 }, joined, Vec::new()).await
     }
 
     async fn resume(&mut self, decisions: Vec<(String, Decision)>, with_changed_agent: bool) -> Ended {
-        let Some((run, id, place)) = self.last_run(with_changed_agent).await? else {
-            return Err(RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) });
-        };
-        self.drive(run, id, place, decisions).await
+        let stopped = self.last_run(with_changed_agent).await?.ok_or_else(|| self.nothing_to_resume())?;
+        self.check_decisions(&stopped.run, &decisions)?;
+        let outcome = self.drive(stopped, 0, decisions).await?;
+        self.go_on(outcome).await
+    }
+
+    fn nothing_to_resume(&self) -> RunnerError {
+        RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) }
+    }
+
+    /// A decision is about a call that is stored. It must not lie in wait for one that the model makes later.
+    fn check_decisions(&self, run: &Run, decisions: &[(String, Decision)]) -> Result<(), RunnerError> {
+        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
+        match decisions.iter().find(|(id, _)| !pending.contains(id)) {
+            None => Ok(()),
+            Some((id, _)) => Err(RunnerError::NothingToDecide {
+                key: Box::new(self.turn.slot.key.clone()),
+                id: id.clone(),
+                pending,
+            }),
+        }
     }
 
     async fn abandon(&mut self) -> Ended {
-        let Some((run, id, place)) = self.last_run(true).await? else {
-            return Err(RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) });
+        let stopped = match self.last_run(true).await {
+            Ok(stopped) => stopped.ok_or_else(|| self.nothing_to_resume())?,
+            // This agent cannot read the record. A run that begins and is cancelled at once comes behind it, and
+            // repairs what it has left open.
+            Err(RunnerError::Recover { .. }) => {
+                self.current.cancellation.cancel();
+                let id = self.new_invocation()?;
+                return self.turn(Input::new(), &id, 0).await;
+            }
+            Err(error) => return Err(error),
         };
         self.current.cancellation.cancel();
-        self.drive(run, id, place, Vec::new()).await
+        self.drive(stopped, 0, Vec::new()).await
     }
 
     /// A crash may have left a run in the middle. It goes on to its end before anything new begins.
     async fn finish_what_was_cut_off(&mut self) -> Result<(), RunnerError> {
-        let Some((run, id, place)) = self.last_run(false).await? else { return Ok(()) };
-        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
+        let Some(stopped) = self.last_run(false).await? else { return Ok(()) };
+        let pending: Vec<String> = stopped.run.pending().into_iter().map(|request| request.id).collect();
         let outcome = match pending.is_empty() {
-            true => self.drive(run, id, place, Vec::new()).await?,
+            true => self.drive(stopped, 0, Vec::new()).await?,
             false => return Err(self.pending(pending)),
         };
         match outcome.exit() {
@@ -200,45 +242,37 @@ impl Work {
         Ok((history, session))
     }
 
-    /// The last run if it has not ended, its invocation, and how many of its events are stored.
-    async fn last_run(
-        &mut self,
-        with_changed_agent: bool,
-    ) -> Result<Option<(Run, InvocationId, u64)>, RunnerError> {
+    /// The last run if it has not ended.
+    async fn last_run(&mut self, with_changed_agent: bool) -> Result<Option<Stopped>, RunnerError> {
         let (history, session) = self.catch_up().await?;
-        let Some(last) = &history.last else { return Ok(None) };
-        let place = last.events.len() as u64;
-        let run = if let Some((_, run)) = self.known.stopped.take() {
-            Some(*run)
-        } else {
-            let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-            let state = history.state(&session, &self.turn.runner.schema)?;
-            history.last_run(agent, state, key)?
-        };
-        let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
+        let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
         let changes = history.changes(&self.turn.runner.agent);
         if !changes.is_empty() && !with_changed_agent {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
-        Ok(Some((run, last.invocation.clone(), place)))
+        // It stays known: whoever is refused now must not cost the next one its `temp:` values.
+        let run = match &self.known.stopped {
+            Some((_, run)) => Some((**run).clone()),
+            None => {
+                let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
+                let state = history.state(&session, &self.turn.runner.schema)?;
+                history.last_run(agent, state, key)?
+            }
+        };
+        let run = run.filter(|run| run.exit().is_none());
+        let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
+        Ok(run.map(|run| Stopped { run, invocation, place }))
     }
 
     /// Runs, with every commit stored before anything else happens.
-    async fn drive(
-        &mut self,
-        run: Run,
-        invocation: InvocationId,
-        place: u64,
-        decisions: Vec<(String, Decision)>,
-    ) -> Ended {
+    async fn drive(&mut self, from: Stopped, joined: usize, decisions: Vec<(String, Decision)>) -> Ended {
+        let Stopped { run, invocation, place } = from;
         let inner = &self.turn.runner;
+        self.known.left_over.read_again();
         let version = self.known.history.as_ref().map_or(0, |history| history.version);
         // Several workers may resume one invocation. If they made the same event, the store would take the
         // second for the first one repeated, and both would believe that the call is theirs to start.
-        let writer = match place {
-            0 => invocation.to_string(),
-            _ => format!("{invocation}.{}", inner.ids.next()),
-        };
+        let attempt = (place > 0).then(|| inner.ids.next());
         let mut journal = Journal {
             store: inner.store.clone(),
             key: self.turn.slot.key.clone(),
@@ -246,18 +280,26 @@ impl Work {
             clock: Arc::clone(&inner.clock),
             agent: inner.agent.clone(),
             invocation,
-            writer,
             version,
             place,
-            calls: run.transcript().last().map(calls_of).unwrap_or_default(),
+            attempt,
+            instructions: run.lasting_instructions(),
+            ahead: run.clone(),
+            left_over: self.known.left_over.clone(),
+            joined,
         };
-        let (left_over, inbox) = (&mut self.known.left_over, &mut self.inbox);
+        let (left_over, inbox) = (&self.known.left_over, &mut self.inbox);
         let ended = run
             .resume()
             .observe(&mut journal)
             .observe(Publish(Arc::clone(&self.hub)))
             .cancel_with(self.current.cancellation.clone())
-            .inbox_with(|| left_over.pop_front().or_else(|| inbox.try_recv().ok()))
+            .inbox_with(|| {
+                while let Ok(message) = inbox.try_recv() {
+                    left_over.push(message);
+                }
+                left_over.read()
+            })
             .decide_all(decisions)
             .await;
         match ended {
@@ -288,8 +330,4 @@ impl Work {
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }
-}
-
-fn calls_of(message: &Arc<Message>) -> Vec<String> {
-    message.tool_calls().map(|call| call.id.clone()).collect()
 }

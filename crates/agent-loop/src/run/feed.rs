@@ -1,11 +1,12 @@
 //! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, Transcript, Usage};
-use stepfold_state_core::state::{Delta, Schema, State};
+use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
 use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
@@ -16,6 +17,9 @@ use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
 use crate::error::{FeedError, StartError};
 use crate::trim::{Summary, SummaryPlan};
+
+/// The prefix of keys whose values no record keeps.
+const TEMPORARY: &str = "temp:";
 
 /// What a host answers when a run [needs](Need) something.
 #[derive(Clone, Debug)]
@@ -197,11 +201,9 @@ impl Run {
             state.apply(&fresh.delta)?;
         }
         let config = self.agent.config();
-        let rendered = config.instructions.as_ref().map(|template| template.render(&state)).transpose()?;
-        let asked = self.agent.output_spec().and_then(OutputSpec::instructions);
-        let instructions = match (rendered, asked) {
-            (Some(rendered), Some(asked)) => Some(format!("{rendered}\n\n{asked}")),
-            (rendered, asked) => rendered.or(asked),
+        let instructions = match fresh.is_recorded {
+            true => self.instructions_that_last(&state),
+            false => self.instructions_on(|template| template.render(&state))?,
         };
         let mut log = state.messages().clone();
         log.extend(fresh.messages.iter().cloned());
@@ -235,6 +237,50 @@ impl Run {
             return Repaired { transcript: log, repairs: Vec::new() };
         }
         log.repair()
+    }
+
+    fn instructions_on<E>(
+        &self,
+        render: impl FnOnce(&Template) -> Result<String, E>,
+    ) -> Result<Option<String>, E> {
+        let rendered = self.agent.config().instructions.as_ref().map(render).transpose()?;
+        let asked = self.agent.output_spec().and_then(OutputSpec::instructions);
+        Ok(match (rendered, asked) {
+            (Some(rendered), Some(asked)) => Some(format!("{rendered}\n\n{asked}")),
+            (rendered, asked) => rendered.or(asked),
+        })
+    }
+
+    /// The instructions of a run that has not begun, as a record may have them that outlives it: without the
+    /// values of `temp:` keys. None if they have no place for such.
+    pub fn lasting_instructions(&self) -> Option<String> {
+        let Phase::Fresh(fresh) = &self.phase else { return None };
+        let template = self.agent.config().instructions.as_ref()?;
+        if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {
+            return None;
+        }
+        let mut state = self.state.clone();
+        state.apply(&fresh.delta).ok()?;
+        self.instructions_that_last(&state)
+    }
+
+    /// In place of a value that does not last stands the name of its key, or nothing if it may be absent.
+    fn instructions_that_last(&self, state: &State) -> Option<String> {
+        let named = |template: &Template| -> BTreeMap<String, Value> {
+            let names = template
+                .placeholders()
+                .filter(|(name, is_optional)| name.starts_with(TEMPORARY) && !is_optional);
+            names.map(|(name, _)| (name.to_owned(), Value::String(format!("{{{name}}}")))).collect()
+        };
+        let rendered = self.instructions_on(|template| {
+            let named = named(template);
+            let lookup = |key: &str| match key.starts_with(TEMPORARY) {
+                true => named.get(key).map(ValueRef::from),
+                false => state.get(key),
+            };
+            template.render_with(lookup, || state.iter().map(|(key, _)| key).collect())
+        });
+        rendered.ok().flatten()
     }
 
     fn hooked(&self, report: HookReport, phase: &Phase, elapsed: Duration) -> Result<Event, FeedError> {

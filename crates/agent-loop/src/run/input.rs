@@ -45,6 +45,8 @@ pub struct Input {
     pub(crate) summary: Option<Summary>,
     /// What an earlier run knows of the conversation.
     pub(crate) known: Option<Known>,
+    /// It is of a record, which has nothing that does not last.
+    pub(crate) is_recorded: bool,
 }
 
 /// What need not be found out again about a conversation.
@@ -150,7 +152,8 @@ impl Input {
                 rewrite.iter_from(before).cloned().collect()
             }
         };
-        Input { state: Some(state), messages, delta: Some(began.delta.clone()), ..Input::default() }
+        let delta = Some(began.delta.clone());
+        Input { state: Some(state), messages, delta, is_recorded: true, ..Input::default() }
     }
 }
 

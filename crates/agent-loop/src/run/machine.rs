@@ -113,6 +113,9 @@ pub(crate) struct Fresh {
     pub(crate) messages: Vec<Arc<Message>>,
     #[serde(default)]
     pub(crate) delta: stepfold_state_core::state::Delta,
+    /// It was recorded, without what does not last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_recorded: bool,
 }
 
 /// What is counted.
@@ -185,7 +188,11 @@ impl Run {
             agent: agent.clone(),
             id,
             state,
-            phase: Phase::Fresh(Box::new(Fresh { messages: input.messages, delta })),
+            phase: Phase::Fresh(Box::new(Fresh {
+                messages: input.messages,
+                delta,
+                is_recorded: input.is_recorded,
+            })),
             tally: Tally::default(),
             summary: input.summary,
             approved: Vec::new(),

@@ -4,12 +4,23 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
+    clippy::format_collect,
     clippy::items_after_statements,
     clippy::needless_pass_by_value,
+    clippy::print_stderr,
+    clippy::print_stdout,
     clippy::similar_names,
     reason = "a helper of a test fails the test, takes what reads best, and need not be fast"
 )]
 
+mod busy;
+mod changes;
 mod crash;
+mod cut_off;
+mod decisions;
+mod golden;
+mod histories;
+mod lasting;
+mod scopes;
+mod watching;
+mod world;

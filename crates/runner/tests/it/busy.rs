@@ -1,0 +1,441 @@
+//! Messages for a session that is busy: refused with an error, or taken; never lost.
+
+use std::sync::Arc;
+
+use expect_test::expect;
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction};
+use stepfold_runner::session_scopes::EventRange;
+use stepfold_runner::{Busy, RunnerError, SessionHandle};
+use stepfold_state_core::chat::Role;
+use stepfold_tools::{Tool, ToolContext, ToolError};
+use tokio::sync::Semaphore;
+
+use crate::world::{Echo, Fault, World, each_store, process, schema, threads};
+
+/// An agent that says what it hears, each time when the gate lets it.
+fn gated(gate: &Arc<Semaphore>) -> AgentBuilder {
+    let gate = Arc::clone(gate);
+    Agent::builder(Echo).name("clerk").schema(schema()).before_model(move |_| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(HookAction::proceed())
+        }
+    })
+}
+
+async fn session(world: &World, busy: Busy, agent: AgentBuilder) -> SessionHandle {
+    let runner = world.runner(agent.build().unwrap()).when_busy(busy).max_waiting(2).build();
+    runner.session("ada", "s1").await.unwrap()
+}
+
+async fn conversation(session: &SessionHandle) -> String {
+    session.read(EventRange::All).await.unwrap().transcript().to_string()
+}
+
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn refuse() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Refuse, gated(&gate)).await;
+            let first = session.send("one").unwrap();
+            // Also before the first one has done anything at all.
+            let error = session.send("two").unwrap_err();
+            expect!["session stalls/ada/s1 is busy: an invocation is at work"].assert_eq(&error.to_string());
+            settle().await;
+            assert!(matches!(session.send("three"), Err(RunnerError::Busy { .. })));
+            gate.add_permits(1);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            gate.add_permits(1);
+            assert_eq!(session.run("four").await.unwrap().text(), "re: four");
+        });
+    });
+}
+
+#[test]
+fn wait() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let runs = ["one", "two", "three"].map(|text| session.send(text).unwrap());
+            settle().await;
+            // One is at work, two wait: that is all that may.
+            let error = session.send("four").unwrap_err();
+            expect!["session stalls/ada/s1 is busy: too many messages wait already"]
+                .assert_eq(&error.to_string());
+            gate.add_permits(1);
+            assert_eq!(runs[0].outcome().await.unwrap().text(), "re: one");
+            settle().await;
+            let last = session.send("five").unwrap();
+            gate.add_permits(9);
+            last.await.unwrap();
+            expect![[r#"
+                user:      one
+                assistant: re: one
+                user:      two
+                assistant: re: two
+                user:      three
+                assistant: re: three
+                user:      five
+                assistant: re: five
+            "#]]
+            .assert_eq(&conversation(&session).await);
+        });
+    });
+}
+
+#[test]
+fn steer() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let first = session.send("one").unwrap();
+            settle().await;
+            let second = session.send("two").unwrap();
+            assert_eq!(first.id(), second.id());
+            session.send("three").unwrap();
+            gate.add_permits(9);
+            assert_eq!(second.await.unwrap().text(), "re: one, two, three");
+            expect![[r#"
+                user:      one
+                user:      two
+                user:      three
+                assistant: re: one, two, three
+            "#]]
+            .assert_eq(&conversation(&session).await);
+        });
+    });
+}
+
+#[test]
+fn interrupt() {
+    each_store(|world| {
+        threads(async {
+            let trace = world.trace.clone();
+            let wait = move |context: ToolContext| {
+                let trace = trace.clone();
+                async move {
+                    trace.note(format!("{} waits", context.call_id()));
+                    std::future::pending::<Result<&'static str, ToolError>>().await
+                }
+            };
+            let wait = Tool::new("wait", "Waits.", wait).build().unwrap();
+            let script = "assistant: > c1 wait()  > c2 look()\nassistant: something else";
+            let look = world.tool("look", stepfold_tools::Effect::Pure).build().unwrap();
+            let agent = world.agent(script).tools(vec![wait, look]);
+            let session = session(world, Busy::Interrupt, agent).await;
+            let first = session.send("wait").unwrap();
+            while world.trace.take().iter().all(|line| line != "c1 waits") {
+                tokio::task::yield_now().await;
+            }
+            let second = session.send("no, do something else").unwrap();
+            assert_eq!(first.outcome().await.unwrap().exit(), &Exit::Cancelled);
+            assert_eq!(second.await.unwrap().text(), "something else");
+            expect![[r#"
+                user:      wait
+                assistant: > c1 wait()   > c2 look()
+                tool c1!:  tool 'wait' was cancelled while it ran; it may have had its effect
+                tool c2:   look is done
+                user:      no, do something else
+                assistant: something else
+            "#]]
+            .assert_eq(&conversation(&session).await);
+        });
+    });
+}
+
+/// To cancel is to have the session back at once; it holds also for what has not begun yet.
+#[test]
+fn cancel() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(9));
+            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let first = session.send("one").unwrap();
+            session.cancel();
+            assert!(session.running().is_some());
+            assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
+            assert!(session.running().is_none());
+            assert_eq!(session.run("two").await.unwrap().text(), "re: one, two");
+        });
+    });
+}
+
+/// Whoever cancels and then says something wants an answer to it.
+#[test]
+fn what_is_said_after_a_cancellation_is_answered() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let first = session.send("one").unwrap();
+            settle().await;
+            first.cancel();
+            let second = session.send("two").unwrap();
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
+            assert_eq!(second.await.unwrap().text(), "re: one, two");
+        });
+    });
+}
+
+#[test]
+fn a_dropped_handle_cancels_nothing() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let run = session.send("one").unwrap();
+            let watching = run.subscribe(0);
+            drop(run);
+            let (all, ()) = tokio::join!(futures_util::StreamExt::collect::<Vec<_>>(watching), async {
+                gate.add_permits(9)
+            });
+            assert!(!all.is_empty());
+            expect![[r#"
+                user:      one
+                assistant: re: one
+            "#]]
+            .assert_eq(&conversation(&session).await);
+        });
+    });
+}
+
+/// A message joins the run, and the store refuses to take it: the next run has it.
+#[test]
+fn what_could_not_be_stored_is_said_by_the_next_run() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let first = session.send("one").unwrap();
+            while world.wire.appends() == 0 {
+                tokio::task::yield_now().await;
+            }
+            // What the hook said is stored, and then what the user said is not.
+            world.wire.faults([(1, Fault::Broken)]);
+            session.send("two").unwrap();
+            gate.add_permits(9);
+            assert!(matches!(first.await, Err(RunnerError::Store { .. })));
+            assert_eq!(session.resume().await.unwrap().text(), "re: one, two");
+        });
+    });
+}
+
+/// A message joins a run that panics: the next run has it.
+#[test]
+fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let is_first = std::sync::atomic::AtomicBool::new(true);
+            let agent = gated(&gate).before_model(move |_| {
+                assert!(!is_first.swap(false, std::sync::atomic::Ordering::SeqCst), "a fault of the hook");
+                async { Ok(HookAction::proceed()) }
+            });
+            let session = session(world, Busy::Steer, agent).await;
+            let first = session.send("one").unwrap();
+            settle().await;
+            session.send("two").unwrap();
+            gate.add_permits(9);
+            assert!(matches!(first.await, Err(RunnerError::Panicked { .. })));
+            assert!(session.running().is_none());
+            assert_eq!(session.resume().await.unwrap().text(), "re: one, two");
+        });
+    });
+}
+
+/// A message joins a run that was resumed, when that is about to end: it is answered all the same.
+#[test]
+fn what_is_said_at_the_end_of_a_resumed_run_is_answered() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let hold = Arc::new(Semaphore::new(0));
+            let (held, trace) = (Arc::clone(&hold), world.trace.clone());
+            let agent = gated(&gate).after_run(move |_| {
+                let held = Arc::clone(&held);
+                trace.note("it ends");
+                async move {
+                    held.acquire().await.unwrap().forget();
+                    Ok(HookAction::proceed())
+                }
+            });
+            world.wire.faults([(1, Fault::Broken)]);
+            let session = session(world, Busy::Steer, agent).await;
+            gate.add_permits(9);
+            session.run("one").await.unwrap_err();
+            let resumed = session.resume().start().unwrap();
+            while world.trace.take().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let late = session.send("two").unwrap();
+            assert_eq!(late.id(), resumed.id());
+            hold.add_permits(9);
+            assert_eq!(late.await.unwrap().text(), "re: two");
+            expect![[r#"
+                user:      one
+                assistant: re: one
+                user:      two
+                assistant: re: two
+            "#]]
+            .assert_eq(&conversation(&session).await);
+        });
+    });
+}
+
+#[test]
+fn sixteen_at_once() {
+    each_store(|world| {
+        threads(async {
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+            let session = world.runner(agent).build().session("ada", "s1").await.unwrap();
+            let runs = (0..16).map(|number| {
+                let session = session.clone();
+                tokio::spawn(async move { session.run(format!("m{number}")).await.unwrap() })
+            });
+            for outcome in join_all(runs).await {
+                outcome.unwrap();
+            }
+            let stored = session.read(EventRange::All).await.unwrap();
+            assert_eq!(stored.transcript().len(), 32);
+            let mut said: Vec<_> = (stored.transcript().iter())
+                .filter(|message| message.role() == Role::User)
+                .map(|message| message.text().into_owned())
+                .collect();
+            said.sort_unstable();
+            said.dedup();
+            assert_eq!(said.len(), 16);
+        });
+    });
+}
+
+/// Two workers write to one session, and try again when the other one was faster.
+#[test]
+fn two_workers() {
+    each_store(|world| {
+        threads(async {
+            let work = |name: &'static str| {
+                let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+                let runner = world.runner(agent).build();
+                async move {
+                    let session = runner.session("ada", "s1").await.unwrap();
+                    for number in 0..10 {
+                        let text = format!("{name}{number}");
+                        // It is said again only if it was not stored.
+                        loop {
+                            match session.run(text.as_str()).await {
+                                Ok(_) => break,
+                                Err(RunnerError::Conflict { .. }) => {
+                                    let stored = session.read(EventRange::All).await.unwrap().transcript();
+                                    if stored.iter().any(|message| message.text() == text) {
+                                        break;
+                                    }
+                                }
+                                Err(error) => panic!("{error:?}"),
+                            }
+                        }
+                    }
+                }
+            };
+            tokio::join!(tokio::spawn(work("a")), tokio::spawn(work("b")));
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+            let session = world.runner(agent).build().session("ada", "s1").await.unwrap();
+            session.run("end").await.unwrap();
+            let stored = session.read(EventRange::All).await.unwrap();
+            let mut said: Vec<_> = (stored.transcript().iter())
+                .filter(|message| message.role() == Role::User)
+                .map(|message| message.text().into_owned())
+                .collect();
+            said.sort_unstable();
+            let expected: Vec<_> = (["a", "b"].iter())
+                .flat_map(|name| (0..10).map(move |number| format!("{name}{number}")))
+                .chain(["end".to_owned()])
+                .collect();
+            assert_eq!(said, expected);
+            assert_eq!(stored.transcript().last().unwrap().text(), "re: end");
+            stored.transcript().check().unwrap();
+        });
+    });
+}
+
+/// Says messages at all moments of runs, and looks whether each is in the conversation once, and answered.
+fn check_race(busy: Busy, pauses: &[Vec<u8>]) {
+    each_store(|world| {
+        threads(async {
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).before_model(|_| async {
+                tokio::task::yield_now().await;
+                Ok(HookAction::proceed())
+            });
+            let runner = world.runner(agent.build().unwrap()).when_busy(busy).max_waiting(64).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let talkers = pauses.iter().enumerate().map(|(talker, pauses)| {
+                let (session, pauses) = (session.clone(), pauses.clone());
+                tokio::spawn(async move {
+                    let (mut taken, mut runs) = (Vec::new(), Vec::new());
+                    for (number, pause) in pauses.into_iter().enumerate() {
+                        for _ in 0..pause {
+                            tokio::task::yield_now().await;
+                        }
+                        let text = format!("{talker}.{number}");
+                        match session.send(text.as_str()) {
+                            Ok(run) => {
+                                taken.push(text);
+                                runs.push(run);
+                            }
+                            Err(RunnerError::Busy { .. }) => {}
+                            Err(error) => panic!("{error:?}"),
+                        }
+                        // Some wait for the answer, so that there are ends of runs.
+                        if pause % 3 == 0
+                            && let Some(run) = runs.last()
+                        {
+                            run.outcome().await.unwrap();
+                        }
+                    }
+                    for run in runs {
+                        run.await.unwrap();
+                    }
+                    taken
+                })
+            });
+            let mut taken: Vec<String> =
+                join_all(talkers).await.into_iter().flat_map(Result::unwrap).collect();
+            assert!(session.running().is_none());
+            let stored = session.read(EventRange::All).await.unwrap().transcript();
+            let mut said: Vec<_> = (stored.iter())
+                .filter(|message| message.role() == Role::User)
+                .map(|message| message.text().into_owned())
+                .collect();
+            said.sort_unstable();
+            taken.sort_unstable();
+            assert_eq!(said, taken);
+            if busy != Busy::Interrupt && !said.is_empty() {
+                assert_eq!(stored.last().unwrap().role(), Role::Assistant);
+            }
+        });
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_message_is_lost(
+        busy in prop::sample::select(vec![Busy::Refuse, Busy::Wait, Busy::Interrupt, Busy::Steer]),
+        pauses in prop::collection::vec(prop::collection::vec(0u8..40, 1..8), 1..6),
+    ) {
+        check_race(busy, &pauses);
+    }
+}

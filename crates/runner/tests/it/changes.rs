@@ -1,0 +1,141 @@
+//! Agents and schemas that are not what they were when something was stored.
+
+use expect_test::expect;
+use serde_json::json;
+use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
+use stepfold_runner::session_scopes::{EventRange, SessionSchema};
+use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_state_core::state::Schema;
+use stepfold_tools::Effect;
+
+use crate::world::{Fault, World, each_store, process};
+
+const SCRIPT: &str = "\
+assistant: > c1 look()
+assistant: > c2 look()
+assistant: done
+assistant: fine
+";
+
+/// A run that is cut off when its first call was answered.
+fn cut_off(world: &World) {
+    world.wire.faults([(2, Fault::DiesAfter)]);
+    let died = world.wire.process(async { world.session(world.agent(SCRIPT)).await.run("look").await });
+    assert!(died.is_none());
+    world.wire.faults([]);
+}
+
+fn with_hook(agent: AgentBuilder) -> AgentBuilder {
+    agent.before_model(|_| async { Ok(HookAction::proceed()) })
+}
+
+#[test]
+fn a_changed_agent_does_not_go_on_unless_it_is_told_to() {
+    each_store(|world| {
+        cut_off(world);
+        process(async {
+            let agent = world
+                .agent(SCRIPT)
+                .instructions("Be brief.")
+                .max_steps(7)
+                .tools(vec![world.tool("look", Effect::Idempotent).build().unwrap()]);
+            let session = world.session(agent).await;
+            let error = session.run("thanks").await.unwrap_err();
+            assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
+            expect!["the agent has changed since the run in session stalls/ada/s1 was cut off: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; resume it all the same with `with_changed_agent()`, or give it up with `abandon()`"].assert_eq(&error.to_string());
+            assert!(matches!(session.resume().await, Err(RunnerError::AgentChanged { .. })));
+            let outcome = session.resume().with_changed_agent().await.unwrap();
+            assert_eq!(outcome.text(), "done");
+            assert_eq!(session.run("thanks").await.unwrap().text(), "fine");
+        });
+    });
+}
+
+async fn is_usable(session: &SessionHandle) {
+    let outcome = session.run("thanks").await.unwrap();
+    assert_eq!(outcome.exit(), &Exit::Text);
+    outcome.transcript().check().unwrap();
+}
+
+/// An agent with a hook more cannot read the record of the run. It can give it up, and the session is free.
+#[test]
+fn what_cannot_be_resumed_can_be_given_up() {
+    each_store(|world| {
+        cut_off(world);
+        process(async {
+            let session = world.session(with_hook(world.agent(SCRIPT))).await;
+            let error = session.run("thanks").await.unwrap_err();
+            assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
+            let error = session.resume().with_changed_agent().await.unwrap_err();
+            assert!(matches!(error, RunnerError::Recover { .. }), "{error:?}");
+            let outcome = session.abandon().await.unwrap();
+            assert_eq!(outcome.exit(), &Exit::Cancelled);
+            outcome.transcript().check().unwrap();
+            is_usable(&session).await;
+        });
+    });
+}
+
+/// A run that has ended has ended, whatever the next version of the agent makes of its record.
+#[test]
+fn a_run_that_has_ended_has_ended() {
+    each_store(|world| {
+        let versions: [fn(AgentBuilder) -> AgentBuilder; 4] = [
+            // Ends by its limit, and the next one has another.
+            |agent| agent.max_steps(1),
+            |agent| agent,
+            with_hook,
+            |agent| agent.exit_on(["look"]),
+        ];
+        for (number, before) in versions.iter().enumerate() {
+            for (other, after) in versions.iter().enumerate() {
+                process(async {
+                    let id = format!("s{number}.{other}");
+                    let runner = world.runner(before(world.agent(SCRIPT)).build().unwrap()).build();
+                    runner.session("ada", &*id).await.unwrap().run("look").await.unwrap();
+                    let runner = world.runner(after(world.agent(SCRIPT)).build().unwrap()).build();
+                    let session = runner.session("ada", &*id).await.unwrap();
+                    assert!(session.pending().await.unwrap().is_empty());
+                    let nothing = session.resume().await.unwrap_err();
+                    assert!(matches!(nothing, RunnerError::NothingToResume { .. }), "{nothing:?}");
+                    session.run("thanks").await.unwrap();
+                    let stored = session.read(EventRange::All).await.unwrap();
+                    let began = stored.events.iter().filter(|event| event.event.kind.as_str() == "began");
+                    assert_eq!(began.count(), 2);
+                });
+            }
+        }
+    });
+}
+
+/// What a session with this schema says of a value that was stored as a string.
+async fn opened(world: &World, schema: Schema, migrated: bool) -> Result<serde_json::Value, RunnerError> {
+    let agent = world.agent("assistant: done\nassistant: done").tools(vec![]).schema(schema.clone());
+    let mut runner = world.runner(agent.build().unwrap());
+    if migrated {
+        let schema = SessionSchema::new(schema).migration("topic", |old| Ok(json!([old])));
+        runner = runner.schema(schema);
+    }
+    let session = runner.build().session("ada", "s1").await?;
+    Ok(session.run("hello").await?.state().get("topic").unwrap().to_json())
+}
+
+#[test]
+fn another_schema() {
+    each_store(|world| {
+        process(async {
+            let agent = world.agent("assistant: done").build().unwrap();
+            let session = world.runner(agent).build().create("ada", "s1", json!({"topic": "stalls"})).await;
+            session.unwrap();
+            let list = || Schema::builder().key::<Vec<String>>("topic").build().unwrap();
+            let error = opened(world, list(), false).await.unwrap_err();
+            let source = std::error::Error::source(&error).unwrap();
+            expect![[r#"key "topic" was stored as string and is opened as list of string, which it does not fit: at $: expected list, found string; register a migration for it"#]].assert_eq(&source.to_string());
+            // A key more, one that is gone, a type that takes more: all that fits.
+            let wider =
+                Schema::builder().key::<serde_json::Value>("topic").key::<u64>("more").build().unwrap();
+            assert_eq!(opened(world, wider, false).await.unwrap(), json!("stalls"));
+            assert_eq!(opened(world, list(), true).await.unwrap(), json!(["stalls"]));
+        });
+    });
+}

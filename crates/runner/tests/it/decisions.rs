@@ -1,0 +1,186 @@
+//! Somebody decides about calls: now or next week, in this process or in another one.
+
+use expect_test::expect;
+use serde_json::json;
+use stepfold_runner::RunnerError;
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit, Pause};
+use stepfold_runner::session_scopes::EventRange;
+use stepfold_tools::{Approval, Effect};
+
+use crate::world::{World, each_store, process, shown};
+
+const SCRIPT: &str = "\
+assistant: > c1 send(to=\"Bob\")  > c2 look()  > c3 send(to=\"Eve\")
+assistant: > c4 send(to=\"Dan\")
+assistant: done
+assistant: you are welcome
+";
+
+fn agent(world: &World) -> AgentBuilder {
+    let send = world.tool("send", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+    let look = world.tool("look", Effect::Pure).build().unwrap();
+    world.agent(SCRIPT).tools(vec![send, look])
+}
+
+/// A process that has asked, and is gone.
+fn asked(world: &World) {
+    process(async {
+        let outcome = world.session(agent(world)).await.run("send letters").await.unwrap();
+        assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
+        world.trace.take();
+    });
+}
+
+#[test]
+fn some_are_decided_now_and_some_later() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let pending = session.pending().await.unwrap();
+            let ids: Vec<_> = pending.iter().map(|request| request.id.as_str()).collect();
+            assert_eq!(ids, ["c1", "c3"]);
+            assert_eq!(pending[1].call.arguments.to_text(), r#"{"to":"Eve"}"#);
+            let outcome = session.resume().decide("c3", Decision::reject("not to Eve")).await.unwrap();
+            assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
+            assert!(world.trace.take().is_empty(), "no call runs before all decisions are there");
+        });
+        process(async {
+            let session = world.session(agent(world)).await;
+            assert_eq!(session.pending().await.unwrap().len(), 1);
+            let changed = Decision::modify(json!({"to": "Rob"}));
+            let outcome = session.resume().decide("c1", changed).await.unwrap();
+            assert_eq!(outcome.pending()[0].id, "c4");
+            session.resume().decide("c4", Decision::Approve).await.unwrap();
+            expect![[r#"
+                user:      send letters
+                assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
+                tool:      @{"tool_result": {"call_id": "c1", "name": "send", "parts": [{"text": "send is done"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"Rob\"}]"}]}}
+                tool c2:   look is done
+                tool c3!:  tool 'send' was not run: the call was rejected: not to Eve
+                assistant: > c4 send(to="Dan")
+                tool c4:   send is done
+                assistant: done
+                app:n = 3
+                log = ["send","look","send"]
+                n = 3
+                user:n = 3
+            "#]].assert_eq(&shown(&session).await);
+            expect![[r#"
+                send{"to":"Rob"} stalls/ada/s1/i1/1/c1
+                look stalls/ada/s1/i1/1/c2
+                the model is asked
+                send{"to":"Dan"} stalls/ada/s1/i1/2/c4
+                the model is asked"#]]
+            .assert_eq(&world.trace.take().join("\n"));
+        });
+    });
+}
+
+#[test]
+fn all_decisions_are_one_commit() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let before = session.read(EventRange::None).await.unwrap().version;
+            let both = [("c1", Decision::Approve), ("c3", Decision::Approve)];
+            let both = both.map(|(id, decision)| (id.to_owned(), decision));
+            session.resume().decide_all(both).await.unwrap();
+            let events = session.read(EventRange::AfterVersion(before)).await.unwrap().events;
+            let kinds: Vec<_> = events.iter().map(|event| event.event.kind.as_str()).collect();
+            assert_eq!(kinds, ["decided", "started", "answered", "answered", "answered", "replied"]);
+            assert_eq!(events[1].event.actions.started, ["c1", "c3"]);
+            assert_eq!(events[0].event.author.as_str(), "user");
+        });
+    });
+}
+
+#[test]
+fn a_message_waits_until_all_is_decided() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let error = session.run("and thanks").await.unwrap_err();
+            let RunnerError::Pending { pending, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(pending, &["c1", "c3"]);
+            expect!["session stalls/ada/s1 waits for decisions about c1, c3; decide with `resume()`, or give the run up with `abandon()`"]
+                .assert_eq(&error.to_string());
+            // To resume without a decision changes nothing.
+            let version = session.read(EventRange::None).await.unwrap().version;
+            let outcome = session.resume().await.unwrap();
+            assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
+            assert_eq!(session.read(EventRange::None).await.unwrap().version, version);
+        });
+    });
+}
+
+#[test]
+fn what_waits_can_be_given_up() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let outcome = session.abandon().await.unwrap();
+            assert_eq!(outcome.exit(), &Exit::Cancelled);
+            outcome.transcript().check().unwrap();
+            assert!(session.pending().await.unwrap().is_empty());
+            let nothing = session.abandon().await.unwrap_err();
+            assert!(matches!(nothing, RunnerError::NothingToResume { .. }), "{nothing:?}");
+            assert!(matches!(session.resume().await, Err(RunnerError::NothingToResume { .. })));
+            let outcome = session.run("then something else").await.unwrap();
+            assert_eq!(outcome.pending()[0].id, "c4");
+            expect![[r#"
+                user:      send letters
+                assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
+                tool c1!:  tool 'send' was not started: the run was cancelled
+                tool c2!:  tool 'look' was not started: the run was cancelled
+                tool c3!:  tool 'send' was not started: the run was cancelled
+                user:      then something else
+                assistant: > c4 send(to="Dan")
+            "#]]
+            .assert_eq(&outcome.transcript().to_string());
+            assert!(world.trace.take().iter().all(|line| !line.starts_with("send")));
+        });
+    });
+}
+
+/// A decision is about a call that is stored. One that the model makes later under a name that somebody
+/// guessed, or remembered from another run, is not decided about by that.
+#[test]
+fn a_decision_is_about_a_stored_call() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let early = session
+                .resume()
+                .decide("c1", Decision::Approve)
+                .decide("c3", Decision::Approve)
+                .decide("c4", Decision::Approve)
+                .await;
+            let error = early.unwrap_err();
+            expect![[r#"nobody asks for a decision about "c4" in session stalls/ada/s1; pending: c1, c3"#]]
+                .assert_eq(&error.to_string());
+            assert!(world.trace.take().is_empty());
+            let ids: Vec<_> = session.pending().await.unwrap().into_iter().map(|asked| asked.id).collect();
+            assert_eq!(ids, ["c1", "c3"]);
+        });
+    });
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_and_can_be_put_right() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let wrong = session.resume().decide("c1", Decision::modify(json!([1]))).await.unwrap_err();
+            assert!(matches!(wrong, RunnerError::Run { .. }), "{wrong:?}");
+            assert_eq!(session.pending().await.unwrap().len(), 2);
+            let right = session.resume().decide("c1", Decision::Approve).decide("c3", Decision::Approve);
+            assert_eq!(right.await.unwrap().pending()[0].id, "c4");
+        });
+    });
+}

@@ -1,0 +1,121 @@
+//! Golden files: what version 1 of the record wrote is read for ever. A change of format adds files; it never
+//! changes one.
+
+use expect_test::expect;
+use serde_json::{Value, json};
+use stepfold_runner::RECORD_FORMAT;
+use stepfold_runner::agent_loop::{AgentBuilder, Decision};
+use stepfold_runner::session_scopes::{AppendEvent, Event, EventRange, SessionSchema, SessionStore};
+use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_tools::{Approval, Effect};
+
+use crate::world::{Fault, World, each_store, process, schema, shown};
+
+const GOLDEN: &str = include_str!("../golden/session-v1.jsonl");
+
+const SCRIPT: &str = "\
+assistant: > c1 look()  > c2 send(to=\"Bob\")
+assistant: done
+assistant: > c3 look()  > c4 pay()
+assistant: paid
+assistant: fine
+";
+
+fn agent(world: &World) -> AgentBuilder {
+    let look = world.tool("look", Effect::Pure).build().unwrap();
+    let send = world.tool("send", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+    let pay = world.tool("pay", Effect::AtMostOnce).build().unwrap();
+    world.agent(SCRIPT).tools(vec![look, send, pay]).instructions("Look at {topic}.")
+}
+
+/// Two turns: one with a decision, and one that was cut off when a payment had started.
+async fn written(world: &World) -> Vec<Event> {
+    let runner = world.runner(agent(world).build().unwrap()).build();
+    let session = runner.create("ada", "s1", json!({"topic": "stalls"})).await.unwrap();
+    session.run("look, and write to Bob").await.unwrap();
+    session.resume().decide("c2", Decision::modify(json!({"to": "Rob"}))).await.unwrap();
+    world.wire.faults([(4, Fault::Broken)]);
+    session.run("pay").await.unwrap_err();
+    world.wire.faults([]);
+    let events = session.read(EventRange::All).await.unwrap().events;
+    events.into_iter().map(|committed| (*committed.event).clone()).collect()
+}
+
+/// The golden session in a store.
+async fn golden(world: &World) -> SessionHandle {
+    let runner = world.runner(agent(world).build().unwrap()).build();
+    let session = runner.create("ada", "s1", json!({"topic": "stalls"})).await.unwrap();
+    let schema = SessionSchema::new(schema());
+    for (version, line) in (0..).zip(GOLDEN.lines()) {
+        let event = Event::from_stored(line).unwrap();
+        let append = AppendEvent::new(session.key().clone(), version, event, &schema);
+        world.store().append(append).await.unwrap();
+    }
+    session
+}
+
+#[test]
+fn what_is_written_today_is_what_the_file_has() {
+    each_store(|world| {
+        process(async {
+            let lines: Vec<String> =
+                written(world).await.iter().map(|event| event.to_stored().unwrap()).collect();
+            let parsed = |text: &str| {
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+            };
+            assert_eq!(parsed(&lines.join("\n")), parsed(GOLDEN));
+        });
+    });
+}
+
+#[test]
+fn a_session_of_version_1_goes_on() {
+    each_store(|world| {
+        process(async {
+            let session = golden(world).await;
+            assert_eq!(session.replay(&agent(world).build().unwrap()).await.unwrap(), 2);
+            let outcome = session.resume().await.unwrap();
+            assert_eq!(outcome.text(), "paid");
+            expect![[r#"
+                user:      look, and write to Bob
+                assistant: > c1 look()   > c2 send(to="Bob")
+                tool c1:   look is done
+                tool:      @{"tool_result": {"call_id": "c2", "name": "send", "parts": [{"text": "send is done"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"Rob\"}]"}]}}
+                assistant: done
+                user:      pay
+                assistant: > c3 look()   > c4 pay()
+                tool c3:   look is done
+                tool c4!:  tool 'pay' had started when the process was interrupted: its outcome is unknown, and it was not run again
+                assistant: paid
+                app:n = 3
+                log = ["look","send","look"]
+                n = 3
+                topic = "stalls"
+                user:n = 3
+            "#]].assert_eq(&shown(&session).await);
+            assert_eq!(session.run("thanks").await.unwrap().text(), "fine");
+        });
+    });
+}
+
+#[test]
+fn a_newer_record_is_an_error_that_says_so() {
+    each_store(|world| {
+        process(async {
+            let session = golden(world).await;
+            let version = GOLDEN.lines().count() as u64;
+            let mut event = Event::from_stored(GOLDEN.lines().last().unwrap()).unwrap();
+            event.id = stepfold_runner::session_scopes::EventId::new("next").unwrap();
+            let record = event.record.as_mut().unwrap();
+            assert_eq!(record.format, RECORD_FORMAT);
+            record.version = 2;
+            let schema = SessionSchema::new(schema());
+            let append = AppendEvent::new(session.key().clone(), version, event, &schema);
+            world.store().append(append).await.unwrap();
+            let error = session.resume().await.unwrap_err();
+            assert!(matches!(error, RunnerError::NewerRecord { found: 2, .. }), "{error:?}");
+            expect!["version 12 of session stalls/ada/s1 was written by a newer stepfold (format 2); update"]
+                .assert_eq(&error.to_string());
+        });
+    });
+}

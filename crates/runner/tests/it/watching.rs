@@ -1,0 +1,182 @@
+//! Those who watch an invocation, and what panics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use expect_test::expect;
+use futures_util::StreamExt;
+use stepfold_runner::agent_loop::{HookAction, RunEvent};
+use stepfold_runner::{Invocation, RunnerError, Seen};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
+use stepfold_tools::{Tool, ToolContext, ToolError};
+use tokio::sync::Semaphore;
+
+use crate::world::{Echo, World, each_store, process, shown};
+
+const SCRIPT: &str = "assistant: > c1 look()\nassistant: done";
+
+async fn seen(run: &Invocation, from: u64) -> Vec<String> {
+    let word = |seen: Seen| match seen {
+        Seen::Event { number, event } => {
+            let word = match &event {
+                RunEvent::Committed(event) => event.name().to_owned(),
+                event => format!("{event:?}").split([' ', '(']).next().unwrap().to_lowercase(),
+            };
+            format!("{number} {word}")
+        }
+        Seen::Missed { events } => format!("{events} missed"),
+        _ => unreachable!(),
+    };
+    run.subscribe(from).map(word).collect().await
+}
+
+#[test]
+fn several_watch_each_from_where_it_likes() {
+    each_store(|world: &World| {
+        process(async {
+            let session = world.session(world.agent(SCRIPT)).await;
+            let run = session.send("look").unwrap();
+            let (all, some) = tokio::join!(seen(&run, 0), seen(&run, 4));
+            expect![[r#"
+                0 began
+                1 asking
+                2 replied
+                3 toolstarted
+                4 toolfinished
+                5 answered
+                6 asking
+                7 text
+                8 replied
+                9 ended"#]]
+            .assert_eq(&all.join("\n"));
+            assert_eq!(some, all[4..]);
+            // It is over: whoever comes late sees the same, and whoever has seen all of it nothing.
+            assert_eq!(seen(&run, 0).await, all);
+            assert!(seen(&run, all.len() as u64).await.is_empty());
+            assert_eq!(run.await.unwrap().text(), "done");
+        });
+    });
+}
+
+/// Nobody waits for one who does not look: what is not kept any more is counted.
+#[test]
+fn whoever_is_slow_is_told_what_was_missed() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let held = Arc::clone(&gate);
+            let agent = world.agent("").model(Talks).before_model(move |_| {
+                let held = Arc::clone(&held);
+                async move {
+                    held.acquire().await.unwrap().forget();
+                    Ok(HookAction::proceed())
+                }
+            });
+            let session = world.session(agent).await;
+            let run = session.send("talk").unwrap();
+            let mut slow = run.subscribe(0);
+            let first = slow.next().await.unwrap();
+            assert!(matches!(first, Seen::Event { number: 0, .. }), "{first:?}");
+            gate.add_permits(1);
+            run.outcome().await.unwrap();
+            let Some(Seen::Missed { events }) = slow.next().await else { panic!("nothing was missed") };
+            let rest = slow.collect::<Vec<_>>().await;
+            assert!(rest.iter().all(|seen| matches!(seen, Seen::Event { .. })));
+            let all = seen(&run, 0).await;
+            assert_eq!(all[0], format!("{} missed", events + 1));
+            assert_eq!(all.len(), rest.len() + 1);
+        });
+    });
+}
+
+/// Says five thousand words, each by itself.
+struct Talks;
+
+impl ChatModel for Talks {
+    fn id(&self) -> &'static str {
+        "test/talks"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let words = (0..5_000).map(|word| Chunk::Text(format!("{word} ")));
+        ReplyStream::from_chunks(words.chain([Chunk::Finished(FinishReason::Stop)]))
+    }
+}
+
+/// Panics once.
+fn once() -> impl Fn() + Send + Sync + Clone {
+    let is_first = Arc::new(AtomicBool::new(true));
+    move || assert!(!is_first.swap(false, Ordering::SeqCst), "a fault of the application")
+}
+
+struct Panics<F>(F);
+
+impl<F: Fn() + Send + Sync> ChatModel for Panics<F> {
+    fn id(&self) -> &'static str {
+        "test/panics"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        (self.0)();
+        Echo.respond(request)
+    }
+}
+
+#[test]
+fn a_panic_leaves_a_session_that_goes_on() {
+    each_store(|world| {
+        process(async {
+            let (hook, after) = (once(), once());
+            let agents = [
+                ("model", world.agent(SCRIPT).model(Panics(once()))),
+                (
+                    "hook",
+                    world.agent(SCRIPT).before_tool(move |_| {
+                        hook();
+                        async { Ok(HookAction::proceed()) }
+                    }),
+                ),
+                (
+                    "after",
+                    world.agent(SCRIPT).after_tool(move |_| {
+                        after();
+                        async { Ok(HookAction::proceed()) }
+                    }),
+                ),
+            ];
+            for (id, agent) in agents {
+                let session = world.runner(agent.build().unwrap()).build().session("ada", id).await.unwrap();
+                let run = session.send("look").unwrap();
+                let error = run.outcome().await.unwrap_err();
+                assert!(matches!(error, RunnerError::Panicked { .. }), "{error:?}");
+                assert!(session.running().is_none());
+                // Those who watch are not left waiting.
+                seen(&run, 0).await;
+                let outcome = session.resume().await.unwrap();
+                assert!(["done", "re: look"].contains(&&*outcome.text()), "{}", outcome.text());
+            }
+        });
+    });
+}
+
+#[test]
+fn a_tool_that_panics_is_a_message() {
+    each_store(|world| {
+        process(async {
+            let look = |_: ToolContext| async move {
+                assert!(std::hint::black_box(false), "a fault of the tool");
+                Ok::<_, ToolError>("")
+            };
+            let look = Tool::new("look", "Looks.", look).build().unwrap();
+            let session = world.session(world.agent(SCRIPT).tools(vec![look])).await;
+            session.run("look").await.unwrap();
+            expect![[r#"
+                user:      look
+                assistant: > c1 look()
+                tool c1!:  tool 'look' panicked: a fault of the tool
+                assistant: done
+            "#]]
+            .assert_eq(&shown(&session).await);
+        });
+    });
+}

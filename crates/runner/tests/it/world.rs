@@ -1,0 +1,381 @@
+//! The world of a test: a store that outlives processes, tools and models that leave a trace, and a wire to
+//! the store that can be cut.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use stepfold_runner::agent_loop::test_kit::Script;
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Ids};
+use stepfold_runner::session_scopes::{
+    AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
+    ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
+    SessionPage, SessionStore, SqliteStore, Timestamp, Values, WriteScope,
+};
+use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
+use stepfold_state_core::state::{Handler, Schema};
+use stepfold_tools::{Effect, RawArgs, Tool, ToolBuilder, ToolContext, ToolError};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+/// What happened, in order, over all processes.
+#[derive(Clone, Default)]
+pub(crate) struct Trace(Arc<Mutex<Vec<String>>>);
+
+impl Trace {
+    pub(crate) fn note(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+
+    /// What happened since the last look.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A store that outlives the processes of a test.
+pub(crate) struct World {
+    memory: Option<Arc<MemoryStore>>,
+    pub(crate) folder: TempDir,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) trace: Trace,
+    names: Names,
+}
+
+/// Has a test done in a world of each kind of store.
+pub(crate) fn each_store(test: impl Fn(&World)) {
+    for memory in [Some(Arc::default()), None] {
+        println!("over {}", if memory.is_some() { "memory" } else { "SQLite" });
+        let trace = Trace::default();
+        let wire = Arc::new(Wire { trace: trace.clone(), ..Wire::default() });
+        let names = Names(Arc::default());
+        test(&World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names });
+    }
+}
+
+/// A process: when its future is done, whatever it has started is gone.
+pub(crate) fn process<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// A process with threads.
+pub(crate) fn threads<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+impl World {
+    /// The store, as a process opens it.
+    pub(crate) fn store(&self) -> Watched {
+        let store = match &self.memory {
+            Some(memory) => AnyStore::new(Arc::clone(memory)),
+            None => AnyStore::new(SqliteStore::open(self.folder.path().join("sessions.db")).unwrap()),
+        };
+        Watched { store, wire: Arc::clone(&self.wire) }
+    }
+
+    /// A runner of a process of its own.
+    pub(crate) fn runner(&self, agent: Agent) -> RunnerBuilder {
+        Runner::builder(agent, self.store()).app("stalls").unwrap().ids(self.names.clone()).clock(Still)
+    }
+
+    /// The session of all tests that need but one, as this agent has it in a process of its own.
+    pub(crate) async fn session(&self, agent: AgentBuilder) -> SessionHandle {
+        self.runner(agent.build().unwrap()).build().session("ada", "s1").await.unwrap()
+    }
+
+    /// An agent that says these lines, and has a tool of each effect.
+    pub(crate) fn agent(&self, script: &str) -> AgentBuilder {
+        let model = Loud { model: Script::parse(script).unwrap(), trace: self.trace.clone() };
+        let tools = [
+            self.tool("look", Effect::Pure),
+            self.tool("save", Effect::Idempotent),
+            self.tool("pay", Effect::AtMostOnce),
+        ];
+        Agent::builder(model)
+            .name("clerk")
+            .schema(schema())
+            .tools(tools.map(|tool| tool.build().unwrap()).to_vec())
+    }
+
+    /// A tool that leaves its idempotency key in the trace, and its name in the state.
+    pub(crate) fn tool(&self, name: &str, effect: Effect) -> ToolBuilder {
+        let (trace, word) = (self.trace.clone(), name.to_owned());
+        let function = move |RawArgs(arguments): RawArgs, context: ToolContext| {
+            let (trace, word) = (trace.clone(), word.clone());
+            async move {
+                let arguments = match arguments.as_object().is_some_and(serde_json::Map::is_empty) {
+                    true => String::new(),
+                    false => arguments.to_string(),
+                };
+                trace.note(format!("{word}{arguments} {}", context.idempotency_key()));
+                for (key, value) in [("log", json!([word])), ("n", json!(1)), ("app:n", json!(1))] {
+                    context.set(key, value)?;
+                }
+                context.set("user:n", json!(1))?;
+                Ok::<_, ToolError>(json!(format!("{word} is done")))
+            }
+        };
+        Tool::new(name, "Does what its name says.", function)
+            .parameters(json!({"type": "object"}))
+            .writes(["log", "n", "app:n", "user:n"])
+            .effect(effect)
+    }
+
+    /// Everything that is stored, as bytes.
+    pub(crate) fn stored_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for file in std::fs::read_dir(self.folder.path()).unwrap() {
+            bytes.extend(std::fs::read(file.unwrap().path()).unwrap());
+        }
+        bytes
+    }
+}
+
+pub(crate) fn schema() -> Schema {
+    Schema::builder()
+        .key::<u64>("app:n")
+        .handler(Handler::sum())
+        .key::<Vec<String>>("log")
+        .key::<u64>("n")
+        .handler(Handler::sum())
+        .key::<String>("temp:note")
+        .key::<String>("topic")
+        .key::<u64>("user:n")
+        .handler(Handler::sum())
+        .build()
+        .unwrap()
+}
+
+/// The conversation and the values of a session, as they are stored.
+pub(crate) async fn shown(session: &SessionHandle) -> String {
+    let stored = session.read(EventRange::All).await.unwrap();
+    let mut text = session.last_run().await.unwrap().unwrap().transcript().to_string();
+    let Value::Object(values) = stored.to_json() else { unreachable!() };
+    for (key, value) in values.into_iter().collect::<BTreeMap<_, _>>() {
+        writeln!(text, "{key} = {value}").unwrap();
+    }
+    text
+}
+
+/// Time stands still: whatever two processes do has the same time-stamps.
+#[derive(Clone, Copy)]
+pub(crate) struct Still;
+
+impl WallClock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000)
+    }
+}
+
+/// i1, i2, i3, over all processes.
+#[derive(Clone)]
+struct Names(Arc<AtomicU64>);
+
+impl Ids for Names {
+    fn next(&self) -> String {
+        format!("i{}", self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+}
+
+/// A model that notes that it is asked.
+struct Loud<M> {
+    model: M,
+    trace: Trace,
+}
+
+impl<M: ChatModel> ChatModel for Loud<M> {
+    fn id(&self) -> &str {
+        self.model.id()
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.trace.note("the model is asked");
+        self.model.respond(request)
+    }
+}
+
+/// A model that says what users have said since it said something.
+pub(crate) struct Echo;
+
+impl ChatModel for Echo {
+    fn id(&self) -> &'static str {
+        "test/echo"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        request.messages.check().unwrap();
+        let mut said = Vec::new();
+        for message in request.messages.iter() {
+            match message.role() {
+                Role::User => said.push(message.text().into_owned()),
+                _ => said.clear(),
+            }
+        }
+        let chunks = [Chunk::Text(format!("re: {}", said.join(", "))), Chunk::Finished(FinishReason::Stop)];
+        ReplyStream::from_chunks(chunks)
+    }
+}
+
+/// What becomes of an append.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// It is not made, and never will be.
+    Broken,
+    /// It is not made, this time.
+    Busy,
+    /// It is made, and nobody hears of it.
+    Lost,
+    /// The process dies before it is made.
+    DiesBefore,
+    /// The process dies after it was made.
+    DiesAfter,
+}
+
+/// The wire to the store: what goes over it, and what happens to it.
+#[derive(Default)]
+pub(crate) struct Wire {
+    trace: Trace,
+    faults: Mutex<BTreeMap<usize, Fault>>,
+    appends: AtomicUsize,
+    is_loud: AtomicBool,
+    died: Notify,
+    /// How often a session was read, and how many events came of it.
+    reads: AtomicUsize,
+    events: AtomicUsize,
+}
+
+impl Wire {
+    /// From now on the appends are counted from 0, and this happens to some.
+    pub(crate) fn faults(&self, faults: impl IntoIterator<Item = (usize, Fault)>) {
+        *self.faults.lock().unwrap() = faults.into_iter().collect();
+        self.appends.store(0, Ordering::SeqCst);
+    }
+
+    /// The number of appends since.
+    pub(crate) fn appends(&self) -> usize {
+        self.appends.load(Ordering::SeqCst)
+    }
+
+    /// From now on what goes over it is noted in the trace.
+    pub(crate) fn listen(&self) {
+        self.is_loud.store(true, Ordering::SeqCst);
+    }
+
+    /// Reads and events read since the last look.
+    pub(crate) fn take_reads(&self) -> (usize, usize) {
+        (self.reads.swap(0, Ordering::SeqCst), self.events.swap(0, Ordering::SeqCst))
+    }
+
+    /// A process that may die before it is done.
+    pub(crate) fn process<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        process(async {
+            tokio::select! {
+                biased;
+                () = self.died.notified() => None,
+                done = future => Some(done),
+            }
+        })
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        if self.is_loud.load(Ordering::SeqCst) {
+            self.trace.note(what());
+        }
+    }
+
+    async fn die<T>(&self) -> T {
+        self.died.notify_one();
+        std::future::pending().await
+    }
+}
+
+/// A store at the end of a wire.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    pub(crate) store: AnyStore,
+    wire: Arc<Wire>,
+}
+
+impl SessionStore for Watched {
+    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+        let number = self.wire.appends.fetch_add(1, Ordering::SeqCst);
+        let fault = self.wire.faults.lock().unwrap().get(&number).copied();
+        let name = format!("{} {}", request.event.kind, request.event.id);
+        let lost = || SessionError::Unavailable { what: "append an event", source: "it was lost".into() };
+        match fault {
+            None => {}
+            Some(Fault::Broken) => {
+                self.wire.note(|| format!("the store breaks: {name}"));
+                return Err(SessionError::Store { what: "append an event", source: "it is broken".into() });
+            }
+            Some(Fault::Busy) => {
+                self.wire.note(|| format!("the store is busy: {name}"));
+                return Err(lost());
+            }
+            Some(Fault::DiesBefore) => return self.wire.die().await,
+            Some(Fault::Lost | Fault::DiesAfter) => {}
+        }
+        // Others have their turn in between, also where the store is quick.
+        tokio::task::yield_now().await;
+        let receipt = self.store.append(request).await?;
+        self.wire.note(|| format!("stored: {name} at {}", receipt.version));
+        match fault {
+            Some(Fault::Lost) => Err(lost()),
+            Some(Fault::DiesAfter) => self.wire.die().await,
+            _ => Ok(receipt),
+        }
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        tokio::task::yield_now().await;
+        let session = self.store.get(request).await?;
+        self.wire.reads.fetch_add(1, Ordering::SeqCst);
+        self.wire.events.fetch_add(session.events.len(), Ordering::SeqCst);
+        Ok(session)
+    }
+
+    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+        self.store.create(request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        self.store.list(request).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
+        self.store.delete(request).await
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
+        self.store.fork(request).await
+    }
+
+    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
+        self.store.rewind(request).await
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        self.store.read_scope(scope).await
+    }
+
+    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+        self.store.write_scope(request).await
+    }
+
+    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
+        self.store.prune(request).await
+    }
+}
