@@ -4,7 +4,7 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_runner::RECORD_FORMAT;
-use stepfold_runner::agent_loop::{AgentBuilder, Decision};
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, RandomIds};
 use stepfold_runner::session_scopes::{AppendEvent, Event, EventRange, SessionSchema, SessionStore};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_tools::{Approval, Effect};
@@ -43,7 +43,7 @@ async fn written(world: &World) -> Vec<Event> {
 
 /// The golden session in a store.
 async fn golden(world: &World) -> SessionHandle {
-    let runner = world.runner(agent(world).build().unwrap()).build();
+    let runner = world.runner(agent(world).build().unwrap()).ids(RandomIds).build();
     let session = runner.create("ada", "s1", json!({"topic": "stalls"})).await.unwrap();
     let schema = SessionSchema::new(schema());
     for (version, line) in (0..).zip(GOLDEN.lines()) {
