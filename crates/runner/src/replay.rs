@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, Event, Input, Run};
+use stepfold_agent_loop::{Agent, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
-    CommittedEvent, DeleteSession, ForkSession, InvocationId, SessionError, SessionId, SessionStore,
+    CommittedEvent, DeleteSession, Event as SessionEvent, ForkSession, InvocationId, SessionError, SessionId,
+    SessionStore,
 };
 use stepfold_state_core::state::State;
 
@@ -18,6 +19,13 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
     let mut state = first_state(turn).await?;
     let mut runs = 0;
     for events in invocations(session.visible_events().cloned().collect()) {
+        // What somebody wrote between the runs is what the next one began with.
+        if !is_of_run(&events[0].event) {
+            for committed in &events {
+                fold_other(turn, &committed.event, &mut state)?;
+            }
+            continue;
+        }
         let invocation = events[0].event.invocation.clone();
         let recorded = (events.iter())
             .filter_map(|committed| loop_event(&turn.slot.key, committed).transpose())
@@ -47,7 +55,12 @@ fn replay_one(
     let Some(began) = recorded.first() else { return Ok(()) };
     // What the user said and the inputs are in the first event.
     let input = Input::recorded(state, began);
-    let run = Run::new(agent, input, run_id(key, invocation))
+    // A fork has runs of the session that it was forked from, under the names that they had there.
+    let id = match &began.kind {
+        EventKind::Began { id, .. } => id.clone(),
+        _ => run_id(key, invocation),
+    };
+    let run = Run::new(agent, input, id)
         .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
     run.replay(recorded, is_stored).map(drop).map_err(|divergence| RunnerError::Diverged {
         key: Box::new(key.clone()),
@@ -68,10 +81,20 @@ async fn first_state(turn: &Turn) -> Result<State, RunnerError> {
     state
 }
 
-/// The events of runs, by invocation, in order.
+/// What an event that is not of a run says and writes.
+fn fold_other(turn: &Turn, event: &SessionEvent, state: &mut State) -> Result<(), RunnerError> {
+    state.apply(&event.actions.delta).map_err(|source| {
+        let what = format!("what event {} wrote", event.id);
+        RunnerError::store(&turn.slot.key, SessionError::State { what, source })
+    })?;
+    event.messages.iter().for_each(|message| state.push_message(Arc::clone(message)));
+    Ok(())
+}
+
+/// The events by invocation, in order.
 fn invocations(events: Vec<CommittedEvent>) -> Vec<Vec<CommittedEvent>> {
     let mut invocations: Vec<Vec<CommittedEvent>> = Vec::new();
-    for committed in events.into_iter().filter(|committed| is_of_run(&committed.event)) {
+    for committed in events {
         match invocations.last_mut() {
             Some(last) if last[0].event.invocation == committed.event.invocation => last.push(committed),
             _ => invocations.push(vec![committed]),
