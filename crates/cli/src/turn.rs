@@ -11,7 +11,7 @@ use stepfold::session_scopes::EventRange;
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse, chain};
 use crate::prompt::{Line, Prompt};
-use crate::show::{self, Watch};
+use crate::show::{self, Watch, counted};
 
 /// What the commands that run an agent share.
 pub(crate) struct Turns<'a> {
@@ -160,8 +160,9 @@ impl Turns<'_> {
 
     fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
         let Some(first) = pending.first() else { return };
-        for request in pending {
-            show::note(&question(request));
+        // Whoever was asked has seen what is asked.
+        if self.prompt.is_none() {
+            pending.iter().for_each(|request| show::note(&question(request)));
         }
         let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
         let id = &first.id;
@@ -173,7 +174,13 @@ impl Turns<'_> {
 
     /// A failure, with what to do about it.
     fn with_advice(&self, session: &SessionHandle, error: &RunnerError) -> anyhow::Error {
-        let words = chain(error);
+        let words = match error {
+            RunnerError::Run { source, .. } => {
+                let steps = counted(source.outcome().steps(), "step");
+                format!("the run failed after {steps}: {}", chain(source.fault()))
+            }
+            error => chain(error),
+        };
         let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
         match error {
             RunnerError::NothingToResume { .. } => Misuse(words).into(),

@@ -137,7 +137,8 @@ fn tools(form: &Form, document: &mut Document, folder: &Path, schema: &Schema) -
             Err(faults) => {
                 for fault in faults {
                     let is_known = fault.path.is_empty() && document.is_broken(&["tools", &name]);
-                    let path = ["tools", name.as_str()].into_iter().chain(fault.path.iter().copied());
+                    let path =
+                        ["tools", name.as_str()].into_iter().chain(fault.path.iter().map(String::as_str));
                     let path: Vec<&str> = path.collect();
                     // What is missing because it was left out is no fault of its own.
                     if !is_known {

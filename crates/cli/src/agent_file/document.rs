@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::LineFault;
-use super::form::Form;
+use super::form::{Form, TIME_PATTERN};
 use super::schema::{json_schema, nearest};
 
 /// A step on the way to a value: the name of a field, or the number of an item as text.
@@ -95,6 +95,10 @@ impl Document {
     /// The form that the document fills in. What does not fit is a fault, and left out: so the rest can be
     /// looked at as well. None where nothing is left.
     pub(crate) fn form(&mut self) -> Option<Form> {
+        // What was meant can only be guessed where it is no TOML.
+        if !self.faults.is_empty() {
+            return None;
+        }
         let schema = json_schema();
         let mut json = std::mem::take(&mut self.json);
         self.drop_unknown(&schema, &mut json, &mut Vec::new());
@@ -158,7 +162,8 @@ impl Document {
         let mut misfits = Vec::new();
         for fault in &faults {
             let path = steps(&fault.path);
-            self.fault(&path, fault.message.clone());
+            let message = in_words(schema, &path, &fault.message);
+            self.fault(&path, message);
             misfits.push(path);
         }
         for path in &misfits {
@@ -241,6 +246,21 @@ fn steps(path: &str) -> Path {
         }
     }
     steps
+}
+
+/// A fault of the schema's, in words that say what to write instead.
+fn in_words(schema: &Value, path: &[String], message: &str) -> String {
+    if message.contains(TIME_PATTERN) {
+        return "this is no time; write one such as 500ms, 30s or 2m".to_owned();
+    }
+    let schema = path.iter().try_fold(schema, |schema, step| {
+        let named = schema.get("properties").and_then(|fields| fields.get(step));
+        named.or_else(|| schema.get("additionalProperties")).or_else(|| schema.get("items"))
+    });
+    let branches = schema.and_then(|schema| schema.get("oneOf")).and_then(Value::as_array);
+    let choices = branches.into_iter().flatten().filter_map(|branch| branch.get("const")?.as_str());
+    let choices: Vec<&str> = choices.collect();
+    if choices.is_empty() { message.to_owned() } else { format!("this is none of {}", choices.join(", ")) }
 }
 
 fn remove(json: &mut Value, path: &[String]) {

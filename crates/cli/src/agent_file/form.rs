@@ -385,6 +385,9 @@ pub(crate) struct Params {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 
+/// What a time looks like, for the schema.
+pub(crate) const TIME_PATTERN: &str = "^[0-9]{1,9}(ms|s|m|h)$";
+
 /// The units, longest name first, in milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
@@ -411,7 +414,7 @@ impl JsonSchema for Time {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": "^[0-9]{1,9}(ms|s|m|h)$"})
+        json_schema!({"type": "string", "pattern": TIME_PATTERN})
     }
 }
 

@@ -9,14 +9,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use serde::Serialize;
 use stepfold::prelude::*;
 
 pub(crate) use self::build::tool_faults;
 use self::document::Document;
 use self::form::Form;
-pub(crate) use self::schema::json_schema;
+pub(crate) use self::schema::{json_schema, nearest};
+use crate::error::Misuse;
 
 /// An agent file that was read: what it says, and where each part of it stands.
 pub(crate) struct AgentFile {
@@ -47,7 +47,7 @@ impl AgentFile {
     /// [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("the agent file {} cannot be read", path.display()))?;
+            .map_err(|error| Misuse(format!("the agent file {} cannot be read: {error}", path.display())))?;
         let mut document = Document::parse(text);
         let form = document.form();
         Ok(match form {

@@ -17,7 +17,7 @@ pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> 
             show::line(&if json {
                 json!({"runs": runs, "same": true, "session": id}).to_string()
             } else {
-                format!("session {id}: {runs} runs come to the same")
+                format!("session {id}: the same again, {}", show::counted(runs as u64, "run"))
             });
             Ok(Ending::Done)
         }

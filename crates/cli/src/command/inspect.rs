@@ -101,7 +101,7 @@ impl View<'_> {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
                     for change in show::changes(&state, &before) {
-                        show::line(&format!("        ~ {change}"));
+                        show::line(&format!("{:>17}~ {change}", ""));
                     }
                 }
             }

@@ -31,7 +31,8 @@ pub(super) async fn resume(
     tell_session(&session, json);
     if abandon {
         let outcome = session.abandon().await?;
-        let words = format!("the run is given up after {} steps; the session can be used", outcome.steps());
+        let steps = show::counted(outcome.steps(), "step");
+        let words = format!("the run is given up after {steps}; the session can be used");
         show::line(&if json { serde_json::json!({"abandoned": true}).to_string() } else { words });
         return Ok(Ending::Done);
     }

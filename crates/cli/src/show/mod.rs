@@ -57,6 +57,11 @@ pub(crate) fn call_of(id: &str, tool: &str, arguments: &str) -> String {
     call(&ToolCall::new(id, tool, Arguments::parse(arguments)))
 }
 
+/// A number of things, in words.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A text in one short line.
 pub(crate) fn short(text: &str) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -42,7 +42,7 @@ pub(super) fn builder(
     let has_slash = Path::new(first).components().count() > 1;
     let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
     if has_slash && !program.is_file() {
-        let words = format!("there is no program {}", program.display());
+        let words = format!("there is no program {first}, seen from the folder of this file");
         faults.push(ToolFault::new(&["command", "argv"], words));
     }
     let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));

@@ -8,22 +8,22 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use stepfold::prelude::*;
-use stepfold::state_core::state::Handlers;
+use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
 use stepfold::tools::{ResultText, Retry, Source};
 
 use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
-use crate::agent_file::tool_faults;
+use crate::agent_file::{nearest, tool_faults};
 
 /// Something that is wrong with a tool.
 pub(crate) struct ToolFault {
     /// Where, from the tool's table on.
-    pub(crate) path: Vec<&'static str>,
+    pub(crate) path: Vec<String>,
     pub(crate) message: String,
 }
 
 impl ToolFault {
-    fn new(path: &[&'static str], message: impl Into<String>) -> Self {
-        ToolFault { path: path.to_vec(), message: message.into() }
+    fn new(path: &[&str], message: impl Into<String>) -> Self {
+        ToolFault { path: path.iter().map(|step| (*step).to_owned()).collect(), message: message.into() }
     }
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn build(
     folder: &Path,
     schema: &Schema,
 ) -> Result<Tool, Vec<ToolFault>> {
-    let mut faults = Vec::new();
+    let mut faults = unknown_keys(form, schema);
     let parameters = parameters(form);
     let description = form.description.clone().unwrap_or_default();
     let built = match (&form.command, &form.http, &form.builtin) {
@@ -85,6 +85,25 @@ pub(crate) fn build(
             Err(faults)
         }
     }
+}
+
+/// Bindings to keys that the state does not have.
+fn unknown_keys(form: &ToolForm, schema: &Schema) -> Vec<ToolFault> {
+    let tables = [
+        ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
+        ("defaults_from_state", form.defaults_from_state.keys().collect()),
+        ("outputs_to_state", form.outputs_to_state.keys().collect()),
+        ("builtin", form.builtin.iter().flat_map(|builtin| &builtin.keys).collect()),
+    ];
+    let known = |key: &str| schema.is_open() || schema.key(key).is_some() || key == MESSAGES;
+    let keys = tables.into_iter().flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
+    keys.filter(|(_, key)| !known(key))
+        .map(|(table, key)| {
+            let words =
+                format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name)));
+            ToolFault::new(&[table, key], words)
+        })
+        .collect()
 }
 
 /// The schema of the arguments. An object without more is one that takes none.
