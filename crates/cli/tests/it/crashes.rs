@@ -70,3 +70,24 @@ fn what_must_not_run_twice_does_not() {
 
     "#]]);
 }
+
+#[test]
+fn an_interrupt_answers_open_calls_and_the_session_can_be_used() {
+    let agent = "[tools.slow]\ndescription = \"Takes long.\"\n\
+                 command = { argv = [\"sh\", \"-c\", \"read line < gate\"] }";
+    let room = Room::new(agent, SCRIPT);
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+    let child = room.command("run a.toml -s s1 go").spawn().unwrap();
+    // It opens when the tool does: the tool is at work then.
+    let _gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{notes}");
+    assert!(notes.contains("the run ended: the run was cancelled"), "{notes}");
+    room.check("run a.toml -s s1 again", expect![[r#"
+        Done.
+        | session s1
+        | go on: stepfold chat a.toml --session s1
+    "#]]);
+}
