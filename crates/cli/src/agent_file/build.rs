@@ -1,0 +1,259 @@
+//! From what the file says to an agent. Each fault that the layers below find is led back to its line.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stepfold::agent_loop::trim::{Pins, Trim, Window};
+use stepfold::agent_loop::{AgentBuilder, OutputMode};
+use stepfold::prelude::*;
+use stepfold::state_core::chat::ModelParams;
+use stepfold::state_core::state::{Fault, Handlers, StateError, check_key};
+use stepfold::tools::{BuildError, Limits};
+
+use super::document::Document;
+use super::form::{Approvals, Form, OutputModes, StateKey};
+use super::schema::nearest;
+use crate::tool;
+
+/// The agent, as far as it can be built; its faults are in the document then.
+pub(super) fn build(
+    form: &Form,
+    document: &mut Document,
+    folder: &Path,
+    name: &str,
+    model: impl ChatModel + 'static,
+) -> Option<Agent> {
+    let schema = state_schema(form, document);
+    let tools = tools(form, document, folder, &schema);
+    let mut builder = Agent::builder(model)
+        .name(name)
+        .schema(schema)
+        .tools(tools)
+        .exit_on(known_exits(form, document))
+        .limits(limits(form))
+        .tool_limits(tool_limits(form))
+        .params(params(form))
+        .approval(form.approval.into())
+        .trim(trim(form, document));
+    if let Some(instructions) = &form.instructions {
+        builder = builder.instructions(instructions);
+    }
+    if let Some(tokens) = form.trim.window {
+        builder = builder.window(Window::new(tokens));
+    }
+    match flags(builder, form).build() {
+        Ok(agent) => Some(agent),
+        Err(error) => {
+            for fault in &error.faults {
+                let path = place_of(fault);
+                document.fault(&path, fault_text(fault));
+            }
+            None
+        }
+    }
+}
+
+fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
+    if let Some(output) = &form.output {
+        let schema = Value::Object(output.schema.clone().into_iter().collect());
+        let mode = match output.mode {
+            OutputModes::Schema => OutputMode::Schema,
+            OutputModes::Tool => OutputMode::Tool,
+            OutputModes::Prompt => OutputMode::Prompt,
+        };
+        builder = builder.output(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
+    }
+    if form.final_answer {
+        builder = builder.final_answer();
+    }
+    if form.ask_when_uncertain {
+        builder = builder.ask_when_uncertain();
+    }
+    if form.raise_on_failure {
+        builder = builder.raise_on_failure();
+    }
+    if form.recover_leaked_calls {
+        builder = builder.recover_leaked_calls();
+    }
+    builder
+}
+
+/// The schema of the state. A key with a fault is taken for one of any type, so that it is found once.
+fn state_schema(form: &Form, document: &mut Document) -> Schema {
+    let mut keys = serde_json::Map::new();
+    for name in document.names("state") {
+        let Some(key) = form.state.get(&name) else { continue };
+        let path = ["state", name.as_str()];
+        if let Err(error) = check_key(&name) {
+            document.fault(&path, error.to_string());
+            continue;
+        }
+        let mut stored = stored_key(key);
+        let alone = [(name.clone(), stored.clone())].into_iter().collect();
+        if let Err(error) = read_schema(false, &alone) {
+            document.fault(&path, state_fault(&error));
+            stored = json!({"type": true});
+        }
+        keys.insert(name, stored);
+    }
+    read_schema(form.open_state, &keys).unwrap_or_else(|error| {
+        document.fault(&["state"], state_fault(&error));
+        Schema::default()
+    })
+}
+
+fn read_schema(open: bool, keys: &serde_json::Map<String, Value>) -> Result<Schema, StateError> {
+    Schema::from_json(&json!({"version": 1, "open": open, "keys": keys}).to_string(), &Handlers::new())
+}
+
+fn stored_key(key: &StateKey) -> Value {
+    let mut stored = serde_json::Map::new();
+    stored.insert("type".to_owned(), key.value_type.clone());
+    let text = |text: &String| Value::String(text.clone());
+    let fields = [
+        ("handler", key.handler.as_ref().map(text)),
+        ("description", key.description.as_ref().map(text)),
+        ("default", key.default.clone()),
+    ];
+    stored.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    Value::Object(stored)
+}
+
+fn state_fault(error: &StateError) -> String {
+    match error {
+        StateError::InvalidSchema { faults } => {
+            faults.iter().map(|fault| fault.message.clone()).collect::<Vec<_>>().join("; ")
+        }
+        error => crate::error::chain(error),
+    }
+}
+
+fn tools(form: &Form, document: &mut Document, folder: &Path, schema: &Schema) -> Vec<Tool> {
+    let mut tools = Vec::new();
+    for name in document.names("tools") {
+        let Some(form) = form.tools.get(&name) else { continue };
+        match tool::build(&name, form, folder, schema) {
+            Ok(tool) => tools.push(tool),
+            Err(faults) => {
+                for fault in faults {
+                    let is_known = fault.path.is_empty() && document.is_broken(&["tools", &name]);
+                    let path =
+                        ["tools", name.as_str()].into_iter().chain(fault.path.iter().map(String::as_str));
+                    let path: Vec<&str> = path.collect();
+                    // What is missing because it was left out is no fault of its own.
+                    if !is_known {
+                        document.fault(&path, fault.message);
+                    }
+                }
+            }
+        }
+    }
+    tools
+}
+
+/// The exit tools that there are: the others are faults here, where their line is known.
+fn known_exits(form: &Form, document: &mut Document) -> Vec<String> {
+    let mut known = Vec::new();
+    for (place, name) in form.exit_on.iter().enumerate() {
+        if !form.tools.contains_key(name) {
+            let message =
+                format!("there is no tool `{name}`{}", nearest(name, form.tools.keys().map(|n| &**n)));
+            document.fault(&["exit_on", &place.to_string()], message);
+        }
+    }
+    let broken = form.exit_on.iter().filter(|name| form.tools.contains_key(*name));
+    known.extend(broken.filter(|name| !document.has_fault_in(&["tools", name])).cloned());
+    known
+}
+
+fn limits(form: &Form) -> RunLimits {
+    let mut limits = RunLimits::default();
+    limits.steps = form.limits.steps.unwrap_or(limits.steps);
+    limits.calls_per_reply = form.limits.calls_per_reply.unwrap_or(limits.calls_per_reply);
+    limits.tool_calls = form.limits.tool_calls;
+    limits.tokens = form.limits.tokens;
+    limits.time = form.limits.time.map(|time| time.0);
+    limits
+}
+
+fn tool_limits(form: &Form) -> Limits {
+    let mut limits = Limits::default();
+    limits.concurrency = form.tool_limits.concurrency.unwrap_or(limits.concurrency);
+    limits.time_out = form.tool_limits.time_out.map_or(limits.time_out, |time| time.0);
+    limits.output_bytes = form.tool_limits.output_bytes.unwrap_or(limits.output_bytes);
+    limits
+}
+
+fn params(form: &Form) -> ModelParams {
+    ModelParams {
+        temperature: form.params.temperature,
+        top_p: form.params.top_p,
+        max_output_tokens: form.params.max_output_tokens,
+        seed: form.params.seed,
+        stop: form.params.stop.clone(),
+        ..ModelParams::default()
+    }
+}
+
+fn trim(form: &Form, document: &mut Document) -> Trim {
+    let form = &form.trim;
+    let mut trim = Trim::none();
+    if let Some(messages) = form.keep_last {
+        trim = Trim::keep_last(messages);
+    }
+    match &form.pins {
+        Some(_) if form.keep_last.is_none() => {
+            document.fault(&["trim", "pins"], "pins are shown besides `keep_last`, which is not there");
+        }
+        Some(pins) => trim = trim.with_pins(Pins::up_to(pins.messages).results_of(&pins.results_of)),
+        None => {}
+    }
+    let others = [
+        form.max_tokens.map(Trim::max_tokens),
+        form.cap_messages.map(Trim::cap_messages),
+        form.cap_tokens.map(Trim::cap_tokens),
+    ];
+    others.into_iter().flatten().fold(trim, Trim::then)
+}
+
+impl From<Approvals> for Approval {
+    fn from(approval: Approvals) -> Self {
+        match approval {
+            Approvals::Never => Approval::Never,
+            Approvals::Always => Approval::Always,
+            Approvals::Once => Approval::Once,
+        }
+    }
+}
+
+/// Where a fault that the agent's builder found stands in the file.
+fn place_of(fault: &Fault) -> Vec<String> {
+    let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
+    if let Some(tool) = fault.path.strip_prefix("tool ") {
+        return path(&["tools", tool]);
+    }
+    if let Some(limit) = fault.path.strip_prefix("limits.") {
+        return path(&["limits", limit]);
+    }
+    if fault.path.starts_with("output ") {
+        return path(&["output", "schema"]);
+    }
+    path(&[fault.path.as_str()])
+}
+
+fn fault_text(fault: &Fault) -> String {
+    match fault.path.split_once(' ') {
+        Some(("tool", name)) => format!("tool `{name}`: {}", fault.message),
+        _ => format!("{}: {}", fault.path, fault.message),
+    }
+}
+
+/// The faults of a tool as one text each.
+pub(crate) fn tool_faults(error: &BuildError) -> Vec<String> {
+    match error {
+        BuildError::InvalidTool { faults, .. } | BuildError::InvalidTools { faults } => {
+            faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect()
+        }
+        other => vec![other.to_string()],
+    }
+}

@@ -1,0 +1,96 @@
+//! The JSON Schema of an agent file: what `stepfold schema` prints, and what files are checked against.
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::form::Form;
+
+/// The schema, without references and without null, which TOML does not have.
+pub(crate) fn json_schema() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_deserialize().with(|settings| {
+        settings.inline_subschemas = true;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<Form>().to_value();
+    drop_null(&mut schema);
+    schema
+}
+
+/// An optional field is one that may be left out; its schema need not say null as well.
+fn drop_null(schema: &mut Value) {
+    if let Value::Object(fields) = schema {
+        if let Some(Value::Array(names)) = fields.get_mut("type") {
+            names.retain(|name| name != "null");
+            if let [name] = names.as_slice() {
+                let name = name.clone();
+                fields.insert("type".to_owned(), name);
+            }
+        }
+        if let Some(Value::Array(values)) = fields.get_mut("enum") {
+            values.retain(|value| !value.is_null());
+        }
+        let is_null = |branch: &Value| branch.get("type").is_some_and(|name| name == "null");
+        if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
+            branches.retain(|branch| !is_null(branch));
+            if let [Value::Object(only)] = branches.as_mut_slice() {
+                let only = std::mem::take(only);
+                fields.shift_remove("anyOf");
+                for (name, value) in only {
+                    fields.entry(name).or_insert(value);
+                }
+            }
+        }
+        let is_no_value = |value: &Value| value.is_null();
+        if fields.get("default").is_some_and(is_no_value) {
+            fields.shift_remove("default");
+        }
+        fields.values_mut().for_each(drop_null);
+    } else if let Value::Array(items) = schema {
+        items.iter_mut().for_each(drop_null);
+    }
+}
+
+/// `; did you mean ...?`, if one of the names is near, else the list of them.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let near = known.iter().map(|known| (distance(name, known), *known)).min();
+    match near {
+        Some((distance, near)) if distance <= 1 + near.len() / 4 => format!("; did you mean `{near}`?"),
+        _ => format!("; there are: {}", known.join(", ")),
+    }
+}
+
+/// How many letters have to be changed, put in or left out.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (above, letter) in left.chars().enumerate() {
+        let mut diagonal = above;
+        row[0] = above + 1;
+        for (place, other) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[place + 1];
+            row[place + 1] = replaced.min(diagonal + 1).min(row[place] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_one_and_has_neither_references_nor_null() {
+        let schema = json_schema();
+        stepfold::state_core::state::ValueType::of_schema(schema.clone()).unwrap();
+        let text = schema.to_string();
+        assert!(!text.contains("$ref") && !text.contains("\"null\""), "{text}");
+    }
+
+    #[test]
+    fn a_near_name_is_offered() {
+        let names = || ["instructions", "limits"].into_iter();
+        assert_eq!(nearest("instruction", names()), "; did you mean `instructions`?");
+        assert_eq!(nearest("color", names()), "; there are: instructions, limits");
+    }
+}

@@ -1,0 +1,205 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+
+/// Agents from files, in sessions that outlive the process.
+///
+/// Exit status: 0 done; 1 something failed (a run can be resumed); 2 the command line or the agent file is wrong;
+/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted.
+#[derive(Debug, Parser)]
+#[command(name = "stepfold", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Args {
+    /// Answer as JSON: an object, or one a line where things happen one after the other.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say more; twice or thrice for more still. RUST_LOG says it in detail.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Ask an agent one question.
+    Run {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        asked: Asked,
+        /// The question; `-` reads it from standard input.
+        question: String,
+        /// Values to write to the state first, as KEY=JSON; text that is no JSON is taken as it is.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// Talk with an agent: a line is a turn.
+    Chat {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// List the sessions of an agent.
+    Sessions {
+        #[command(flatten)]
+        place: Place,
+        /// How many at most.
+        #[arg(long, default_value_t = 20)]
+        limit: usize,
+    },
+    /// Show a session: its log, and its state with the write that set each key.
+    Inspect {
+        #[command(flatten)]
+        place: Place,
+        /// As it was at this version.
+        #[arg(long, value_name = "VERSION")]
+        at: Option<u64>,
+        /// What changed in the state between two versions, as in `2..5`.
+        #[arg(long, value_name = "FROM..TO", conflicts_with = "at")]
+        diff: Option<String>,
+        /// Also what a rewind has taken back.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Go on with a run that waits for decisions, was cut off or failed.
+    Resume {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        asked: Asked,
+        /// Run a call that waits, by its id; `all` for all of them.
+        #[arg(long, value_name = "ID")]
+        approve: Vec<String>,
+        /// Do not run a call that waits; the model reads the reason.
+        #[arg(long, value_name = "ID[=REASON]")]
+        reject: Vec<String>,
+        /// Run a call that waits with other arguments.
+        #[arg(long, value_name = "ID=JSON")]
+        modify: Vec<String>,
+        /// Give the run up instead: its open calls are answered as cancelled.
+        #[arg(long, conflicts_with_all = ["approve", "reject", "modify"])]
+        abandon: bool,
+        /// Although the agent is another one than when the run began.
+        #[arg(long)]
+        with_changed_agent: bool,
+    },
+    /// Go through every run of a session again, without model and tools: does it come to the same?
+    Replay {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make another session that shares the history of this one.
+    Fork {
+        #[command(flatten)]
+        place: Place,
+        /// Up to this version; the newest unless said.
+        #[arg(long, value_name = "VERSION")]
+        at: Option<u64>,
+        /// What the new session is called; made up unless said.
+        #[arg(long, value_name = "ID")]
+        to: Option<String>,
+    },
+    /// Go back to a version. Nothing is erased: the log says so.
+    Rewind {
+        #[command(flatten)]
+        place: Place,
+        /// The version.
+        #[arg(value_name = "VERSION")]
+        to: u64,
+    },
+    /// Read or write the state of a session.
+    State {
+        #[command(subcommand)]
+        command: StateCommand,
+    },
+    /// Check an agent file; all faults are listed, with their lines.
+    Check {
+        /// The agent files.
+        #[arg(required = true, value_name = "AGENT.toml")]
+        agents: Vec<PathBuf>,
+    },
+    /// Print the JSON Schema of agent files, for editors.
+    Schema,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StateCommand {
+    /// Print a value, or all of them.
+    Get {
+        #[command(flatten)]
+        place: Place,
+        /// The key.
+        key: Option<String>,
+    },
+    /// Write values, by the handlers of their keys.
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// What to write, as KEY=JSON; text that is no JSON is taken as it is.
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        values: Vec<String>,
+    },
+}
+
+/// Which agent, which store, which session.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Place {
+    /// The agent file.
+    #[arg(value_name = "AGENT.toml")]
+    pub(crate) agent: PathBuf,
+    /// The session. `run` and `chat` begin a new one unless it is said; all others take the one that was
+    /// written last.
+    #[arg(short, long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// The SQLite file with the sessions; in the user's data folder unless said.
+    #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
+    pub(crate) store: Option<PathBuf>,
+    /// Whose session it is.
+    #[arg(long, value_name = "ID", default_value = "local")]
+    pub(crate) user: String,
+}
+
+/// Which model, and how it is asked.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// Ask this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Record the model's answers into this file, or replay them from it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cassette: Option<PathBuf>,
+    /// What to do with the cassette.
+    #[arg(long, value_enum, default_value_t, requires = "cassette")]
+    pub(crate) mode: Mode,
+    /// Ask for decisions also when standard input is no terminal.
+    #[arg(long)]
+    pub(crate) interactive: bool,
+    /// Go on with the session that was written last.
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
+    pub(crate) last: bool,
+}
+
+/// What to do with a cassette.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Ask the model, and write all of it down in place of what was there.
+    Record,
+    /// Answer from the file only: needs neither key nor network.
+    Replay,
+    /// Answer from the file what is in it; ask the model the rest, and write it down.
+    #[default]
+    Auto,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Args::command().debug_assert();
+    }
+}

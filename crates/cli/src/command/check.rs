@@ -1,0 +1,27 @@
+//! `stepfold check`: all that is wrong with agent files.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::agent_file::AgentFile;
+use crate::error::Ending;
+use crate::show;
+
+pub(super) fn check(paths: &[PathBuf], json: bool) -> anyhow::Result<Ending> {
+    let mut ending = Ending::Done;
+    for path in paths {
+        let faults = AgentFile::read(path)?.and_then(AgentFile::check).err();
+        let name = path.display().to_string();
+        if json {
+            let faults = faults.as_ref().map_or(&[][..], |faults| &faults.faults);
+            show::line(&json!({"faults": faults, "file": name}).to_string());
+        } else {
+            show::line(&faults.as_ref().map_or_else(|| format!("{name}: ok"), ToString::to_string));
+        }
+        if faults.is_some() {
+            ending = Ending::Usage;
+        }
+    }
+    Ok(ending)
+}

@@ -1,0 +1,68 @@
+//! `stepfold replay`, `fork` and `rewind`: what can be done with what has happened.
+
+use serde_json::json;
+use stepfold::runner::RunnerError;
+
+use crate::args::Place;
+use crate::desk::{Desk, short_id};
+use crate::error::{Ending, chain};
+use crate::show;
+
+pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::without_model(place)?;
+    let session = desk.session().await?;
+    let id = session.key().id.as_str();
+    match session.replay(desk.runner.agent()).await {
+        Ok(runs) => {
+            show::line(&if json {
+                json!({"runs": runs, "same": true, "session": id}).to_string()
+            } else {
+                format!("session {id}: the same again, {}", show::counted(runs as u64, "run"))
+            });
+            Ok(Ending::Done)
+        }
+        Err(error @ RunnerError::Diverged { .. }) => {
+            let words = chain(&error);
+            show::line(&if json {
+                json!({"same": false, "session": id, "why": words}).to_string()
+            } else {
+                words
+            });
+            Ok(Ending::Failed)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn fork(
+    place: &Place,
+    at: Option<u64>,
+    to: Option<&str>,
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let desk = Desk::without_model(place)?;
+    let session = desk.session().await?;
+    let to = to.map_or_else(short_id, str::to_owned);
+    let fork = session.fork(to, at).await?;
+    let (id, from) = (fork.key().id.as_str(), session.key().id.as_str());
+    if json {
+        show::line(&json!({"from": from, "session": id}).to_string());
+    } else {
+        show::line(id);
+        show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
+    }
+    Ok(Ending::Done)
+}
+
+pub(super) async fn rewind(place: &Place, to: u64, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::without_model(place)?;
+    let session = desk.session().await?;
+    let version = session.rewind(to).await?;
+    let id = session.key().id.as_str();
+    show::line(&if json {
+        json!({"session": id, "to": to, "version": version}).to_string()
+    } else {
+        format!("session {id} is as it was at version {to}; that is version {version}")
+    });
+    Ok(Ending::Done)
+}

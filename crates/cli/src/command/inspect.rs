@@ -1,0 +1,249 @@
+//! `stepfold inspect`: what has happened in a session, and what it has come to.
+//!
+//! Versions of the past are folded from the log: of `user:` and `app:` keys they show what this session wrote.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use stepfold::prelude::*;
+use stepfold::runner::RECORD_FORMAT;
+use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, Visible};
+use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
+
+use crate::args::Place;
+use crate::desk::Desk;
+use crate::error::{Ending, Misuse};
+use crate::show;
+
+/// What is to be shown.
+pub(super) struct What<'a> {
+    pub(super) at: Option<u64>,
+    pub(super) diff: Option<&'a str>,
+    pub(super) all: bool,
+}
+
+pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::without_model(place)?;
+    let session = desk.session().await?.read(EventRange::All).await?;
+    let schema = desk.runner.agent().schema();
+    if let Some(range) = what.diff {
+        let (from, to) = versions(range, &session)?;
+        let (before, after) = (past(&session, schema, from)?, past(&session, schema, to)?);
+        show::print(&if json {
+            format!("{}\n", diff_json(&before, &after))
+        } else {
+            after.diff(&before).to_string()
+        });
+        return Ok(Ending::Done);
+    }
+    let version = what.at.unwrap_or(session.version);
+    check_version(&session, version)?;
+    let state = match what.at {
+        Some(at) => past(&session, schema, at)?,
+        None => session.state(desk.runner.schema())?,
+    };
+    let view = View { session: &session, version, visible: visible(&session, version), state, all: what.all };
+    if json {
+        show::line(&view.json().to_string());
+    } else {
+        view.show(schema);
+    }
+    Ok(Ending::Done)
+}
+
+/// A session as it was at a version.
+struct View<'a> {
+    session: &'a Session,
+    version: u64,
+    visible: Visible,
+    state: State,
+    all: bool,
+}
+
+impl View<'_> {
+    /// The events up to the version, and whether each counts at it.
+    fn events(&self) -> impl Iterator<Item = (&CommittedEvent, bool)> {
+        let upto = self.session.events.iter().filter(|event| event.version <= self.version);
+        let with = upto.map(|event| (event, self.visible.contains(event.version)));
+        with.filter(|(_, counts)| *counts || self.all)
+    }
+
+    /// The last write of each key, and how many there were.
+    fn writes(&self) -> BTreeMap<&str, (u64, &Write, usize)> {
+        let mut writes: BTreeMap<&str, (u64, &Write, usize)> = BTreeMap::new();
+        for (committed, _) in self.events().filter(|(_, counts)| *counts) {
+            for write in &committed.event.actions.delta {
+                let before = writes.get(write.key()).map_or(0, |(_, _, count)| *count);
+                writes.insert(write.key(), (committed.version, write, before + 1));
+            }
+        }
+        writes
+    }
+
+    fn show(&self, schema: &Schema) {
+        let Session { key, parent, .. } = self.session;
+        let style = show::NAME;
+        show::line(&format!(
+            "{style}session {}{style:#} of {}/{}, version {}",
+            key.id, key.app, key.user, self.version
+        ));
+        if let Some(parent) = parent {
+            show::line(&format!("forked from {} at version {}", parent.id, parent.version));
+        }
+        if self.session.oldest > 0 {
+            show::line(&format!("events up to version {} were deleted by retention", self.session.oldest));
+        }
+        show::line("");
+        let mut state = State::new(schema);
+        for (committed, counts) in self.events() {
+            show_event(committed, counts);
+            if counts {
+                let before = state.clone();
+                if state.apply(&committed.event.actions.delta).is_ok() {
+                    for change in show::changes(&state, &before) {
+                        show::line(&format!("{:>17}~ {change}", ""));
+                    }
+                }
+            }
+        }
+        show::line("");
+        let writes = self.writes();
+        for (key, value) in self.state.iter().filter(|(key, _)| *key != MESSAGES) {
+            let by = writes.get(key).map_or_else(
+                || "not written in this session".to_owned(),
+                |(version, write, count)| {
+                    let handler = write.handler().map_or_else(|| "removal".to_owned(), ToString::to_string);
+                    let more =
+                        if *count > 1 { format!(", the last of {count} writes") } else { String::new() };
+                    format!("version {version}, {handler}{more}")
+                },
+            );
+            let dim = show::DIM;
+            show::line(&format!("{key} = {value}  {dim}({by}){dim:#}"));
+        }
+    }
+
+    fn json(&self) -> Value {
+        let writes = self.writes();
+        let state = self.state.iter().filter(|(key, _)| *key != MESSAGES).map(|(key, value)| {
+            let by = writes
+                .get(key)
+                .map(|(version, write, count)| json!({"version": version, "write": write, "writes": count}));
+            (key.to_owned(), json!({"set_by": by, "value": value.to_json()}))
+        });
+        let events = self.events().map(|(committed, counts)| {
+            let event = &committed.event;
+            json!({
+                "at": event.at.to_string(),
+                "author": event.author.as_str(),
+                "counts": counts,
+                "delta": event.actions.delta,
+                "invocation": event.invocation.as_str(),
+                "kind": event.kind.as_str(),
+                "messages": event.messages,
+                "started": event.actions.started,
+                "version": committed.version,
+            })
+        });
+        json!({
+            "app": self.session.key.app.as_str(),
+            "created": self.session.created.to_string(),
+            "events": events.collect::<Vec<_>>(),
+            "session": self.session.key.id.as_str(),
+            "state": state.collect::<serde_json::Map<_, _>>(),
+            "updated": self.session.updated.to_string(),
+            "user": self.session.key.user.as_str(),
+            "version": self.version,
+        })
+    }
+}
+
+/// An event: its version, its kind, and what was said, in notation.
+fn show_event(committed: &CommittedEvent, counts: bool) {
+    let event = &committed.event;
+    let mark = if counts { ' ' } else { '-' };
+    let said: Transcript = event.messages.iter().cloned().collect();
+    let mut said = said.to_string();
+    if !event.actions.started.is_empty() {
+        said = format!("starts {}", event.actions.started.join(", "));
+    }
+    if let Some(to) = event.actions.rewound_to() {
+        said = format!("back to version {to}");
+    }
+    if said.is_empty() {
+        said = answered(event).unwrap_or_default();
+    }
+    let mut lines = said.lines();
+    let head =
+        format!("{mark}{:>4}  {:<9} {}", committed.version, event.kind, lines.next().unwrap_or_default());
+    show::line(head.trim_end());
+    for line in lines {
+        show::line(&format!("{mark}{:>16}{line}", ""));
+    }
+}
+
+/// Which call an event answers, before the last one of its step brings the results into the conversation.
+fn answered(event: &Event) -> Option<String> {
+    let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
+    let read = serde_json::from_value::<stepfold::agent_loop::Event>(record.data.clone()).ok()?;
+    match read.kind {
+        stepfold::agent_loop::EventKind::Answered { outcome, .. } => {
+            let mark = if outcome.succeeded() { "" } else { ", failed" };
+            Some(format!("({} {}{mark})", outcome.call_id(), outcome.tool()))
+        }
+        stepfold::agent_loop::EventKind::Decided { decisions } => {
+            let words = decisions.iter().map(|(id, decision)| format!("{id}: {}", json!(decision)));
+            Some(words.collect::<Vec<_>>().join(", "))
+        }
+        _ => None,
+    }
+}
+
+/// Which events count at a version.
+fn visible(session: &Session, version: u64) -> Visible {
+    let rewinds = session.events.iter().filter(|event| event.version <= version);
+    let rewinds = rewinds
+        .filter_map(|event| Some(Rewound { version: event.version, to: event.event.actions.rewound_to()? }));
+    Visible::at(version, &rewinds.collect::<Vec<_>>())
+}
+
+/// The state at a version, folded from the log.
+fn past(session: &Session, schema: &Schema, version: u64) -> anyhow::Result<State> {
+    let visible = visible(session, version);
+    let mut state = State::new(schema);
+    let counts = |event: &&CommittedEvent| event.version <= version && visible.contains(event.version);
+    for committed in session.events.iter().filter(counts) {
+        state.apply(&committed.event.actions.delta)?;
+        for message in &committed.event.messages {
+            state.push_message(message.clone());
+        }
+    }
+    Ok(state)
+}
+
+fn diff_json(before: &State, after: &State) -> Value {
+    let diff = after.diff(before);
+    let changes = diff.iter().map(|change| {
+        let value = |state: &State| state.get(change.key.as_str()).map(ValueRef::to_json);
+        json!({"after": value(after), "before": value(before), "key": change.key})
+    });
+    Value::Array(changes.collect())
+}
+
+fn versions(range: &str, session: &Session) -> anyhow::Result<(u64, u64)> {
+    let misuse = || Misuse(format!("`{range}` is no range of versions; write one such as 2..5"));
+    let (from, to) = range.split_once("..").ok_or_else(misuse)?;
+    let read = |text: &str| text.trim().parse::<u64>().map_err(|_| misuse());
+    let (from, to) = (read(from)?, read(to)?);
+    check_version(session, from)?;
+    check_version(session, to)?;
+    Ok((from, to))
+}
+
+fn check_version(session: &Session, version: u64) -> anyhow::Result<()> {
+    if version <= session.version {
+        return Ok(());
+    }
+    let (id, last) = (&session.key.id, session.version);
+    Err(Misuse(format!("session {id} has no version {version}; the newest is {last}")).into())
+}

@@ -1,0 +1,45 @@
+//! The commands, one function each.
+
+mod chat;
+mod check;
+mod history;
+mod inspect;
+mod resume;
+mod run;
+mod sessions;
+mod state;
+
+use crate::args::{Args, Command, StateCommand};
+use crate::error::Ending;
+use crate::show;
+
+/// Does what was asked for.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
+    let json = args.json;
+    match &args.command {
+        Command::Run { place, asked, question, set } => run::run(place, asked, question, set, json).await,
+        Command::Chat { place, asked } => chat::chat(place, asked, json).await,
+        Command::Sessions { place, limit } => sessions::sessions(place, *limit, json).await,
+        Command::Inspect { place, at, diff, all } => {
+            inspect::inspect(place, &inspect::What { at: *at, diff: diff.as_deref(), all: *all }, json).await
+        }
+        Command::Resume { place, asked, approve, reject, modify, abandon, with_changed_agent } => {
+            let decided = resume::Decided { approve, reject, modify };
+            resume::resume(place, asked, &decided, *abandon, *with_changed_agent, json).await
+        }
+        Command::Replay { place } => history::replay(place, json).await,
+        Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
+        Command::Rewind { place, to } => history::rewind(place, *to, json).await,
+        Command::State { command: StateCommand::Get { place, key } } => {
+            state::get(place, key.as_deref(), json).await
+        }
+        Command::State { command: StateCommand::Set { place, values } } => {
+            state::set(place, values, json).await
+        }
+        Command::Check { agents } => check::check(agents, json),
+        Command::Schema => {
+            show::line(&serde_json::to_string_pretty(&crate::agent_file::json_schema())?);
+            Ok(Ending::Done)
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `stepfold run`: one question.
+
+use std::io::Read as _;
+
+use anyhow::Context as _;
+use serde_json::json;
+use stepfold::prelude::*;
+
+use crate::args::{Asked, Place};
+use crate::desk::{Desk, values};
+use crate::error::{Ending, Misuse};
+use crate::prompt::{Prompt, is_terminal};
+use crate::show;
+use crate::turn::Turns;
+
+pub(super) async fn run(
+    place: &Place,
+    asked: &Asked,
+    question: &str,
+    set: &[String],
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let question = match question {
+        "-" => read_question()?,
+        question => question.to_owned(),
+    };
+    if question.trim().is_empty() {
+        return Err(Misuse("the question is empty".to_owned()).into());
+    }
+    let values = values(set)?;
+    let desk = Desk::with_model(place, asked)?;
+    let session = desk.session_for_turn().await?;
+    let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
+    let mut turns = Turns { desk: &desk, json, prompt };
+    let mut input = Input::new().say(question);
+    if !set.is_empty() {
+        input = input.with_values(values);
+    }
+    tell_session(&session, json);
+    let ending = turns.follow(&session, session.send(input)?).await?;
+    if !json && ending == Ending::Done {
+        let id = &session.key().id;
+        show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
+    }
+    Ok(ending)
+}
+
+/// Which session it is, before anything can go wrong in it.
+pub(super) fn tell_session(session: &SessionHandle, json: bool) {
+    let id = session.key().id.as_str();
+    if json {
+        show::line(&json!({"session": id}).to_string());
+    } else {
+        show::aside(&format!("session {id}"));
+    }
+}
+
+fn read_question() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("the question cannot be read from standard input")?;
+    Ok(text.trim().to_owned())
+}

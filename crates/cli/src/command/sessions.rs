@@ -1,0 +1,43 @@
+//! `stepfold sessions`: what there is.
+
+use serde_json::json;
+
+use crate::args::Place;
+use crate::desk::Desk;
+use crate::error::Ending;
+use crate::show;
+
+pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::without_model(place)?;
+    let sessions = desk.list(limit).await?;
+    if json {
+        let sessions = sessions.iter().map(|session| {
+            json!({
+                "created": session.created.to_string(),
+                "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
+                "session": session.key.id.as_str(),
+                "updated": session.updated.to_string(),
+                "version": session.version,
+            })
+        });
+        show::line(&serde_json::Value::Array(sessions.collect()).to_string());
+        return Ok(Ending::Done);
+    }
+    let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
+    for session in &sessions {
+        let updated = session.updated.to_string();
+        let updated = updated.get(..19).unwrap_or(&updated);
+        let parent = session.parent.as_ref();
+        let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
+        let id = session.key.id.as_str();
+        show::line(&format!(
+            "{id:width$}  {updated}  version {}{}",
+            session.version,
+            parent.unwrap_or_default()
+        ));
+    }
+    if sessions.is_empty() {
+        show::note(&format!("agent {} has no session of user {}", desk.runner.agent().name(), desk.user));
+    }
+    Ok(Ending::Done)
+}

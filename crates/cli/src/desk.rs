@@ -1,0 +1,193 @@
+//! An agent file, opened with its store: what every command about sessions begins with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use stepfold::agent_loop::{Ids as _, RandomIds};
+use stepfold::prelude::*;
+use stepfold::runner::RunnerError;
+use stepfold::session_scopes::{
+    AppId, ErrorKind, EventRange, GetSession, ListSessions, Session, SessionStore as _, SqliteStore,
+};
+
+use crate::agent_file::{AgentFile, Unnamed};
+use crate::args::{Asked, Mode, Place};
+use crate::error::Misuse;
+use crate::model;
+
+/// How often a made-up name may be in use.
+const TRIES: usize = 5;
+
+/// An agent with the store of its sessions, for one user.
+pub(crate) struct Desk {
+    pub(crate) runner: Runner,
+    pub(crate) user: String,
+    place: Place,
+    asked: Option<Asked>,
+}
+
+impl Desk {
+    /// With a model, for commands that run the agent.
+    pub(crate) fn with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        let file = read(&place.agent)?;
+        let model = model::pick(asked, &file)?;
+        Desk::open(file, place, Some(asked), &model)
+    }
+
+    /// Without one, for commands that only look.
+    pub(crate) fn without_model(place: &Place) -> anyhow::Result<Self> {
+        let model: Arc<dyn ChatModel> = Arc::new(Unnamed);
+        Desk::open(read(&place.agent)?, place, None, &model)
+    }
+
+    fn open(
+        file: AgentFile,
+        place: &Place,
+        asked: Option<&Asked>,
+        model: &Arc<dyn ChatModel>,
+    ) -> anyhow::Result<Self> {
+        let agent = file.build(model)?;
+        // The runner would take another name for one that no store accepts.
+        AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
+        let path = place.store.clone().map_or_else(default_store, Ok)?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;
+        }
+        let store = SqliteStore::open(&path)
+            .with_context(|| format!("the sessions in {} cannot be opened", path.display()))?;
+        let runner = Runner::builder(agent, store).build();
+        Ok(Desk { runner, user: place.user.clone(), place: place.clone(), asked: asked.cloned() })
+    }
+
+    /// The session that was asked for, which has to be there; the one that was written last if none was.
+    pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
+        let id = match &self.place.session {
+            Some(id) => id.clone(),
+            None => self.newest().await?,
+        };
+        let key = self.runner.key(self.user.as_str(), id.as_str())?;
+        let get = GetSession::new(key).events(EventRange::None).without_state();
+        match self.runner.store().get(get).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let list = format!("stepfold sessions {}", self.words());
+                Err(Misuse(format!("{error}; `{list}` lists those that are there")).into())
+            }
+            found => {
+                found?;
+                Ok(self.runner.session(self.user.as_str(), id).await?)
+            }
+        }
+    }
+
+    /// The session for a turn: the one that was asked for, made if it is not there; else a new one.
+    pub(crate) async fn session_for_turn(&self) -> anyhow::Result<SessionHandle> {
+        match &self.place.session {
+            Some(id) => Ok(self.runner.session(self.user.as_str(), id.as_str()).await?),
+            None if self.asked.as_ref().is_some_and(|asked| asked.last) => self.session().await,
+            None => self.new_session().await,
+        }
+    }
+
+    async fn new_session(&self) -> anyhow::Result<SessionHandle> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.runner.create(self.user.as_str(), short_id(), json!({})).await {
+                Err(RunnerError::Store { source, .. })
+                    if source.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
+                made => return Ok(made?),
+            }
+        }
+    }
+
+    async fn newest(&self) -> anyhow::Result<String> {
+        let page = self.list(1).await?;
+        let newest = page.first().map(|session| session.key.id.to_string());
+        let agent = self.runner.agent().name();
+        newest.ok_or_else(|| {
+            let words =
+                format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user);
+            Misuse(words).into()
+        })
+    }
+
+    /// The sessions that were written last.
+    pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        // The app is what the runner calls itself by in every key.
+        let key = self.runner.key(self.user.as_str(), "-")?;
+        let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
+        Ok(self.runner.store().list(list).await?.sessions)
+    }
+
+    /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.
+    pub(crate) fn words(&self) -> String {
+        let mut words = vec![quoted(&self.place.agent.to_string_lossy())];
+        let mut add = |name: &str, value: &str| words.extend([name.to_owned(), quoted(value)]);
+        if let Some(store) = &self.place.store {
+            add("--store", &store.to_string_lossy());
+        }
+        if self.user != "local" {
+            add("--user", &self.user);
+        }
+        let asked = self.asked.as_ref();
+        if let Some(model) = asked.and_then(|asked| asked.model.as_ref()) {
+            add("--model", model);
+        }
+        if let Some((cassette, mode)) = asked.and_then(|asked| Some((asked.cassette.as_ref()?, asked.mode))) {
+            add("--cassette", &cassette.to_string_lossy());
+            // To record again would throw away what was recorded until now.
+            if mode == Mode::Replay {
+                add("--mode", "replay");
+            }
+        }
+        words.join(" ")
+    }
+}
+
+/// Reads an agent file.
+pub(crate) fn read(path: &Path) -> anyhow::Result<AgentFile> {
+    Ok(AgentFile::read(path)??)
+}
+
+/// A made-up name of a session, short enough to be typed.
+pub(crate) fn short_id() -> String {
+    RandomIds.next().chars().take(8).collect()
+}
+
+/// `KEY=VALUE` pairs as an object. What is no JSON is text.
+pub(crate) fn values(pairs: &[String]) -> anyhow::Result<Value> {
+    let mut values = serde_json::Map::new();
+    for pair in pairs {
+        let (key, text) =
+            pair.split_once('=').ok_or_else(|| Misuse(format!("`{pair}` is not of the form KEY=VALUE")))?;
+        let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+        values.insert(key.to_owned(), value);
+    }
+    Ok(Value::Object(values))
+}
+
+/// Where sessions are kept unless it is said.
+fn default_store() -> anyhow::Result<PathBuf> {
+    let set = |name| crate::environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+    let folder = set("XDG_DATA_HOME").or_else(|| match std::env::consts::OS {
+        "windows" => set("LOCALAPPDATA"),
+        "macos" => Some(home()?.join("Library/Application Support")),
+        _ => Some(home()?.join(".local/share")),
+    });
+    let folder =
+        folder.ok_or_else(|| Misuse("there is no home folder; say where with --store FILE".to_owned()))?;
+    Ok(folder.join("stepfold").join("sessions.db"))
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+#,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with('#') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}

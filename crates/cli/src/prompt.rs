@@ -1,0 +1,78 @@
+//! Lines from whoever sits there: with an editor at a terminal, one by one from a pipe.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use rustyline::error::ReadlineError;
+use rustyline::{DefaultEditor, config::Configurer as _};
+
+/// Where lines come from.
+pub(crate) struct Prompt(Option<Source>);
+
+enum Source {
+    Editor(Box<DefaultEditor>),
+    Pipe,
+}
+
+/// What came of asking for a line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Text(String),
+    /// Ctrl-C.
+    Interrupted,
+    End,
+}
+
+impl Prompt {
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        if !is_terminal() {
+            return Ok(Prompt(Some(Source::Pipe)));
+        }
+        let mut editor = DefaultEditor::new()?;
+        editor.set_auto_add_history(true);
+        Ok(Prompt(Some(Source::Editor(Box::new(editor)))))
+    }
+
+    /// Asks for a line, on a thread of its own: runs go on meanwhile.
+    pub(crate) async fn line(&mut self, words: &str) -> anyhow::Result<Line> {
+        let Some(source) = self.0.take() else { return Ok(Line::End) };
+        let words = words.to_owned();
+        let (source, line) = tokio::task::spawn_blocking(move || read(source, &words)).await?;
+        self.0 = Some(source);
+        line
+    }
+
+    /// The same prompt, for somebody else; this one has nothing more to say until it is put back.
+    pub(crate) fn lend(&mut self) -> Self {
+        Prompt(self.0.take())
+    }
+
+    /// Whether lines come from a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        matches!(self.0, Some(Source::Editor(_)))
+    }
+}
+
+/// Whether somebody sits there.
+pub(crate) fn is_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn read(mut source: Source, words: &str) -> (Source, anyhow::Result<Line>) {
+    let line = match &mut source {
+        Source::Editor(editor) => match editor.readline(words) {
+            Ok(text) => Ok(Line::Text(text)),
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(error.into()),
+        },
+        Source::Pipe => {
+            let mut text = String::new();
+            match std::io::stdin().lock().read_line(&mut text) {
+                Ok(0) => Ok(Line::End),
+                Ok(_) => Ok(Line::Text(text.trim_end_matches(['\r', '\n']).to_owned())),
+                Err(error) => Err(error.into()),
+            }
+        }
+    };
+    (source, line)
+}

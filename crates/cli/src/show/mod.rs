@@ -1,0 +1,73 @@
+//! How things are shown: answers on standard output, what happens meanwhile on standard error.
+
+mod watch;
+
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use stepfold::prelude::*;
+use stepfold::state_core::chat::{Arguments, Role, ToolCall};
+
+pub(crate) use self::watch::{Watch, changes};
+
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const NAME: Style = Style::new().bold();
+
+/// The characters of a result that are shown while a run is followed.
+const SHORT: usize = 200;
+
+/// A line on standard output.
+pub(crate) fn line(text: &str) {
+    print(&format!("{text}\n"));
+}
+
+/// Text on standard output, at once. Styles are left out where they are of no use.
+pub(crate) fn print(text: &str) {
+    let mut out = anstream::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = written
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        // Whoever read it has enough, as `head` does.
+        std::process::exit(0);
+    }
+}
+
+/// A line on standard error.
+pub(crate) fn note(text: &str) {
+    // When nobody can be told, there is nobody to tell.
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
+}
+
+/// A line on standard error that is not in the foreground.
+pub(crate) fn aside(text: &str) {
+    note(&format!("{DIM}{text}{DIM:#}"));
+}
+
+/// A call in notation, without who makes it.
+pub(crate) fn call(call: &ToolCall) -> String {
+    let message = Message::new(Role::Assistant).with_part(call.clone());
+    let text = Transcript::new().with(message).to_string();
+    text.trim_start_matches("assistant:").trim().to_owned()
+}
+
+/// The same of its parts.
+pub(crate) fn call_of(id: &str, tool: &str, arguments: &str) -> String {
+    call(&ToolCall::new(id, tool, Arguments::parse(arguments)))
+}
+
+/// A number of things, in words.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A text in one short line.
+pub(crate) fn short(text: &str) -> String {
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(SHORT) {
+        line.truncate(end);
+        line.push_str(" ...");
+    }
+    line
+}

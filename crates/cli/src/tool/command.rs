@@ -1,0 +1,176 @@
+//! A program as a tool: arguments as JSON on its standard input, no shell, few variables, and bounds.
+//!
+//! A program that takes too long, is cancelled or writes too much is ended with all that it has started.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold::prelude::*;
+use stepfold::tools::ToolBuilder;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+
+use super::{ToolFault, read_output};
+use crate::agent_file::form::CommandForm;
+
+/// What is kept of standard error, for the message when the program fails.
+const ERROR_BYTES: usize = 4 * 1024;
+
+/// The variable in which a program finds the idempotency key of its call.
+const KEY: &str = "STEPFOLD_IDEMPOTENCY_KEY";
+
+struct Program {
+    form: CommandForm,
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+pub(super) fn builder(
+    name: &str,
+    description: String,
+    form: &CommandForm,
+    folder: &Path,
+    faults: &mut Vec<ToolFault>,
+) -> Option<ToolBuilder> {
+    let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
+        faults.push(ToolFault::new(&["command", "argv"], "names no program"));
+        return None;
+    };
+    // A name is looked for in PATH, a path from the folder of the file.
+    let has_slash = Path::new(first).components().count() > 1;
+    let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
+    if has_slash && !program.is_file() {
+        let words = format!("there is no program {first}, seen from the folder of this file");
+        faults.push(ToolFault::new(&["command", "argv"], words));
+    }
+    let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
+    if !inside.is_dir() {
+        let words = format!("there is no folder {}", inside.display());
+        faults.push(ToolFault::new(&["command", "folder"], words));
+    }
+    if form.output_bytes == 0 {
+        faults.push(ToolFault::new(&["command", "output_bytes"], "is zero: no output could ever be read"));
+    }
+    let program = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
+    let program = Arc::new(Program { form: form.clone(), path: program, folder: inside });
+    let call = move |context: ToolContext| {
+        let program = Arc::clone(&program);
+        async move { program.run(&context).await }
+    };
+    Some(Tool::new(name, description, call))
+}
+
+impl Program {
+    async fn run(&self, context: &ToolContext) -> Result<Value, ToolError> {
+        let mut child = self.start(context)?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        // Ends the program however this future ends; a time-out drops it.
+        let mut child = Running::new(child);
+        let arguments = context.arguments().to_string();
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A program need not read what it is given.
+                let _ = stdin.write_all(arguments.as_bytes()).await;
+            }
+            Ok::<(), ToolError>(())
+        };
+        let errors = async { Ok(read_start(stderr, ERROR_BYTES).await) };
+        // Too much of output is an error at once: the program may never end.
+        let ((), output, errors) =
+            tokio::try_join!(feed, read_bounded(stdout, self.form.output_bytes), errors)?;
+        let status = child.wait().await?;
+        if !status.success() {
+            return Err(ToolError::new(failure(status, &errors)));
+        }
+        let output = String::from_utf8(output)
+            .map_err(|_| ToolError::permanent("the program wrote what is no UTF-8 text"))?;
+        read_output(self.form.output, &output)
+    }
+
+    fn start(&self, context: &ToolContext) -> Result<Child, ToolError> {
+        let mut command = Command::new(&self.path);
+        command
+            .args(&self.form.argv[1..])
+            .current_dir(&self.folder)
+            .env_clear()
+            .env(KEY, context.idempotency_key())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let names = self.form.environment.iter().map(String::as_str).chain(["PATH"]);
+        command.envs(names.filter_map(|name| Some((name, crate::environment(name)?))));
+        // A group of its own: it can be ended whole, and Ctrl-C in the terminal does not reach it.
+        #[cfg(unix)]
+        command.process_group(0);
+        command.spawn().map_err(|error| {
+            ToolError::permanent(format!("the program {} cannot be started: {error}", self.path.display()))
+        })
+    }
+}
+
+/// A program that is ended when this is dropped, with all that it has started.
+struct Running {
+    child: Child,
+    has_ended: bool,
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        Running { child, has_ended: false }
+    }
+
+    async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        self.has_ended = true;
+        Ok(status)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        #[cfg(unix)]
+        if let Some(group) =
+            self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?))
+        {
+            // If it has ended already, that is as well.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.start_kill();
+    }
+}
+
+/// All of it; an error if it is more than `limit`.
+async fn read_bounded(source: Option<impl AsyncRead + Unpin>, limit: usize) -> Result<Vec<u8>, ToolError> {
+    let mut bytes = Vec::new();
+    let Some(source) = source else { return Ok(bytes) };
+    source.take(limit as u64 + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() > limit {
+        let words = format!("the program wrote more than {limit} bytes and was ended; ask for less");
+        return Err(ToolError::permanent(words));
+    }
+    Ok(bytes)
+}
+
+/// Its beginning. What comes behind is read and dropped, so that the program is not held up.
+async fn read_start(source: Option<impl AsyncRead + Unpin>, limit: usize) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut source) = source {
+        // What cannot be read is no part of the message.
+        let _ = (&mut source).take(limit as u64).read_to_end(&mut bytes).await;
+        let _ = tokio::io::copy(&mut source, &mut tokio::io::sink()).await;
+    }
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}
+
+fn failure(status: ExitStatus, errors: &str) -> String {
+    match errors {
+        "" => format!("the program failed ({status})"),
+        errors => format!("the program failed ({status}): {errors}"),
+    }
+}

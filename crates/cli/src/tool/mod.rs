@@ -1,0 +1,170 @@
+//! Tools that an agent file describes: programs, servers, and what is built in.
+
+mod builtin;
+mod command;
+mod http;
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use stepfold::prelude::*;
+use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
+use stepfold::tools::{ResultText, Retry, Source};
+
+use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
+use crate::agent_file::{nearest, tool_faults};
+
+/// Something that is wrong with a tool.
+pub(crate) struct ToolFault {
+    /// Where, from the tool's table on.
+    pub(crate) path: Vec<String>,
+    pub(crate) message: String,
+}
+
+impl ToolFault {
+    fn new(path: &[&str], message: impl Into<String>) -> Self {
+        ToolFault { path: path.iter().map(|step| (*step).to_owned()).collect(), message: message.into() }
+    }
+}
+
+/// The tool of a table, or all that is wrong with it.
+pub(crate) fn build(
+    name: &str,
+    form: &ToolForm,
+    folder: &Path,
+    schema: &Schema,
+) -> Result<Tool, Vec<ToolFault>> {
+    let mut faults = unknown_keys(form, schema);
+    let parameters = parameters(form);
+    let description = form.description.clone().unwrap_or_default();
+    let built = match (&form.command, &form.http, &form.builtin) {
+        (Some(command), None, None) => command::builder(name, description, command, folder, &mut faults),
+        (None, Some(http), None) => http::builder(name, description, http, &parameters, &mut faults),
+        (None, None, Some(builtin)) => {
+            builtin::builder(name, form.description.as_deref(), builtin, schema, &mut faults)
+        }
+        (None, None, None) => {
+            faults.push(ToolFault::new(
+                &[],
+                "a tool is one of `command`, `http` and `builtin`; this one is none",
+            ));
+            return Err(faults);
+        }
+        _ => {
+            faults.push(ToolFault::new(
+                &[],
+                "a tool is one of `command`, `http` and `builtin`; this one is several",
+            ));
+            return Err(faults);
+        }
+    };
+    let Some(mut builder) = built else { return Err(faults) };
+    match (&form.builtin, &form.parameters) {
+        (None, _) => builder = builder.parameters(parameters),
+        (Some(_), Some(_)) => {
+            faults.push(ToolFault::new(&["parameters"], "a built-in tool has parameters of its own"));
+        }
+        (Some(_), None) => {}
+    }
+    builder = bind(builder, form, &mut faults);
+    if let Some(effect) = form.effect {
+        builder = builder.effect(effect.into());
+    }
+    if let Some(time) = form.time_out {
+        builder = builder.time_out(time.0);
+    }
+    if form.retries > 0 {
+        builder = builder.retry(Retry::times(form.retries));
+    }
+    match builder.approval(form.approval.into()).build() {
+        Ok(tool) if faults.is_empty() => Ok(tool),
+        Ok(_) => Err(faults),
+        Err(error) => {
+            let found = tool_faults(&error).into_iter();
+            faults.extend(found.map(|message| ToolFault::new(&[], format!("tool `{name}`: {message}"))));
+            Err(faults)
+        }
+    }
+}
+
+/// Bindings to keys that the state does not have.
+fn unknown_keys(form: &ToolForm, schema: &Schema) -> Vec<ToolFault> {
+    let tables = [
+        ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
+        ("defaults_from_state", form.defaults_from_state.keys().collect()),
+        ("outputs_to_state", form.outputs_to_state.keys().collect()),
+        ("builtin", form.builtin.iter().flat_map(|builtin| &builtin.keys).collect()),
+    ];
+    let known = |key: &str| schema.is_open() || schema.key(key).is_some() || key == MESSAGES;
+    let keys = tables.into_iter().flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
+    keys.filter(|(_, key)| !known(key))
+        .map(|(table, key)| {
+            let words =
+                format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name)));
+            ToolFault::new(&[table, key], words)
+        })
+        .collect()
+}
+
+/// The schema of the arguments. An object without more is one that takes none.
+fn parameters(form: &ToolForm) -> Value {
+    let mut fields: Map<String, Value> = form.parameters.clone().unwrap_or_default().into_iter().collect();
+    fields.entry("type").or_insert_with(|| json!("object"));
+    fields.entry("properties").or_insert_with(|| json!({}));
+    Value::Object(fields)
+}
+
+fn bind(
+    mut builder: stepfold::tools::ToolBuilder,
+    form: &ToolForm,
+    faults: &mut Vec<ToolFault>,
+) -> stepfold::tools::ToolBuilder {
+    for (key, parameter) in &form.inputs_from_state {
+        builder = builder.input_from_state(key.as_str(), parameter);
+    }
+    for (key, parameter) in &form.defaults_from_state {
+        builder = builder.default_from_state(key.as_str(), parameter);
+    }
+    let reads = form.command.as_ref().map(|command| command.output);
+    let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(Reads::Text);
+    for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
+        if source.is_some() && is_text {
+            let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
+            faults.push(ToolFault::new(&["outputs_to_state"], words));
+        }
+        let source = source.clone().map_or(Source::Whole, Source::Field);
+        let Some(handler) = handler else {
+            builder = builder.output_to_state(key.as_str(), source);
+            continue;
+        };
+        match handler_of(handler) {
+            Ok(handler) => builder = builder.output_to_state_with(key.as_str(), source, handler),
+            Err(message) => faults.push(ToolFault::new(&["outputs_to_state"], message)),
+        }
+    }
+    if let Some(binding) = &form.outputs_to_string {
+        if is_text {
+            let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
+            faults.push(ToolFault::new(&["outputs_to_string"], words));
+        }
+        builder = builder.output_to_string(ResultText::of(binding.source.as_str()));
+    }
+    builder
+}
+
+/// A handler by its name, read as schemas read it.
+fn handler_of(name: &str) -> Result<Handler, String> {
+    let stored = json!({"version": 1, "keys": {"x": {"handler": name}}}).to_string();
+    let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
+    let key = schema.key("x").map(|key| key.handler().clone());
+    key.ok_or_else(|| format!("no handler is named \"{name}\""))
+}
+
+/// What a program or a server gave, read as the file says.
+fn read_output(reads: Reads, text: &str) -> Result<Value, ToolError> {
+    match reads {
+        Reads::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
+        Reads::Json => serde_json::from_str(text)
+            .map_err(|error| ToolError::permanent(format!("the output is no JSON: {error}"))),
+    }
+}

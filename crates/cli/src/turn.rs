@@ -1,0 +1,242 @@
+//! A turn, from the question to its end: followed as it happens, stopped by Ctrl-C, decided about on the way.
+
+use anyhow::Context as _;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::prelude::*;
+use stepfold::runner::{Ended, Invocation, RunnerError};
+use stepfold::session_scopes::EventRange;
+
+use crate::desk::Desk;
+use crate::error::{Ending, Misuse, chain};
+use crate::prompt::{Line, Prompt};
+use crate::show::{self, Watch, counted};
+
+/// What the commands that run an agent share.
+pub(crate) struct Turns<'a> {
+    pub(crate) desk: &'a Desk,
+    pub(crate) json: bool,
+    /// Whom to ask for decisions, if anybody is there.
+    pub(crate) prompt: Option<Prompt>,
+}
+
+impl Turns<'_> {
+    /// Follows an invocation to its end, and those that decisions about it begin.
+    pub(crate) async fn follow(
+        &mut self,
+        session: &SessionHandle,
+        invocation: Invocation,
+    ) -> anyhow::Result<Ending> {
+        let mut ended = self.watch(session, invocation).await?;
+        loop {
+            let pending = match &ended {
+                Ok(outcome) => outcome.pending(),
+                Err(RunnerError::Pending { .. }) => session.pending().await?,
+                Err(_) => Vec::new(),
+            };
+            let decisions = match pending.is_empty() {
+                true => Vec::new(),
+                false => self.ask(&pending).await?,
+            };
+            if decisions.is_empty() {
+                return self.tell(session, ended).await;
+            }
+            let invocation = session.resume().decide_all(decisions).start()?;
+            ended = self.watch(session, invocation).await?;
+        }
+    }
+
+    /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command.
+    async fn watch(&self, session: &SessionHandle, invocation: Invocation) -> anyhow::Result<Ended> {
+        let stored = session.read(EventRange::None).await?;
+        let state = stored.state(self.desk.runner.schema()).ok();
+        let mut watch = Watch::new(self.json, state);
+        let mut events = invocation.subscribe(0);
+        let mut interrupts = 0;
+        loop {
+            tokio::select! {
+                seen = events.next() => match seen {
+                    Some(seen) => watch.see(&seen),
+                    None => break,
+                },
+                interrupt = tokio::signal::ctrl_c() => {
+                    interrupt.context("Ctrl-C cannot be waited for")?;
+                    interrupts += 1;
+                    if interrupts > 1 {
+                        std::process::exit(130);
+                    }
+                    invocation.cancel();
+                }
+            }
+        }
+        watch.end();
+        Ok(invocation.outcome().await)
+    }
+
+    /// What whoever sits there decides; nothing, if nobody does or they leave it open.
+    async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
+        let mut decisions = Vec::new();
+        let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
+        for request in pending {
+            show::note(&question(request));
+            match decision(prompt).await? {
+                Some(decision) => decisions.push((request.id.clone(), decision)),
+                None => return Ok(Vec::new()),
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// What came of it, for whoever waits for it.
+    async fn tell(&self, session: &SessionHandle, ended: Ended) -> anyhow::Result<Ending> {
+        let outcome = match ended {
+            Ok(outcome) => outcome,
+            Err(RunnerError::Pending { .. }) => {
+                let pending = session.pending().await?;
+                if self.json {
+                    show::line(&json!({"waits": self.waiting(session, &pending)}).to_string());
+                } else {
+                    self.how_to_decide(session, &pending);
+                }
+                return Ok(Ending::Waits);
+            }
+            Err(error) => return Err(self.with_advice(session, &error)),
+        };
+        if self.json {
+            show::line(&json!({"outcome": self.outcome(session, &outcome)}).to_string());
+        } else {
+            self.show_outcome(session, &outcome);
+        }
+        Ok(ending(outcome.exit()))
+    }
+
+    fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
+        json!({
+            "exit": outcome.exit(),
+            "output": outcome.run().output(),
+            "session": session.key().id.as_str(),
+            "steps": outcome.steps(),
+            "text": outcome.text(),
+            "usage": outcome.usage(),
+            "waits": self.waiting(session, &outcome.pending()),
+        })
+    }
+
+    fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
+        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        pending
+            .iter()
+            .map(|request| {
+                json!({
+                    "call": show::call(&request.call),
+                    "id": request.id,
+                    "reason": request.reason,
+                    "resume": format!("{resume} --approve {}", request.id),
+                })
+            })
+            .collect()
+    }
+
+    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome) {
+        match outcome.exit() {
+            // An output that was given to a tool was not shown as text.
+            Exit::Output if outcome.text().is_empty() => {
+                if let Some(output) = outcome.run().output() {
+                    show::line(&output.to_string());
+                }
+            }
+            Exit::Text | Exit::Output | Exit::NoTools | Exit::Paused(_) => {}
+            Exit::Tool(_) => {
+                let result = outcome.transcript().last().and_then(|last| last.tool_result());
+                if let Some(result) = result {
+                    show::line(&result.text());
+                }
+            }
+            exit => show::note(&format!("the run ended: {exit}")),
+        }
+        self.how_to_decide(session, &outcome.pending());
+    }
+
+    fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
+        let Some(first) = pending.first() else { return };
+        // Whoever was asked has seen what is asked.
+        if self.prompt.is_none() {
+            pending.iter().for_each(|request| show::note(&question(request)));
+        }
+        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        let id = &first.id;
+        show::note(&format!(
+            "the run waits for a decision, and is stored; decide with\n  \
+             {resume} --approve {id}\n  {resume} --reject {id}=REASON\n  {resume} --modify {id}=JSON"
+        ));
+    }
+
+    /// A failure, with what to do about it.
+    fn with_advice(&self, session: &SessionHandle, error: &RunnerError) -> anyhow::Error {
+        let words = match error {
+            RunnerError::Run { source, .. } => {
+                let steps = counted(source.outcome().steps(), "step");
+                format!("the run failed after {steps}: {}", chain(source.fault()))
+            }
+            error => chain(error),
+        };
+        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        match error {
+            RunnerError::NothingToResume { .. } => Misuse(words).into(),
+            RunnerError::AgentChanged { .. } => {
+                let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
+                Misuse(words.replace("`abandon()`", "--abandon")).into()
+            }
+            RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
+                anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
+            }
+            _ => anyhow::Error::msg(words),
+        }
+    }
+}
+
+fn question(request: &ApprovalRequest) -> String {
+    let call = show::call(&request.call);
+    let why = match request.reason {
+        AskReason::MayHaveHappened => " (it had started before a crash, and may have had its effect)",
+        _ => "",
+    };
+    let style = show::NAME;
+    format!("decide about {}: {style}{call}{style:#}{why}", request.id)
+}
+
+async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
+    loop {
+        let line = prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await?;
+        let Line::Text(answer) = line else { return Ok(None) };
+        match answer.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => return Ok(Some(Decision::Approve)),
+            "n" | "no" => {
+                let Line::Text(reason) = prompt.line("why not (the model reads it): ").await? else {
+                    return Ok(None);
+                };
+                return Ok(Some(Decision::reject(reason.trim())));
+            }
+            "m" | "modify" => {
+                let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
+                match serde_json::from_str::<Value>(&text) {
+                    Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
+                    Err(error) => show::note(&format!("this is no JSON: {error}")),
+                }
+            }
+            "l" | "later" => return Ok(None),
+            _ => show::note("answer y, n, m or l"),
+        }
+    }
+}
+
+fn ending(exit: &Exit) -> Ending {
+    match exit {
+        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) => Ending::Done,
+        Exit::Paused(_) => Ending::Waits,
+        Exit::Cancelled => Ending::Interrupted,
+        Exit::Failed => Ending::Failed,
+        _ => Ending::NoAnswer,
+    }
+}

@@ -1,0 +1,151 @@
+//! Agent files with faults: all of them are found at once, each with its line.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+fn check(text: &str, expect: expect_test::Expect) {
+    let room = Room::new("", "");
+    room.write("f.toml", text);
+    room.check("check f.toml", expect);
+}
+
+#[test]
+fn every_fault_has_its_line() {
+    check(
+        r#"nmae = "x"
+model = "nobody:x"
+instructions = "You help {who}."
+exit_on = ["submit", "conut"]
+approval = "sometimes"
+
+[limits]
+steps = 0
+time = "soon"
+
+[state.visits]
+type = "integr"
+
+[state.total]
+handler = "add"
+
+[state."bad key"]
+type = "string"
+
+[tools.count]
+description = "Counts."
+command = { argv = ["./count.sh"], output_bytes = "many" }
+outputs_to_state = { visitors = { source = "n" } }
+
+[tools.both]
+description = "Both."
+command = { argv = ["true"] }
+builtin = { name = "clock" }
+
+[tools.none]
+description = "None."
+
+[tools.remember]
+builtin = { name = "remember" }
+
+[tools.ask]
+description = "Asks."
+retries = 2
+parameters = { properties = { id = { type = "integer" } } }
+http = { url = "https://example.org/{area}", hosts = ["api.example.org"] }
+
+[trim]
+pins = { messages = 3 }
+"#,
+        expect![[r#"
+            f.toml:1:1: there is no `nmae` here; did you mean `name`?
+            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+            f.toml:3:1: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
+            f.toml:4:12: there is no tool `submit`; there are: ask, both, count, none, remember
+            f.toml:4:22: there is no tool `conut`; did you mean `count`?
+            f.toml:5:1: this is none of never, always, once
+            f.toml:8:1: limits.steps: is zero: the model could never be asked
+            f.toml:9:1: this is no time; write one such as 500ms, 30s or 2m
+            f.toml:11:8: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
+            f.toml:14:8: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:22:13: there is no program ./count.sh, seen from the folder of this file
+            f.toml:22:36: expected integer, found string
+            f.toml:23:1: a field is taken from JSON; add `output = "json"` to the command or the server
+            f.toml:23:22: the state has no key `visitors`; did you mean `visits`?
+            f.toml:25:8: a tool is one of `command`, `http` and `builtin`; this one is several
+            f.toml:30:8: a tool is one of `command`, `http` and `builtin`; this one is none
+            f.toml:34:1: `remember` needs `keys`, those that the model may write
+            f.toml:40:10: needs `area`, which `parameters` does not declare
+            f.toml:40:10: the host `example.org` is not among the allowed ones: api.example.org
+            f.toml:43:1: pins are shown besides `keep_last`, which is not there
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_no_toml_has_lines_too() {
+    check(
+        "name = \n[tools\nx = 1\ny = [1,, 2]\n",
+        expect![[r#"
+            f.toml:1:8: string values must be quoted, expected literal string
+            f.toml:2:7: unclosed table, expected `]`
+            f.toml:4:8: extra comma in array, expected value
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_sound_file_is_ok_and_all_are_looked_at() {
+    let room = Room::new("", "");
+    room.write("f.toml", "exit_on = 3");
+    room.check(
+        "check a.toml f.toml",
+        expect![[r#"
+        a.toml: ok
+        f.toml:1:1: expected list, found integer
+        exit 2
+    "#]],
+    );
+    room.check(
+        "check --json f.toml",
+        expect![[r#"
+        {"faults":[{"line":1,"column":1,"message":"expected list, found integer"}],"file":"f.toml"}
+        exit 2
+    "#]],
+    );
+    room.check(
+        "run f.toml hello",
+        expect![[r#"
+        | error: f.toml:1:1: expected list, found integer
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let room = Room::new("", "");
+    let schema: serde_json::Value = serde_json::from_str(&room.say("schema", "")).unwrap();
+    assert_eq!(schema["title"], "A stepfold agent");
+    let fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    assert_eq!(fields[..4], ["name", "model", "instructions", "state"]);
+}
+
+/// The files that the project shows are sound.
+#[test]
+fn the_examples_are_sound() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/agents");
+    let room = Room::new("", "");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            let said = room.say(&format!("check '{}'", path.display()), "");
+            assert!(said.ends_with(": ok\n"), "{said}");
+            count += 1;
+        }
+    }
+    assert!(count > 0);
+}

@@ -1,0 +1,342 @@
+//! Runs and chats, and the decisions that they wait for.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+const COUNTER: &str = r#"
+instructions = "You count for {user:name?}."
+
+[state.counted]
+type = "integer"
+handler = "sum"
+default = 0
+
+[state."user:name"]
+type = "string"
+
+[tools.count]
+description = "Counts the stalls of an area."
+effect = "pure"
+parameters = { properties = { area = { type = "integer" } }, required = ["area"] }
+outputs_to_state = { counted = { source = "area" } }
+command = { argv = ["cat"], output = "json" }
+
+[tools.remember]
+builtin = { name = "remember", keys = ["user:name"] }
+"#;
+
+const PAYER: &str = r#"
+[state.note]
+type = "string"
+
+[tools.pay]
+description = "Pays a bill."
+approval = "always"
+parameters = { properties = { euro = { type = "integer" } }, required = ["euro"] }
+command = { argv = ["sh", "-c", "cat >> paid; echo paid"] }
+"#;
+
+const PAYING: &str = "\
+assistant: I pay. > p1 pay(euro=5)
+assistant: It is paid.
+assistant: > p2 pay(euro=7)
+assistant: That was all.
+";
+
+#[test]
+fn a_run_shows_what_happens_and_is_kept() {
+    let script = "assistant: Wait. > c1 count(area=3)\nassistant: Three.\nassistant: Still three.";
+    let room = Room::new(COUNTER, script);
+    room.check(
+        "run a.toml -s s1 'how many?'",
+        expect![[r#"
+        Wait.
+        Three.
+        | session s1
+        | > c1 count(area=3)
+        |   c1: {"area":3}
+        |   ~ counted: 0 -> 3
+        | go on: stepfold chat a.toml --session s1
+    "#]],
+    );
+    room.check(
+        "run a.toml -s s1 --set user:name=Ada 'and now?'",
+        expect![[r#"
+        Still three.
+        | session s1
+        |   ~ user:name: unset -> "Ada"
+        | go on: stepfold chat a.toml --session s1
+    "#]],
+    );
+    room.check(
+        "state get a.toml",
+        expect![[r#"
+        counted = 3
+        user:name = "Ada"
+    "#]],
+    );
+    room.check(
+        "state get a.toml nothing",
+        expect![[r#"
+        | error: the agent declares no key `nothing`; there are: counted, user:name
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_piped_gets_the_answer_only_and_json_gets_all() {
+    let room = Room::new(COUNTER, "assistant: Three.");
+    let output = room.command("run a.toml -s s1 -").stdin(std::process::Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "an empty question is refused");
+
+    let said = room.say("--json run a.toml -s s1 -", "how many?\n");
+    let lines: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["session"], "s1");
+    assert!(lines.iter().any(|line| line["event"]["text"] == "Three."), "{said}");
+    let outcome = &lines.last().unwrap()["outcome"];
+    assert_eq!((&outcome["exit"], &outcome["text"]), (&"text".into(), &"Three.".into()));
+}
+
+#[test]
+fn a_chat_over_a_pipe_goes_line_by_line() {
+    let script =
+        "assistant: > c1 remember(key=\"user:name\", value=\"Ada\")\nassistant: Hello.\nassistant: Ada.";
+    let room = Room::new(COUNTER, script);
+    room.check_with(
+        "chat a.toml -s s1",
+        "I am Ada\n\n/state\nwho am I?\n/quit\nnever\n",
+        expect![[r#"
+        Hello.
+        Ada.
+        | session s1
+        | > c1 remember(key="user:name", value="Ada")
+        |   c1: user:name is written
+        |   ~ user:name: unset -> "Ada"
+        | counted = 0
+        | user:name = "Ada"
+    "#]],
+    );
+    room.check(
+        "inspect a.toml",
+        expect![[r#"
+            session s1 of a/local, version 6
+
+                1  began     user:      I am Ada
+                2  replied   assistant: > c1 remember(key="user:name", value="Ada")
+                3  answered  tool c1 remember: user:name is written
+                             ~ user:name: unset -> "Ada"
+                4  replied   assistant: Hello.
+                5  began     user:      who am I?
+                6  replied   assistant: Ada.
+
+            counted = 0  (not written in this session)
+            user:name = "Ada"  (version 3, replace_values)
+        "#]],
+    );
+}
+
+#[test]
+fn an_approval_pauses_and_another_process_decides() {
+    let room = Room::new(PAYER, PAYING);
+    room.check(
+        "run a.toml -s s1 'pay the bill'",
+        expect![[r#"
+        I pay.
+        | session s1
+        | decide about p1: > p1 pay(euro=5)
+        | the run waits for a decision, and is stored; decide with
+        |   stepfold resume a.toml --session s1 --approve p1
+        |   stepfold resume a.toml --session s1 --reject p1=REASON
+        |   stepfold resume a.toml --session s1 --modify p1=JSON
+        exit 3
+    "#]],
+    );
+    assert!(!room.path("paid").exists());
+    room.check(
+        "run a.toml -s s1 'what now?'",
+        expect![[r#"
+        | session s1
+        | decide about p1: > p1 pay(euro=5)
+        | the run waits for a decision, and is stored; decide with
+        |   stepfold resume a.toml --session s1 --approve p1
+        |   stepfold resume a.toml --session s1 --reject p1=REASON
+        |   stepfold resume a.toml --session s1 --modify p1=JSON
+        exit 3
+    "#]],
+    );
+    room.check(
+        "state set a.toml note=x",
+        expect![[r#"
+            | error: a run of the session has not ended; bring it to its end with `stepfold resume`, or give it up with `stepfold resume --abandon`
+            exit 2
+        "#]],
+    );
+    room.check(
+        "resume a.toml --approve p9",
+        expect![[r#"
+        | session s1
+        | error: no call `p9` waits for a decision; those that do: p1
+        exit 2
+    "#]],
+    );
+    room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
+        | session s1
+        | error: the run failed after 1 step: the run could not go on: the modified arguments for "p1" do not fit: at $.euro: expected integer, found string
+        | what was done is stored; go on with
+        |   stepfold resume a.toml --session s1
+        exit 1
+    "#]]);
+    room.check(
+        "resume a.toml --modify 'p1={\"euro\": 4}'",
+        expect![[r#"
+        It is paid.
+        | session s1
+        | > p1 pay(euro=4)
+        |   p1: paid
+    "#]],
+    );
+    assert_eq!(std::fs::read_to_string(room.path("paid")).unwrap(), "{\"euro\":4}");
+
+    room.say("run a.toml -s s1 'the other one'", "");
+    room.check(
+        "resume a.toml --reject 'p2=too much'",
+        expect![[r#"
+        That was all.
+        | session s1
+    "#]],
+    );
+    room.check(
+        "resume a.toml",
+        expect![[r#"
+        | session s1
+        | error: there is nothing to resume in session a/local/s1: its last run has ended
+        exit 2
+    "#]],
+    );
+    room.check("inspect a.toml", expect![[r#"
+        session s1 of a/local, version 10
+
+            1  began     user:      pay the bill
+            2  replied   assistant: I pay.   > p1 pay(euro=5)
+            3  decided   p1: {"modify":{"arguments":{"euro":4}}}
+            4  started   starts p1
+            5  answered  tool:      @{"tool_result": {"call_id": "p1", "name": "pay", "parts": [{"text": "paid"}, {"text": "\n[The arguments were changed before the call ran, to {\"euro\":4}]"}]}}
+            6  replied   assistant: It is paid.
+            7  began     user:      the other one
+            8  replied   assistant: > p2 pay(euro=7)
+            9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
+           10  replied   assistant: That was all.
+
+    "#]]);
+}
+
+#[test]
+fn whoever_is_asked_can_decide_change_or_wait() {
+    let room = Room::new(PAYER, PAYING);
+    room.check_with(
+        "chat a.toml -s s1 --interactive",
+        "pay\nmaybe\nm\nno json\nm\n{\"euro\": 1}\nand the other\nn\ntoo much\n",
+        expect![[r#"
+            I pay.
+            It is paid.
+            That was all.
+            | session s1
+            | decide about p1: > p1 pay(euro=5)
+            | answer y, n, m or l
+            | this is no JSON: expected ident at line 1 column 2
+            | > p1 pay(euro=1)
+            |   p1: paid
+            | decide about p2: > p2 pay(euro=7)
+        "#]],
+    );
+    let room = Room::new(PAYER, PAYING);
+    room.check_with(
+        "run a.toml -s s1 --interactive pay",
+        "l\n",
+        expect![[r#"
+            I pay.
+            | session s1
+            | decide about p1: > p1 pay(euro=5)
+            | the run waits for a decision, and is stored; decide with
+            |   stepfold resume a.toml --session s1 --approve p1
+            |   stepfold resume a.toml --session s1 --reject p1=REASON
+            |   stepfold resume a.toml --session s1 --modify p1=JSON
+            exit 3
+        "#]],
+    );
+    room.check(
+        "resume a.toml --abandon",
+        expect![[r#"
+            the run is given up after 1 step; the session can be used
+            | session s1
+        "#]],
+    );
+}
+
+#[test]
+fn limits_and_scripts_at_their_end_are_told_apart() {
+    let room = Room::new(
+        "[limits]\nsteps = 1\n[tools.now]\nbuiltin = { name = \"clock\" }",
+        "assistant: > c1 now()",
+    );
+    let said = room.say("run a.toml -s s1 go", "");
+    assert!(said.ends_with("| the run ended: the limit of steps was reached\nexit 4\n"), "{said}");
+    room.check("run a.toml -s s1 again", expect![[r#"
+        | session s1
+        | error: the run failed after 0 steps: the model did not answer: invalid request: the script ./a.script has 1 replies, and all are given
+        | what was done is stored; go on with
+        |   stepfold resume a.toml --session s1
+        exit 1
+    "#]]);
+}
+
+#[test]
+fn a_cassette_needs_no_model() {
+    let room = Room::new(COUNTER, "assistant: Three.");
+    room.say("run a.toml -s s1 --cassette t.cassette --mode record 'how many?'", "");
+    std::fs::remove_file(room.path("a.script")).unwrap();
+    room.check(
+        "run a.toml -s s2 --cassette t.cassette --mode replay 'how many?'",
+        expect![[r#"
+        Three.
+        | session s2
+        | go on: stepfold chat a.toml --cassette t.cassette --mode replay --session s2
+    "#]],
+    );
+    let said = room.say("run a.toml -s s3 --cassette t.cassette --mode replay 'how few?'", "");
+    assert!(said.contains("how few?") && said.ends_with("exit 1\n"), "{said}");
+}
+
+#[test]
+fn without_a_model_it_says_what_to_do() {
+    let room = Room::new("", "");
+    room.write("b.toml", "");
+    room.check("run b.toml hello", expect![[r#"
+        | error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
+        exit 2
+    "#]]);
+    room.check(
+        "run c.toml hello",
+        expect![[r#"
+            | error: the agent file c.toml cannot be read: No such file or directory (os error 2)
+            exit 2
+        "#]],
+    );
+    room.check(
+        "inspect b.toml",
+        expect![[r#"
+        | error: agent b has no session of user local yet; `stepfold run` begins one
+        exit 2
+    "#]],
+    );
+    room.check(
+        "inspect b.toml -s nobody",
+        expect![[r#"
+        | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists those that are there
+        exit 2
+    "#]],
+    );
+}

@@ -1,0 +1,96 @@
+//! The command is killed in the middle, and goes on.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Command;
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+const SCRIPT: &str = "assistant: > c1 slow()\nassistant: Done.";
+
+/// Kills a run while its tool works, and lets the tool end.
+fn killed(effect: &str) -> Room {
+    let agent = format!(
+        "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
+         command = {{ argv = [\"sh\", \"-c\", \"echo x >> runs; test -e go || read line < gate; echo ran\"] }}"
+    );
+    let room = Room::new(&agent, SCRIPT);
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+    let mut child = room.command("run a.toml -s s1 go").spawn().unwrap();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+    notes.find(|line| line.as_ref().unwrap().contains("> c1 slow()")).unwrap().unwrap();
+    // It opens when the tool does: the tool is at work then.
+    let gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    room.write("go", "");
+    drop(gate);
+    room
+}
+
+#[test]
+fn what_may_run_again_does() {
+    let room = killed("idempotent");
+    room.check(
+        "resume a.toml",
+        expect![[r#"
+        Done.
+        | session s1
+        | > c1 slow()
+        |   c1: ran
+    "#]],
+    );
+    assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\nx\n");
+    room.check(
+        "resume a.toml",
+        expect![[r#"
+        | session s1
+        | error: there is nothing to resume in session a/local/s1: its last run has ended
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn what_must_not_run_twice_does_not() {
+    let room = killed("at_most_once");
+    // The next question brings the run that was cut off to its end first.
+    let said = room.say("resume a.toml", "");
+    assert!(said.starts_with("Done.\n"), "{said}");
+    assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");
+    room.check("inspect a.toml", expect![[r#"
+        session s1 of a/local, version 5
+
+            1  began     user:      go
+            2  replied   assistant: > c1 slow()
+            3  started   starts c1
+            4  interrupted tool c1 slow!: tool 'slow' had started when the process was interrupted: its outcome is unknown, and it was not run again
+            5  replied   assistant: Done.
+
+    "#]]);
+}
+
+#[test]
+fn an_interrupt_answers_open_calls_and_the_session_can_be_used() {
+    let agent = "[tools.slow]\ndescription = \"Takes long.\"\n\
+                 command = { argv = [\"sh\", \"-c\", \"read line < gate\"] }";
+    let room = Room::new(agent, SCRIPT);
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+    let child = room.command("run a.toml -s s1 go").spawn().unwrap();
+    // It opens when the tool does: the tool is at work then.
+    let _gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{notes}");
+    assert!(notes.contains("the run ended: the run was cancelled"), "{notes}");
+    room.check(
+        "run a.toml -s s1 again",
+        expect![[r#"
+        Done.
+        | session s1
+        | go on: stepfold chat a.toml --session s1
+    "#]],
+    );
+}

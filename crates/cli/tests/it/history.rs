@@ -1,0 +1,231 @@
+//! What has happened can be shown, compared, replayed, forked and taken back.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+/// One call at a time, so that the log is always the same.
+const AGENT: &str = r#"
+[tool_limits]
+concurrency = 1
+
+[state.seen]
+type = { type = "array", items = { type = "integer" } }
+
+[state.topic]
+type = "string"
+
+[tools.see]
+description = "Sees a number."
+effect = "pure"
+parameters = { properties = { number = { type = "integer" } }, required = ["number"] }
+outputs_to_state = { seen = { source = "number" } }
+command = { argv = ["cat"], output = "json" }
+"#;
+
+const SCRIPT: &str = "\
+assistant: > c1 see(number=1)   > c2 see(number=2)
+assistant: Seen.
+assistant: > c3 see(number=3)
+assistant: Seen too.
+";
+
+fn room() -> Room {
+    let room = Room::new(AGENT, SCRIPT);
+    room.say("run a.toml -s s1 look", "");
+    room.say("run a.toml -s s1 'look again'", "");
+    room
+}
+
+#[test]
+fn inspect_shows_the_log_and_who_set_what() {
+    let room = room();
+    room.check(
+        "inspect a.toml",
+        expect![[r#"
+            session s1 of a/local, version 9
+
+                1  began     user:      look
+                2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+                3  answered  (c1 see)
+                4  answered  tool c1 see: {"number": 1}
+                             tool c2 see: {"number": 2}
+                             ~ seen: unset -> [1,2]
+                5  replied   assistant: Seen.
+                6  began     user:      look again
+                7  replied   assistant: > c3 see(number=3)
+                8  answered  tool c3 see: {"number": 3}
+                             ~ seen: + [3] (3 items)
+                9  replied   assistant: Seen too.
+
+            seen = [1,2,3]  (version 8, merge_lists, the last of 3 writes)
+        "#]],
+    );
+    room.check(
+        "inspect a.toml --at 3",
+        expect![[r#"
+        session s1 of a/local, version 3
+
+            1  began     user:      look
+            2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+            3  answered  (c1 see)
+
+    "#]],
+    );
+    room.check(
+        "inspect a.toml --diff 4..10",
+        expect![[r#"
+        | error: session s1 has no version 10; the newest is 9
+        exit 2
+    "#]],
+    );
+    room.check(
+        "inspect a.toml --diff 4",
+        expect![[r#"
+        | error: `4` is no range of versions; write one such as 2..5
+        exit 2
+    "#]],
+    );
+    room.check(
+        "inspect a.toml --at 99",
+        expect![[r#"
+        | error: session s1 has no version 99; the newest is 9
+        exit 2
+    "#]],
+    );
+    let json: serde_json::Value = serde_json::from_str(&room.say("inspect a.toml --json", "")).unwrap();
+    assert_eq!(json["state"]["seen"]["value"], serde_json::json!([1, 2, 3]));
+    assert_eq!(json["state"]["seen"]["set_by"]["writes"], 3);
+    assert_eq!(json["events"][0]["kind"], "began");
+}
+
+#[test]
+fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
+    let room = room();
+    room.check(
+        "fork a.toml --at 5 --to f1",
+        expect![[r#"
+        f1
+        | go on: stepfold chat a.toml --session f1
+    "#]],
+    );
+    room.check(
+        "run a.toml -s f1 'look elsewhere'",
+        expect![[r#"
+        Seen too.
+        | session f1
+        | > c3 see(number=3)
+        |   c3: {"number":3}
+        |   ~ seen: + [3] (3 items)
+        | go on: stepfold chat a.toml --session f1
+    "#]],
+    );
+    room.check(
+        "rewind a.toml -s s1 5",
+        expect![[r#"
+        session s1 is as it was at version 5; that is version 10
+    "#]],
+    );
+    room.check(
+        "inspect a.toml -s s1",
+        expect![[r#"
+            session s1 of a/local, version 10
+
+                1  began     user:      look
+                2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+                3  answered  (c1 see)
+                4  answered  tool c1 see: {"number": 1}
+                             tool c2 see: {"number": 2}
+                             ~ seen: unset -> [1,2]
+                5  replied   assistant: Seen.
+               10  rewind    back to version 5
+
+            seen = [1,2]  (version 4, merge_lists, the last of 2 writes)
+        "#]],
+    );
+    room.check(
+        "run a.toml -s s1 'once more'",
+        expect![[r#"
+        Seen too.
+        | session s1
+        | > c3 see(number=3)
+        |   c3: {"number":3}
+        |   ~ seen: + [3] (3 items)
+        | go on: stepfold chat a.toml --session s1
+    "#]],
+    );
+    let said = room.say("inspect a.toml -s s1 --all", "");
+    assert!(said.contains("-   6  began     user:      look again"), "{said}");
+    let said = room.say("sessions a.toml", "");
+    let sessions: Vec<&str> = said.lines().filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!(sessions, ["s1", "f1"]);
+    assert!(said.contains("forked from s1 at 5"), "{said}");
+    room.check(
+        "replay a.toml -s s1",
+        expect![[r#"
+            session s1: the same again, 2 runs
+        "#]],
+    );
+    room.check(
+        "replay a.toml -s f1",
+        expect![[r#"
+            session f1: the same again, 2 runs
+        "#]],
+    );
+}
+
+#[test]
+fn a_replay_finds_where_a_changed_agent_goes_another_way() {
+    let room = room();
+    room.write("a.toml", &format!("model = \"script:a.script\"\ninstructions = \"Be brief.\"\n{AGENT}"));
+    let said = room.say("replay a.toml", "");
+    assert!(said.contains("differs at $.kind.began.instructions") && said.ends_with("exit 1\n"), "{said}");
+}
+
+#[test]
+fn state_is_written_between_runs_by_its_handlers() {
+    let room = room();
+    room.check(
+        "state set a.toml seen=[9] topic=markets",
+        expect![[r#"
+        session s1 is at version 10
+    "#]],
+    );
+    room.check(
+        "state get a.toml",
+        expect![[r#"
+        seen = [1,2,3,9]
+        topic = "markets"
+    "#]],
+    );
+    room.check(
+        "state get a.toml topic",
+        expect![[r#"
+        "markets"
+    "#]],
+    );
+    room.check("state set a.toml seen=nine", expect![[r#"
+        | error: key "seen" holds list of integer, which this value is not: at $: expected integer, found string
+        exit 2
+    "#]]);
+    room.check(
+        "state set a.toml sen=[1]",
+        expect![[r#"
+        | error: the schema declares no key "sen"; known keys: seen, topic, messages
+        exit 2
+    "#]],
+    );
+    room.check(
+        "state set a.toml temp:x=1",
+        expect![[r#"
+        | error: `temp:x` is of one run and never stored; use `run --set` for it
+        exit 2
+    "#]],
+    );
+    room.check(
+        "replay a.toml",
+        expect![[r#"
+            session s1: the same again, 2 runs
+        "#]],
+    );
+}

@@ -1,0 +1,19 @@
+//! The command as a person meets it: files in, words out. No network, no key.
+
+#![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "a helper of a test fails the test, and takes what reads best"
+)]
+
+mod checks;
+mod conversations;
+mod crashes;
+mod documents;
+mod history;
+mod room;
+mod servers;
+mod tools;
