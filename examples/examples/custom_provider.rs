@@ -29,7 +29,8 @@ impl ChatModel for Rules {
             return ReplyStream::failed(error.with_provider("house"));
         };
         let text = last.text();
-        let numbers: Vec<u64> = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
         let (chunks, reason) = match (last.tool_result(), request.tools.first()) {
             (Some(result), _) => (said(&format!("It is {}.", result.text())), FinishReason::Stop),
             (None, Some(tool)) => (called(&tool.name, &numbers), FinishReason::ToolCalls),

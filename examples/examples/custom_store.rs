@@ -97,7 +97,8 @@ async fn visit(state: StateWriter) -> Result<&'static str, ToolError> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let exam = Exam::new("audited", async || Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() }));
+    let exam =
+        Exam::new("audited", async || Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() }));
     let passed = exam.run().await.passed().map_err(|report| report.to_string())?;
     println!("the store passes all {} cases", passed.len());
 

@@ -11,7 +11,10 @@ use stepfold::providers::Scripted;
 use stepfold::state_core::state::StateError;
 
 /// Searches documents.
-#[tool(effect = "pure", outputs_to_state(documents = "documents", result_count = "count", last_query = "query"))]
+#[tool(
+    effect = "pure",
+    outputs_to_state(documents = "documents", result_count = "count", last_query = "query")
+)]
 async fn retrieve(query: String, #[from_state("user_name")] user: String) -> Result<Value, ToolError> {
     let documents = json!([
         {"title": "Doc 1", "content": format!("{query} for {user}")},
@@ -59,13 +62,19 @@ async fn a_chain_of_tools() -> Result<(), Box<dyn Error>> {
         .key::<String>("last_query")
         .key::<Vec<Value>>("final_docs")
         .build()?;
-    let agent =
-        Agent::builder(model).schema(schema).tools([retrieve_tool().build()?, keep_tool().build()?]).build()?;
-    let input = Input::from("Find and process documents about Python").with_values(json!({"user_name": "Alice"}));
+    let agent = Agent::builder(model)
+        .schema(schema)
+        .tools([retrieve_tool().build()?, keep_tool().build()?])
+        .build()?;
+    let input =
+        Input::from("Find and process documents about Python").with_values(json!({"user_name": "Alice"}));
     let outcome = agent.run(input).await?;
     println!("{}", outcome.transcript());
     assert_eq!(outcome.state().get("result_count").unwrap(), json!(2));
-    assert_eq!(outcome.state().get("final_docs").unwrap(), json!([{"title": "Doc 1", "content": "Python for Alice"}]));
+    assert_eq!(
+        outcome.state().get("final_docs").unwrap(),
+        json!([{"title": "Doc 1", "content": "Python for Alice"}])
+    );
     Ok(())
 }
 
