@@ -112,7 +112,7 @@ async fn replay(
 
 /// Asks a real model.
 async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Box<dyn Error>> {
-    println!("Asking {model}; it is told what stands in the time-zone database and nothing else.\n");
+    println!("Asking {model}.\n");
     let (session, _) = open(runner, arguments, arguments.session.as_deref().unwrap_or("live")).await?;
     go_on(&session).await?;
     if !arguments.questions.is_empty() {
@@ -147,7 +147,8 @@ async fn go_on(session: &SessionHandle) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     println!("The session {} was cut off at step {}; it goes on from there.", session.key().id, run.steps());
-    show::follow(session.resume().start()?).await
+    // Whoever chose another model meanwhile wants the run to go on with that one.
+    show::follow(session.resume().with_changed_agent().start()?).await
 }
 
 /// A session, and how often the user has asked there.

@@ -14,7 +14,10 @@ use crate::workspace::{self, Kind, Target};
 pub fn run(name: Option<&str>) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     match plan(name, &workspace::targets(&metadata))? {
-        Some(call) => call.run(metadata.workspace_root.as_std_path())?,
+        Some(call) => {
+            let printed = call.run_and_read(metadata.workspace_root.as_std_path())?;
+            say(table(&printed));
+        }
         None => say("there is no bench target"),
     }
     Ok(())
@@ -39,9 +42,83 @@ fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<CargoCall>, Err
     Ok(Some(CargoCall::new(arguments)))
 }
 
+/// The median of every measurement, of all benchmarks in one table, in Markdown.
+fn table(printed: &str) -> String {
+    let mut rows = vec!["| measurement | median |".to_owned(), "|---|---|".to_owned()];
+    let mut columns: Option<(usize, usize)> = None;
+    let mut path: Vec<String> = Vec::new();
+    for line in printed.lines() {
+        if let Some(header) = Header::read(line) {
+            columns = Some((header.values, header.median));
+            path = vec![header.name];
+        } else if let Some((values, median)) = columns
+            && let Some((depth, name)) = branch(line, values)
+        {
+            path.truncate(depth);
+            path.push(name);
+            let value: String = line.chars().skip(median).take_while(|c| *c != '│').collect();
+            if value.trim().starts_with(|c: char| c.is_ascii_digit()) {
+                rows.push(format!("| {} | {} |", path.join(" / "), value.trim()));
+            }
+        }
+    }
+    rows.join("\n")
+}
+
+/// The first line of what divan prints of a benchmark: its name, and in which columns the numbers stand.
+struct Header {
+    name: String,
+    values: usize,
+    median: usize,
+}
+
+impl Header {
+    fn read(line: &str) -> Option<Self> {
+        let column = |word: &str| Some(line[..line.find(word)?].chars().count());
+        let (values, median) = (column("fastest")?, column("median")?);
+        Some(Header { name: line.split_whitespace().next()?.to_owned(), values, median })
+    }
+}
+
+/// A line of divan's tree: how deep it is, and its name.
+fn branch(line: &str, values: usize) -> Option<(usize, String)> {
+    let label: String = line.chars().take(values).collect();
+    let is_tree = |c: char| "├─╰│ ".contains(c);
+    let name = label.trim_start_matches(is_tree);
+    let depth = (label.chars().count() - name.chars().count()) / 3;
+    let name = name.trim();
+    (label.starts_with(['├', '╰', '│', ' ']) && depth > 0 && !name.is_empty())
+        .then(|| (depth, name.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Target, plan};
+    use super::{Kind, Target, plan, table};
+
+    #[test]
+    fn the_medians_of_all_benchmarks_are_one_table() {
+        let printed = "\
+Timer precision: 19 ns
+state            fastest       │ slowest       │ median        │ mean          │ samples │ iters
+├─ append                      │               │               │               │         │
+│  ├─ 10         120.1 ns      │ 1.2 µs        │ 130.4 ns      │ 131 ns        │ 100     │ 6400
+│  ╰─ 100000     121 ns        │ 1.3 µs        │ 131 ns        │ 132 ns        │ 100     │ 6400
+│                1.1 GB/s      │ 0.1 GB/s      │ 1.0 GB/s      │ 1.0 GB/s      │         │
+╰─ snapshot      5 ns          │ 9 ns          │ 6 ns          │ 6 ns          │ 100     │ 6400
+
+     Running benches/run.rs
+run              fastest       │ slowest       │ median        │ mean          │ samples │ iters
+╰─ a_step        5 µs          │ 9 µs          │ 6.5 µs        │ 6 µs          │ 100     │ 6400
+";
+        expect_test::expect![[r"
+            | measurement | median |
+            |---|---|
+            | state / append / 10 | 130.4 ns |
+            | state / append / 100000 | 131 ns |
+            | state / snapshot | 6 ns |
+            | run / a_step | 6.5 µs |"]]
+        .assert_eq(&table(printed));
+    }
 
     fn targets() -> Vec<Target> {
         let target = |kind, name: &str| Target {

@@ -60,16 +60,53 @@ impl fmt::Display for Stage {
 pub fn run(options: &CiOptions) -> Result<(), Error> {
     let metadata = workspace::metadata()?;
     let root = metadata.workspace_root.as_std_path();
-    let plan = Plan { long: options.long, tools: Tools::installed(), targets: workspace::targets(&metadata) };
+    let plan =
+        Plan { cases: options.into(), tools: Tools::installed(), targets: workspace::targets(&metadata) };
     let start = now();
     let mut report = Vec::new();
     for &stage in Stage::value_variants() {
-        if options.only.is_none_or(|only| only == stage) {
+        if is_chosen(stage, options) {
             report.push(run_stage(stage, &plan, root)?);
         }
     }
     say(summary(&report, start.elapsed()));
     Ok(())
+}
+
+/// Whether a stage runs.
+fn is_chosen(stage: Stage, options: &CiOptions) -> bool {
+    let takes_long =
+        matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
+    options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
+}
+
+/// How many cases there are of each property test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cases {
+    Few,
+    Usual,
+    Many,
+}
+
+impl From<&CiOptions> for Cases {
+    fn from(options: &CiOptions) -> Self {
+        match (options.fast, options.long) {
+            (true, _) => Cases::Few,
+            (_, true) => Cases::Many,
+            _ => Cases::Usual,
+        }
+    }
+}
+
+impl Cases {
+    /// None for as many as proptest runs by itself.
+    const fn number(self) -> Option<&'static str> {
+        match self {
+            Cases::Few => Some("16"),
+            Cases::Usual => None,
+            Cases::Many => Some("10000"),
+        }
+    }
 }
 
 /// Runs one stage and says how it went.
@@ -82,7 +119,7 @@ fn run_stage(stage: Stage, plan: &Plan, root: &Path) -> Result<Ran, Error> {
     }
     perform(&work.acts, root).map_err(|source| Error::Stage {
         stage,
-        again: again(stage, plan.long),
+        again: again(stage, plan.cases),
         source: Box::new(source),
     })?;
     let ran = Ran { stage, took: (!work.acts.is_empty()).then(|| start.elapsed()) };
@@ -142,7 +179,7 @@ enum Act {
 /// All that decides what a stage does.
 #[derive(Debug)]
 struct Plan {
-    long: bool,
+    cases: Cases,
     tools: Tools,
     targets: Vec<Target>,
 }
@@ -223,8 +260,8 @@ fn tests(plan: &Plan, selection: &[&str]) -> Work {
         let targets = ["--lib", "--bins", "--tests", "--examples"];
         call.arguments.extend(targets.map(str::to_owned));
     }
-    if plan.long {
-        call = call.env("PROPTEST_CASES", "10000");
+    if let Some(cases) = plan.cases.number() {
+        call = call.env("PROPTEST_CASES", cases);
     }
     Work { acts: vec![Act::Cargo(call)], note }
 }
@@ -260,27 +297,32 @@ fn bare(plan: &Plan) -> Work {
     work
 }
 
+/// The crate whose programs are examples.
+const EXAMPLES: &str = "stepfold-examples";
+
 fn examples(targets: &[Target]) -> Work {
-    let examples = targets.iter().filter(|target| target.kind == Kind::Example);
-    let acts: Vec<Act> = examples.map(run_example).collect();
+    let is_example = |target: &&Target| match target.kind {
+        Kind::Example => true,
+        Kind::Binary => target.package == EXAMPLES,
+        _ => false,
+    };
+    let acts: Vec<Act> = targets.iter().filter(is_example).map(run_example).collect();
     Work { note: Some(format!("{} example(s) to run", acts.len())), acts }
 }
 
 fn run_example(example: &Target) -> Act {
-    Act::Cargo(CargoCall::new([
-        "run",
-        "--quiet",
-        "--package",
-        &example.package,
-        "--all-features",
-        "--example",
-        &example.name,
-    ]))
+    let kind = if example.kind == Kind::Binary { "--bin" } else { "--example" };
+    let call = ["run", "--quiet", "--package", &example.package, "--all-features", kind, &example.name];
+    match example.kind {
+        // The main one talks to a real model where there is a key.
+        Kind::Binary => Act::Cargo(CargoCall::new(call.into_iter().chain(["--", "--replay"]))),
+        _ => Act::Cargo(CargoCall::new(call)),
+    }
 }
 
 /// The command that runs only this stage.
-fn again(stage: Stage, long: bool) -> String {
-    let long = if long { " --long" } else { "" };
+fn again(stage: Stage, cases: Cases) -> String {
+    let long = if cases == Cases::Many { " --long" } else { "" };
     format!("cargo xtask ci{long} --only {stage}")
 }
 
@@ -312,7 +354,7 @@ mod tests {
             name: name.to_owned(),
         };
         Plan {
-            long,
+            cases: if long { Cases::Many } else { Cases::Usual },
             tools: Tools {
                 nextest: installed,
                 deny: installed,
@@ -423,10 +465,37 @@ mod tests {
     }
 
     #[test]
+    fn the_programs_of_the_examples_are_run_and_no_others() {
+        let target = |package: &str, name: &str| Target {
+            package: package.to_owned(),
+            kind: Kind::Binary,
+            name: name.to_owned(),
+        };
+        let work = examples(&[target("stepfold-cli", "stepfold"), target("stepfold-examples", "analyst")]);
+        let [Act::Cargo(call)] = &work.acts[..] else { panic!("{work:?}") };
+        expect!["cargo run --quiet --package stepfold-examples --all-features --bin analyst -- --replay"]
+            .assert_eq(&call.to_string());
+    }
+
+    #[test]
+    fn fast_leaves_stages_out() {
+        let chosen = |options: CiOptions| {
+            let stages = Stage::value_variants().iter().filter(|stage| is_chosen(**stage, &options));
+            stages.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let fast = CiOptions { fast: true, ..CiOptions::default() };
+        assert_eq!(chosen(fast), "format tidy layers deny clippy test");
+        assert_eq!(Cases::from(&fast).number(), Some("16"));
+        let only = CiOptions { only: Some(Stage::Docs), ..CiOptions::default() };
+        assert_eq!(chosen(only), "docs");
+        assert!(chosen(CiOptions::default()).ends_with("doc-test docs interop examples bare"));
+    }
+
+    #[test]
     fn a_failure_says_how_to_run_the_stage_again() {
         let error = Error::Stage {
             stage: Stage::DocTest,
-            again: again(Stage::DocTest, true),
+            again: again(Stage::DocTest, Cases::Many),
             source: Box::new(Error::NoResolve),
         };
         assert_eq!(

@@ -26,11 +26,37 @@ pub enum Command {
     Tidy,
     /// Install peers that others wrote into `target/interop`, and test against them.
     Interop,
-    /// Run the benchmarks: all of them, or the one of this name.
+    /// Run the benchmarks, all of them or the one of this name, and show their medians in one table.
     Bench {
         /// The name of a bench target.
         name: Option<String>,
     },
+    /// Simulate runs that are cut off anywhere: many, and each from a seed.
+    Sim(SimOptions),
+    /// Package every crate that is published, in an order in which they can be. Nothing is uploaded.
+    Release(ReleaseOptions),
+}
+
+/// How `cargo xtask sim` runs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SimOptions {
+    /// How many runs to simulate in each test.
+    #[arg(default_value_t = 10_000)]
+    pub runs: u32,
+    /// Where luck begins; by chance unless said. A failure also prints its own case.
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+/// How `cargo xtask release` runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ReleaseOptions {
+    /// Only say in which order.
+    #[arg(long)]
+    pub order: bool,
+    /// Also build each crate from its package.
+    #[arg(long, conflicts_with = "order")]
+    pub verify: bool,
 }
 
 /// How `cargo xtask ci` runs.
@@ -39,6 +65,9 @@ pub struct CiOptions {
     /// Run 10,000 cases of each property test, not the 256 that proptest runs by itself.
     #[arg(long)]
     pub long: bool,
+    /// Leave out what takes long and seldom fails by itself; few cases of each property test.
+    #[arg(long, conflicts_with_all = ["long", "only"])]
+    pub fast: bool,
     /// Run this stage only.
     #[arg(long, value_name = "STAGE")]
     pub only: Option<Stage>,

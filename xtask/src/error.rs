@@ -61,6 +61,12 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The crates need each other in a circle, or one that is not published.
+    #[error("there is no order in which these can be published, each needs another one first: {crates}")]
+    NoOrder {
+        /// The crates.
+        crates: String,
+    },
     /// A program could not be started, or failed.
     #[error(transparent)]
     Process(#[from] ProcessError),

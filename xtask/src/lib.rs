@@ -2,7 +2,8 @@
 //!
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
-//! [`interop`] brings peers that others wrote.
+//! [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`] measures,
+//! [`release`] packages.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
@@ -15,6 +16,8 @@ pub mod interop;
 pub mod layers;
 mod postgres;
 pub mod process;
+pub mod release;
+pub mod sim;
 pub mod tidy;
 pub mod workspace;
 
@@ -34,5 +37,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Tidy => tidy::run(),
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
+        Command::Sim(options) => sim::run(*options),
+        Command::Release(options) => release::run(*options),
     }
 }

@@ -5,9 +5,11 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+
+use crate::console::say;
 
 /// One call of cargo: its arguments, and what is added to its environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,37 @@ impl CargoCall {
     /// # Errors
     /// When cargo cannot be started or fails.
     pub fn run(&self, folder: &Path) -> Result<(), ProcessError> {
+        let status = self.command(folder).status().map_err(|source| self.not_started(source))?;
+        self.checked(status)
+    }
+
+    /// Runs the call as [`run`](CargoCall::run) does, and gives what it printed on standard output.
+    ///
+    /// # Errors
+    /// When cargo cannot be started or fails.
+    pub fn run_and_read(&self, folder: &Path) -> Result<String, ProcessError> {
+        let mut child =
+            self.command(folder).stdout(Stdio::piped()).spawn().map_err(|source| self.not_started(source))?;
+        let mut printed = String::new();
+        for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
+            let line = line.map_err(|source| self.not_started(source))?;
+            say(&line);
+            printed += &line;
+            printed.push('\n');
+        }
+        let status = child.wait().map_err(|source| self.not_started(source))?;
+        self.checked(status).map(|()| printed)
+    }
+
+    fn not_started(&self, source: io::Error) -> ProcessError {
+        ProcessError::Start { call: self.to_string(), source }
+    }
+
+    fn checked(&self, status: ExitStatus) -> Result<(), ProcessError> {
+        if status.success() { Ok(()) } else { Err(ProcessError::Failed { call: self.to_string(), status }) }
+    }
+
+    fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(cargo());
         command
             .args(&self.arguments)
@@ -45,9 +78,7 @@ impl CargoCall {
         if is_ci() {
             command.env("CARGO_TERM_PROGRESS_WHEN", "never");
         }
-        let status =
-            command.status().map_err(|source| ProcessError::Start { call: self.to_string(), source })?;
-        if status.success() { Ok(()) } else { Err(ProcessError::Failed { call: self.to_string(), status }) }
+        command
     }
 }
 

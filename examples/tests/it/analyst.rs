@@ -106,3 +106,17 @@ fn what_cannot_be_is_said() {
     let expected = if cfg!(feature = "live") { "provider `nobody`" } else { "the feature `live`" };
     assert!(error.contains(expected), "{error}");
 }
+
+#[test]
+#[cfg(feature = "live")]
+fn what_one_model_did_not_answer_another_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let question = "Which country has the most time zones?";
+    // Nobody listens there.
+    let nobody = ["--model", "http://127.0.0.1:1/v1#x", "--session", "s", question];
+    let error = run(folder.path(), &nobody).unwrap_err();
+    assert!(error.contains("127.0.0.1:1"), "{error}");
+    let printed = run(folder.path(), &["--session", "s"]).unwrap();
+    assert!(printed.contains("was cut off at step 0"), "{printed}");
+    assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
+}

@@ -291,8 +291,8 @@ mod tests {
             &["4: `cargo xtask lint` does not exist: error: unrecognized subcommand 'lint'"],
         );
         expect_command(
-            "cargo xtask ci --fast",
-            &["4: `cargo xtask ci --fast` does not exist: error: unexpected argument '--fast' found"],
+            "cargo xtask ci --slow",
+            &["4: `cargo xtask ci --slow` does not exist: error: unexpected argument '--slow' found"],
         );
     }
 
