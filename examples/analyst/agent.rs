@@ -7,7 +7,7 @@ use stepfold::agent_loop::trim::{Pins, Trim};
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
 
-use crate::sql::{Database, Rows};
+use crate::sql::{Answer, Database};
 
 /// What is known of the tables: each with its columns.
 const TABLES: &str = "tables";
@@ -97,12 +97,12 @@ fn run_sql(
     sql: String,
     Resource(database): Resource<Database>,
     state: StateWriter,
-) -> Result<Rows, ToolError> {
-    let rows = database.run(&sql)?;
+) -> Result<Answer, ToolError> {
+    let answer = database.run(&sql)?;
     state.set(LAST_QUERY, sql)?;
-    state.set(LAST_ROWS, json!(rows.rows))?;
+    state.set(LAST_ROWS, json!(answer.rows))?;
     state.set(QUERIES, 1)?;
-    Ok(rows)
+    Ok(answer)
 }
 
 /// Remembers what the user wants of every answer, in this session and all others.

@@ -10,6 +10,7 @@ use clap::Parser;
 /// for instance, is brought to its end first.
 #[derive(Debug, Parser)]
 #[command(name = "analyst")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
     /// What to ask, each in a turn of its own; without any, a live model is asked what you type.
     pub(crate) questions: Vec<String>,

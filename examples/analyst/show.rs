@@ -67,7 +67,8 @@ fn lines_of(event: &RunEvent) -> Option<String> {
 }
 
 fn deltas_of(event: &Event) -> Option<String> {
-    let lines: String = event.delta.iter().map(|write| format!("  + {}\n", write_of(write))).collect();
+    let lines = event.delta.iter().map(|write| format!("  + {}\n", write_of(write)));
+    let lines = lines.collect::<Vec<_>>().concat();
     (!lines.is_empty()).then_some(lines)
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), F
                 [Message::clone(message)].into_iter().collect();
             print!("{}", indented(&line));
         }
-        for write in event.actions.delta.iter() {
+        for write in &event.actions.delta {
             println!("  + {}", write_of(write));
         }
     }
@@ -109,5 +110,5 @@ pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), F
 }
 
 fn indented(text: &impl Display) -> String {
-    text.to_string().lines().map(|line| format!("  {}\n", cut(line))).collect()
+    text.to_string().lines().map(|line| format!("  {}\n", cut(line))).collect::<Vec<_>>().concat()
 }

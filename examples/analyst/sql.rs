@@ -33,7 +33,7 @@ pub(crate) struct Database {
 
 /// What a query gave.
 #[derive(Debug, Serialize)]
-pub(crate) struct Rows {
+pub(crate) struct Answer {
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<Value>>,
     /// Whether there would have been more.
@@ -76,24 +76,24 @@ impl Database {
     pub(crate) fn validate(&self, sql: &str) -> Result<Vec<String>, ToolError> {
         let connection = self.open_for_queries()?;
         let statement = prepare(&connection, sql)?;
-        Ok(statement.column_names().into_iter().map(str::to_owned).collect())
+        Ok(statement.column_names().map(str::to_owned).collect())
     }
 
     /// Runs a query.
-    pub(crate) fn run(&self, sql: &str) -> Result<Rows, ToolError> {
+    pub(crate) fn run(&self, sql: &str) -> Result<Answer, ToolError> {
         let connection = self.open_for_queries()?;
         let mut statement = prepare(&connection, sql)?;
-        let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = Vec::new();
         let mut found = statement.query([])?;
         while let Some(row) = found.next().map_err(|error| self.explain(&error))? {
             if rows.len() == MAX_ROWS {
-                return Ok(Rows { columns, rows, has_more: true });
+                return Ok(Answer { columns, rows, has_more: true });
             }
             let values = (0..columns.len()).map(|place| row.get_ref(place).map(value));
             rows.push(values.collect::<Result<_, _>>()?);
         }
-        Ok(Rows { columns, rows, has_more: false })
+        Ok(Answer { columns, rows, has_more: false })
     }
 
     fn open(&self) -> Result<Connection, ToolError> {
@@ -146,7 +146,6 @@ fn refuse(error: &rusqlite::Error) -> ToolError {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature is SQLite's")]
 fn authorize(context: AuthContext<'_>) -> Authorization {
     match context.action {
         AuthAction::Select

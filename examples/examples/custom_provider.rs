@@ -4,7 +4,7 @@
 //! what a caller may rely on is written at `ChatModel`.
 //!
 //! `cargo run -p stepfold-examples --example custom_provider`
-#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example talks to the person who runs it")]
 
 use std::error::Error;
 

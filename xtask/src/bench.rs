@@ -43,26 +43,34 @@ fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<CargoCall>, Err
 }
 
 /// The median of every measurement, of all benchmarks in one table, in Markdown.
+///
+/// An iteration of a fast operation makes many; what is done in a second is in the line below it then.
 fn table(printed: &str) -> String {
-    let mut rows = vec!["| measurement | median |".to_owned(), "|---|---|".to_owned()];
+    let mut rows: Vec<[String; 3]> = Vec::new();
     let mut columns: Option<(usize, usize)> = None;
     let mut path: Vec<String> = Vec::new();
     for line in printed.lines() {
         if let Some(header) = Header::read(line) {
             columns = Some((header.values, header.median));
             path = vec![header.name];
-        } else if let Some((values, median)) = columns
-            && let Some((depth, name)) = branch(line, values)
-        {
+        }
+        let Some((values, median)) = columns else { continue };
+        let value: String = line.chars().skip(median).take_while(|c| *c != '│').collect();
+        let value = value.trim();
+        let is_value = value.starts_with(|c: char| c.is_ascii_digit());
+        if let Some((depth, name)) = branch(line, values) {
             path.truncate(depth);
             path.push(name);
-            let value: String = line.chars().skip(median).take_while(|c| *c != '│').collect();
-            if value.trim().starts_with(|c: char| c.is_ascii_digit()) {
-                rows.push(format!("| {} | {} |", path.join(" / "), value.trim()));
+            if is_value {
+                rows.push([path.join(" / "), value.to_owned(), String::new()]);
             }
+        } else if let (true, Some([.., rate])) = (is_value, rows.last_mut()) {
+            value.clone_into(rate);
         }
     }
-    rows.join("\n")
+    let head = ["| measurement | median | in a second |".to_owned(), "|---|---|---|".to_owned()];
+    let rows = rows.iter().map(|[name, median, rate]| format!("| {name} | {median} | {rate} |"));
+    head.into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
 /// The first line of what divan prints of a benchmark: its name, and in which columns the numbers stand.
@@ -111,12 +119,12 @@ run              fastest       │ slowest       │ median        │ mean     
 ╰─ a_step        5 µs          │ 9 µs          │ 6.5 µs        │ 6 µs          │ 100     │ 6400
 ";
         expect_test::expect![[r"
-            | measurement | median |
-            |---|---|
-            | state / append / 10 | 130.4 ns |
-            | state / append / 100000 | 131 ns |
-            | state / snapshot | 6 ns |
-            | run / a_step | 6.5 µs |"]]
+            | measurement | median | in a second |
+            |---|---|---|
+            | state / append / 10 | 130.4 ns |  |
+            | state / append / 100000 | 131 ns | 1.0 GB/s |
+            | state / snapshot | 6 ns |  |
+            | run / a_step | 6.5 µs |  |"]]
         .assert_eq(&table(printed));
     }
 

@@ -65,7 +65,7 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
     let start = now();
     let mut report = Vec::new();
     for &stage in Stage::value_variants() {
-        if is_chosen(stage, options) {
+        if is_chosen(stage, *options) {
             report.push(run_stage(stage, &plan, root)?);
         }
     }
@@ -74,7 +74,7 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
 }
 
 /// Whether a stage runs.
-fn is_chosen(stage: Stage, options: &CiOptions) -> bool {
+fn is_chosen(stage: Stage, options: CiOptions) -> bool {
     let takes_long =
         matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
     options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn fast_leaves_stages_out() {
         let chosen = |options: CiOptions| {
-            let stages = Stage::value_variants().iter().filter(|stage| is_chosen(**stage, &options));
+            let stages = Stage::value_variants().iter().filter(|stage| is_chosen(**stage, options));
             stages.map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         let fast = CiOptions { fast: true, ..CiOptions::default() };
