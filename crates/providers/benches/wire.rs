@@ -13,8 +13,8 @@ use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use futures_util::StreamExt;
 use serde_json::json;
-use stepfold_providers::bench::{anthropic_body, openai_body};
-use stepfold_providers::openai::OpenAi;
+use stepfold_providers::openai::{OpenAi, Preset};
+use stepfold_providers::probe::{anthropic_body, openai_body};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
@@ -63,7 +63,7 @@ fn openai_next_step(bencher: Bencher<'_, '_>, length: usize) {
     let (before, after) = two_steps(length);
     bencher
         .with_inputs(|| {
-            let write = openai_body();
+            let write = openai_body(Preset::OPENAI);
             write(&before).expect("it can be written");
             write
         })
@@ -74,7 +74,7 @@ fn openai_next_step(bencher: Bencher<'_, '_>, length: usize) {
 fn openai_afresh(bencher: Bencher<'_, '_>, length: usize) {
     let (_, after) = two_steps(length);
     bencher
-        .with_inputs(openai_body)
+        .with_inputs(|| openai_body(Preset::OPENAI))
         .bench_refs(|write| black_box(write(&after)).expect("it can be written").len());
 }
 
@@ -83,7 +83,7 @@ fn anthropic_next_step(bencher: Bencher<'_, '_>, length: usize) {
     let (before, after) = two_steps(length);
     bencher
         .with_inputs(|| {
-            let write = anthropic_body();
+            let write = anthropic_body(false);
             write(&before).expect("it can be written");
             write
         })
@@ -94,7 +94,7 @@ fn anthropic_next_step(bencher: Bencher<'_, '_>, length: usize) {
 fn anthropic_afresh(bencher: Bencher<'_, '_>, length: usize) {
     let (_, after) = two_steps(length);
     bencher
-        .with_inputs(anthropic_body)
+        .with_inputs(|| anthropic_body(false))
         .bench_refs(|write| black_box(write(&after)).expect("it can be written").len());
 }
 

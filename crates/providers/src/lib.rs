@@ -53,9 +53,6 @@
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
-#[doc(hidden)]
-pub mod bench;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod by_name;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
@@ -67,6 +64,9 @@ mod kind;
 pub mod layer;
 #[cfg(feature = "openai")]
 pub mod openai;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[doc(hidden)]
+pub mod probe;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod reading;
 pub mod scripted;

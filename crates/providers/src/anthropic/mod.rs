@@ -12,6 +12,6 @@ mod message;
 mod model;
 mod request;
 
-#[cfg(feature = "openai")]
-pub(crate) use self::model::body_writer;
 pub use self::model::{Anthropic, AnthropicBuilder};
+#[cfg(feature = "openai")]
+pub(crate) use self::model::{body_writer, read};

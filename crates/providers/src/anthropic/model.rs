@@ -178,12 +178,7 @@ impl ChatModel for Anthropic {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let inner = Arc::clone(&self.0);
-        let target = Target {
-            provider: PROVIDER.to_owned(),
-            model: request.model.clone().unwrap_or_else(|| inner.model.clone()),
-            secrets: inner.secrets.clone(),
-            request_id: None,
-        };
+        let target = inner.target(&request);
         let timeouts = inner.timeouts;
         let named = target.clone();
         let reply = async move {
@@ -197,6 +192,15 @@ impl ChatModel for Anthropic {
 }
 
 impl Inner {
+    fn target(&self, request: &ChatRequest) -> Target {
+        Target {
+            provider: PROVIDER.to_owned(),
+            model: request.model.clone().unwrap_or_else(|| self.model.clone()),
+            secrets: self.secrets.clone(),
+            request_id: None,
+        }
+    }
+
     async fn open(&self, request: ChatRequest, mut target: Target) -> Result<Reading<Decoder>, ModelError> {
         let body = self.writer.body(&target.model, &request).map_err(|error| target.name(error))?;
         let mut post = reqwest::Request::new(reqwest::Method::POST, self.url.clone());
@@ -204,17 +208,26 @@ impl Inner {
         *post.body_mut() = Some(body.into());
         let idle = Idle::new(self.idle);
         let answer = send(&self.client, post, &idle, &mut target).await?;
-        let mut decoder = Decoder::new(&request);
-        let mut ready = Vec::new();
-        let items = match answer {
-            Answer::Events(response) => event_stream(response, &idle, target.clone()).boxed(),
-            Answer::Whole(text) => {
-                decoder.whole(&text, &mut ready).map_err(|bad| bad.into_error(&target))?;
-                stream::empty().boxed()
-            }
-        };
-        Ok(Reading { items, decoder, target, idle, ready: ready.into(), end: None })
+        reading(answer, &request, target, idle)
     }
+}
+
+fn reading(
+    answer: Answer,
+    request: &ChatRequest,
+    target: Target,
+    idle: Idle,
+) -> Result<Reading<Decoder>, ModelError> {
+    let mut decoder = Decoder::new(request);
+    let mut ready = Vec::new();
+    let items = match answer {
+        Answer::Events(response) => event_stream(response, &idle, target.clone()).boxed(),
+        Answer::Whole(text) => {
+            decoder.whole(&text, &mut ready).map_err(|bad| bad.into_error(&target))?;
+            stream::empty().boxed()
+        }
+    };
+    Ok(Reading { items, decoder, target, idle, ready: ready.into(), end: None })
 }
 
 impl fmt::Debug for Anthropic {
@@ -226,9 +239,26 @@ impl fmt::Debug for Anthropic {
     }
 }
 
-/// For the benchmarks.
+/// For benchmarks and tests.
 #[cfg(feature = "openai")]
-pub(crate) fn body_writer() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
-    let writer = BodyWriter::new(1_024, false);
+pub(crate) fn body_writer(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    let writer = BodyWriter::new(1_024, marks_cache);
     move |request| writer.body("m", request)
+}
+
+/// For tests: what a model makes of a response to an empty request.
+#[cfg(feature = "openai")]
+pub(crate) fn read(model: &Anthropic, response: reqwest::Response) -> ReplyStream {
+    let inner = Arc::clone(&model.0);
+    let reply = async move {
+        let request = ChatRequest::default();
+        let idle = Idle::new(inner.idle);
+        let mut target = inner.target(&request);
+        let read = crate::http::answer(response, &idle, &mut target).await;
+        match read.and_then(|answer| reading(answer, &request, target, idle)) {
+            Ok(reading) => reading.into_stream(),
+            Err(error) => ReplyStream::failed(error),
+        }
+    };
+    ReplyStream::new(reply.flatten_stream())
 }

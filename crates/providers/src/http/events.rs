@@ -79,7 +79,8 @@ impl Events {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "data" => {
+            // Servers of llama.cpp used to say in a field of its own what went wrong.
+            "data" | "error" => {
                 if mem::replace(&mut self.has_data, true) {
                     self.event.data.push('\n');
                 }
@@ -135,6 +136,7 @@ mod tests {
         check("data: a\n\nda", &[("", "a")], true);
         check("data: a\n\n: keep-alive\n", &[("", "a")], false);
         check("data\n\n", &[("", "")], false);
+        check("data: a\n\nerror: {}\n\n", &[("", "a"), ("", "{}")], false);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) enum Answer {
     Whole(String),
 }
 
-/// Sends a request, and notes the id that the server gave to it.
+/// Sends a request, and waits for what is answered.
 pub(crate) async fn send(
     client: &Client,
     request: Request,
@@ -60,6 +60,15 @@ pub(crate) async fn send(
     let address = request.url().origin().ascii_serialization();
     let sent = client.execute(request).await;
     let response = sent.map_err(|error| not_sent(target, &address, error))?;
+    answer(response, idle, target).await
+}
+
+/// What a response is. Notes the id that the server gave to the request.
+pub(crate) async fn answer(
+    response: Response,
+    idle: &Idle,
+    target: &mut Target,
+) -> Result<Answer, ModelError> {
     target.request_id = request_id(response.headers());
     let status = response.status();
     if !status.is_success() {
@@ -121,7 +130,7 @@ pub(crate) fn event_stream(
         events: Events::default(),
         ready: VecDeque::new(),
         target,
-        is_over: false,
+        end: None,
     };
     stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) })
 }
@@ -131,7 +140,8 @@ struct Reader {
     events: Events,
     ready: VecDeque<Event>,
     target: Target,
-    is_over: bool,
+    /// How it ends, once that is known. What is ready comes first.
+    end: Option<Result<(), ModelError>>,
 }
 
 impl Reader {
@@ -140,22 +150,18 @@ impl Reader {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
             }
-            if self.is_over {
-                return None;
+            if let Some(end) = self.end.replace(Ok(())) {
+                return end.err().map(Err);
             }
-            let error = match self.bytes.next().await {
-                Some(Ok(bytes)) => match self.read(&bytes) {
-                    Ok(()) => continue,
-                    Err(error) => error,
-                },
-                Some(Err(error)) => error,
+            self.end = match self.bytes.next().await {
+                Some(Ok(bytes)) => self.read(&bytes).err().map(Err),
+                Some(Err(error)) => Some(Err(error)),
                 None if self.events.is_in_the_middle() => {
-                    self.target.error(ModelErrorKind::CutOff, "the stream ended in the middle of an event")
+                    let message = "the stream ended in the middle of an event";
+                    Some(Err(self.target.error(ModelErrorKind::CutOff, message)))
                 }
-                None => return None,
+                None => Some(Ok(())),
             };
-            self.is_over = true;
-            return Some(Err(error));
         }
     }
 

@@ -122,7 +122,12 @@ impl Said {
         let inner = outer.get("error").filter(|error| !error.is_null()).unwrap_or(outer);
         let message = ["message", "detail", "msg", "error_description", "error"]
             .iter()
-            .find_map(|name| inner.get(*name).or_else(|| outer.get(*name)).filter(|text| !text.is_object()))
+            .find_map(|name| {
+                inner
+                    .get(*name)
+                    .or_else(|| outer.get(*name))
+                    .filter(|text| !text.is_object() && !text.is_null())
+            })
             .unwrap_or(inner);
         let code = ["code", "type", "status"].iter().filter_map(|name| match inner.get(*name) {
             Some(Value::String(code)) if code != "error" => Some(code.clone()),
@@ -146,8 +151,16 @@ impl Said {
         }
         let by_code = KINDS.iter().find(|(names, _)| has_code(names)).map(|(_, kind)| kind.clone());
         let number = codes.iter().find_map(|code| code.parse::<u16>().ok());
-        let by_number = || number.filter(|code| *code >= 400).map(|code| of_status(code, self));
+        let by_number = || number.filter(|code| (400..600).contains(code)).map(|code| of_status(code, self));
         let is_no_model = text.contains("model") && says(&["does not exist", "not found"]);
+        // No code says so.
+        if says(&["credit balance is too low", "api key not valid"]) {
+            return Some(ModelErrorKind::Authentication);
+        }
+        // OpenRouter's moderation: the status is the one of a wrong key.
+        if self.body.pointer("/metadata/reasons").is_some() {
+            return Some(ModelErrorKind::Refused);
+        }
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
     }
 
@@ -159,10 +172,12 @@ impl Said {
                 &[
                     "maximum context length is ",
                     "tokens > ",
+                    // Behind a sum that has a limit's name before it.
+                    "> ",
                     "limit: ",
                     "limit is ",
                     "limit of ",
-                    "> ",
+                    "Limit ",
                     "[1, ",
                 ],
             )
@@ -175,7 +190,7 @@ impl Said {
         self.field(&["n_prompt_tokens"]).or_else(|| {
             number_after(
                 &self.message,
-                &["resulted in ", "you requested ", "prompt is too long: ", "contains "],
+                &["resulted in ", "you requested ", "prompt is too long: ", "contains ", "Requested "],
             )
         })
     }
@@ -194,10 +209,14 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "context window",
     "exceed context limit",
     "exceeds the available context size",
+    "context size has been exceeded",
+    "too big compared to kv size",
     "prompt is too long",
     "range of input length",
     "reduce the length of the messages",
     "too large for model with",
+    // More than the rate limit lets through at once: no waiting helps.
+    "request too large for",
 ];
 
 /// Codes and types that mean the same under any status.

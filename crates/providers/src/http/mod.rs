@@ -12,6 +12,8 @@ pub(crate) use self::client::{base_url, client, sensitive};
 pub(crate) use self::events::Event;
 #[cfg(test)]
 pub(crate) use self::events::Events;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+pub(crate) use self::exchange::answer;
 pub(crate) use self::exchange::{Answer, Idle, event_stream, send};
 pub(crate) use self::fault::{Target, classify};
 pub use self::guard::{RealRequests, forbid_real_requests};

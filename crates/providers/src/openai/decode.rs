@@ -161,7 +161,7 @@ impl Decoder {
         match content {
             Value::Array(parts) => {
                 for part in &parts {
-                    let said = text(part.get("text").or_else(|| part.get("thinking")).unwrap_or(part));
+                    let said = said(part);
                     let is_thought = part["type"] == "thinking" || part["type"] == "reasoning";
                     if !said.is_empty() {
                         out.push(if is_thought { Chunk::Reasoning(said) } else { Chunk::Text(said) });
@@ -256,6 +256,14 @@ fn string(value: &Value) -> Option<String> {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
+    }
+}
+
+/// What a part of a content says. A thought may be a list of parts itself.
+fn said(part: &Value) -> String {
+    match part.get("text").or_else(|| part.get("thinking")).unwrap_or(part) {
+        Value::Array(parts) => parts.iter().map(said).collect(),
+        other => text(other),
     }
 }
 

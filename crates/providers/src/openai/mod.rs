@@ -14,7 +14,7 @@ mod preset;
 mod request;
 mod transport;
 
-#[cfg(feature = "anthropic")]
-pub(crate) use self::model::body_writer;
 pub use self::model::{OpenAi, OpenAiBuilder};
+#[cfg(feature = "anthropic")]
+pub(crate) use self::model::{body_writer, read};
 pub use self::preset::{Auth, PRESETS, Preset};

@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKi
 
 use super::decode::Decoder;
 use super::request::BodyWriter;
-use super::transport::Endpoint;
+use super::transport::{Endpoint, Incoming};
 use super::{Auth, Preset};
 use crate::Secret;
 use crate::http::{Idle, Target, base_url, client, sensitive};
@@ -207,14 +207,18 @@ impl Inner {
         let body = body.map_err(|error| target.name(error))?;
         let idle = Idle::new(self.idle);
         let incoming = self.endpoint.open(body, target, idle.clone()).await?;
-        Ok(Reading {
-            target: incoming.target(),
-            items: incoming.into_stream(),
-            decoder: Decoder::new(&request),
-            idle,
-            ready: VecDeque::new(),
-            end: None,
-        })
+        Ok(reading(incoming, &request, idle))
+    }
+}
+
+fn reading(incoming: Incoming, request: &ChatRequest, idle: Idle) -> Reading<Decoder> {
+    Reading {
+        target: incoming.target(),
+        items: incoming.into_stream(),
+        decoder: Decoder::new(request),
+        idle,
+        ready: VecDeque::new(),
+        end: None,
     }
 }
 
@@ -227,9 +231,25 @@ impl fmt::Debug for OpenAi {
     }
 }
 
-/// For the benchmarks.
+/// For benchmarks and tests.
 #[cfg(feature = "anthropic")]
-pub(crate) fn body_writer() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+pub(crate) fn body_writer(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     let writer = BodyWriter::new();
-    move |request| writer.body(&Preset::OPENAI, "m", request)
+    move |request| writer.body(&preset, "m", request)
+}
+
+/// For tests: what a model makes of a response to an empty request.
+#[cfg(feature = "anthropic")]
+pub(crate) fn read(model: &OpenAi, response: reqwest::Response) -> ReplyStream {
+    let inner = Arc::clone(&model.0);
+    let reply = async move {
+        let request = ChatRequest::default();
+        let idle = Idle::new(inner.idle);
+        let opened = inner.endpoint.open_given(response, inner.target(&request), idle.clone()).await;
+        match opened {
+            Ok(incoming) => reading(incoming, &request, idle).into_stream(),
+            Err(error) => ReplyStream::failed(error),
+        }
+    };
+    ReplyStream::new(reply.flatten_stream())
 }

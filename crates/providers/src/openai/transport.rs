@@ -65,6 +65,35 @@ impl Endpoint {
         let aside = Arc::new(Aside::new(target));
         let service =
             Service { client: self.client.clone(), body: body.into(), idle, aside: Arc::clone(&aside) };
+        self.open_by(service, aside).await
+    }
+
+    /// Reads a response that came, as if it were the answer to a request.
+    #[cfg(feature = "anthropic")]
+    pub(super) async fn open_given(
+        &self,
+        response: reqwest::Response,
+        target: Target,
+        idle: Idle,
+    ) -> Result<Incoming, ModelError> {
+        let aside = Arc::new(Aside::new(target));
+        let response = Arc::new(Mutex::new(Some(response)));
+        self.open_by(Given { response, idle, aside: Arc::clone(&aside) }, aside).await
+    }
+
+    /// Has the library ask this service.
+    async fn open_by<S>(&self, service: S, aside: Arc<Aside>) -> Result<Incoming, ModelError>
+    where
+        S: tower_service::Service<
+                HttpRequestFactory,
+                Response = reqwest::Response,
+                Error = OpenAIError,
+                Future: Send + 'static,
+            > + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
         let config =
             Fixed { url: self.url.clone(), headers: self.headers.clone(), key: SecretString::default() };
         let client = async_openai::Client::build(self.client.clone(), config).with_http_service(service);
@@ -94,15 +123,15 @@ impl Incoming {
         match next {
             Some(Ok(chunk)) => Some(Ok(chunk)),
             // Events are checked before the library sees them; what it cannot read has another shape.
-            Some(Err(error)) => Some(Err(self.aside.take_fault().unwrap_or_else(|| {
-                let message = match error {
-                    OpenAIError::JSONDeserialize(error, _) => {
-                        format!("a chunk has no shape that we know: {error}")
-                    }
-                    other => other.to_string(),
-                };
-                self.aside.error(ModelErrorKind::Malformed, &message)
-            }))),
+            // What was put aside may be about a later one.
+            Some(Err(OpenAIError::JSONDeserialize(error, _))) => {
+                let message = format!("a chunk has no shape that we know: {error}");
+                Some(Err(self.aside.error(ModelErrorKind::Malformed, &message)))
+            }
+            Some(Err(error)) => Some(Err(self
+                .aside
+                .take_fault()
+                .unwrap_or_else(|| self.aside.error(ModelErrorKind::Malformed, &error.to_string())))),
             None => self.aside.take_fault().map(Err),
         }
     }
@@ -195,19 +224,61 @@ impl tower_service::Service<HttpRequestFactory> for Service {
             *request.body_mut() = Some(service.body.into());
             let mut target = service.aside.target();
             let answer = send(&service.client, request, &service.idle, &mut target).await;
-            *service.aside.target.lock().unwrap_or_else(PoisonError::into_inner) = target.clone();
-            match answer {
-                Ok(Answer::Events(response)) => {
-                    Ok(again(stream_of(response, &service.idle, target, service.aside)))
-                }
-                Ok(Answer::Whole(text)) => Ok(again(stream::iter([whole(&text, &target, &service.aside)]))),
-                Err(error) => {
-                    service.aside.put(error);
-                    Err(OpenAIError::InvalidArgument("the error was put aside".to_owned()))
-                }
-            }
+            answered(answer, target, &service.idle, service.aside)
         }
         .boxed()
+    }
+}
+
+/// What the library has in place of a server: a response that came.
+#[cfg(feature = "anthropic")]
+#[derive(Clone)]
+struct Given {
+    response: Arc<Mutex<Option<reqwest::Response>>>,
+    idle: Idle,
+    aside: Arc<Aside>,
+}
+
+#[cfg(feature = "anthropic")]
+impl tower_service::Service<HttpRequestFactory> for Given {
+    type Response = reqwest::Response;
+    type Error = OpenAIError;
+    type Future = BoxFuture<'static, Result<reqwest::Response, OpenAIError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OpenAIError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: HttpRequestFactory) -> Self::Future {
+        let Given { response, idle, aside } = self.clone();
+        async move {
+            let mut target = aside.target();
+            let response = response.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let answer = match response {
+                Some(response) => crate::http::answer(response, &idle, &mut target).await,
+                None => Err(target.error(ModelErrorKind::InvalidRequest, "there was one response only")),
+            };
+            answered(answer, target, &idle, aside)
+        }
+        .boxed()
+    }
+}
+
+/// What the library is told of an answer.
+fn answered(
+    answer: Result<Answer, ModelError>,
+    target: Target,
+    idle: &Idle,
+    aside: Arc<Aside>,
+) -> Result<reqwest::Response, OpenAIError> {
+    *aside.target.lock().unwrap_or_else(PoisonError::into_inner) = target.clone();
+    match answer {
+        Ok(Answer::Events(response)) => Ok(again(stream_of(response, idle, target, aside))),
+        Ok(Answer::Whole(text)) => Ok(again(stream::iter([whole(&text, &target, &aside)]))),
+        Err(error) => {
+            aside.put(error);
+            Err(OpenAIError::InvalidArgument("the error was put aside".to_owned()))
+        }
     }
 }
 

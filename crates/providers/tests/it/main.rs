@@ -17,6 +17,8 @@ mod anthropic;
 mod by_name;
 mod cassette;
 #[cfg(all(feature = "anthropic", feature = "openai"))]
+mod corpus;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
 mod interop;
 mod layer;
 #[cfg(feature = "openai")]
@@ -24,6 +26,8 @@ mod openai;
 mod scripted;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod server;
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+mod wire;
 
 /// Lets time pass on a paused clock.
 async fn pass(time: std::time::Duration) {

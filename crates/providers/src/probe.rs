@@ -1,0 +1,52 @@
+//! What benchmarks measure and tests of whole bodies read, without a socket. Not part of the interface.
+
+use futures_util::stream;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use stepfold_state_core::chat::{ChatRequest, ModelError, ReplyStream};
+
+use crate::anthropic::{self, Anthropic};
+use crate::openai::{self, OpenAi, Preset};
+
+/// A function that writes bodies of one model, and remembers what it wrote.
+pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    openai::body_writer(preset)
+}
+
+/// A function that writes bodies of one model, and remembers what it wrote.
+pub fn anthropic_body(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    anthropic::body_writer(marks_cache)
+}
+
+/// A response that came, its body in these pieces.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// Its status. One that does not exist is taken for 500.
+    pub status: u16,
+    /// What it says that it is; nothing if empty.
+    pub content_type: &'static str,
+    /// Its body, as it was cut on the way.
+    pub pieces: Vec<Vec<u8>>,
+}
+
+/// What a model makes of a response: all that happens behind the socket.
+pub fn openai_reply(model: &OpenAi, response: Response) -> ReplyStream {
+    openai::read(model, response.into())
+}
+
+/// What a model makes of a response: all that happens behind the socket.
+pub fn anthropic_reply(model: &Anthropic, response: Response) -> ReplyStream {
+    anthropic::read(model, response.into())
+}
+
+impl From<Response> for reqwest::Response {
+    fn from(Response { status, content_type, pieces }: Response) -> Self {
+        let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
+        let mut response = http::Response::new(reqwest::Body::wrap_stream(stream::iter(pieces)));
+        *response.status_mut() =
+            http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        if !content_type.is_empty() {
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        response.into()
+    }
+}
