@@ -326,7 +326,7 @@ fn cpu_of_sqlite() {
         });
         let micros = |time: Duration| time.as_secs_f64() * 1e6 / 3_000.0;
         let (cpu, wall) = (micros(cpu_time().saturating_sub(cpu)), micros(wall.elapsed()));
-        println!("  {what:36} {cpu:6.1} us, answered after {wall:6.1} us");
+        println!("  {what:38} {cpu:6.1} us, answered after {wall:6.1} us");
     };
     for events in [10, 10_000] {
         let bench = Sqlite::open();
