@@ -12,27 +12,34 @@
     reason = "a benchmark that cannot go on should stop, and says what it found"
 )]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::json;
 use stepfold_session_scopes::{
-    AnyStore, AppendEvent, Author, CreateSession, Durability, Event, EventId, EventRange, ForkSession,
-    GetSession, InvocationId, ListSessions, MemoryStore, PostgresStore, Session, SessionKey, SessionSchema,
-    SessionStore, SqliteOptions, Timestamp,
+    AppendEvent, Author, CreateSession, Durability, Event, EventId, EventRange, ForkSession, GetSession,
+    InvocationId, ListSessions, MemoryStore, PostgresStore, Session, SessionKey, SessionSchema, SessionStore,
+    SqliteOptions, SqliteStore, Timestamp,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
-use stepfold_state_core::state::{Handler, Schema};
+use stepfold_state_core::state::{Handler, Schema, Write};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 fn main() {
-    bytes_of_a_long_session();
-    durable_rates();
-    postgres_rates();
+    // Who names a benchmark wants no more than that.
+    if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
+        bytes_of_a_long_session();
+        durable_rates();
+        tasks_at_once();
+        cpu_of_sqlite();
+        postgres_rates();
+    }
     divan::main();
 }
 
@@ -53,146 +60,208 @@ fn key(id: impl ToString) -> SessionKey {
     SessionKey::new("app", "alice", id.to_string()).expect("the key is valid")
 }
 
-/// An event as a step has it, under an id that was not used before.
+/// An event as a step has it, under an id that was not used before and later than those before.
 fn event() -> Event {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let id = EventId::new(format!("e{}", NEXT.fetch_add(1, Ordering::Relaxed))).expect("the id is valid");
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let id = EventId::new(format!("e{number}")).expect("the id is valid");
+    let at = Timestamp::from_micros(now().as_micros() + i64::try_from(number).expect("they are few"));
     let invocation = InvocationId::new("i1").expect("the id is valid");
-    Event::new(id, invocation, Author::new("agent").expect("the name is valid"), now())
+    Event::new(id, invocation, Author::new("agent").expect("the name is valid"), at)
         .with_message(Message::user("which area has most stalls?"))
 }
 
-fn writing(schema: &SessionSchema) -> Event {
-    let writes = [
-        schema.schema().write("n", 1).expect("it is declared"),
-        schema.schema().write("list", json!(["one more"])).expect("it is declared"),
-    ];
-    event().with_delta(writes.into_iter().collect())
+/// An event with so many writes: none, a number, or a number and an item for a list.
+fn writing(schema: &SessionSchema, writes: usize) -> Event {
+    let number = || schema.schema().write("n", 1).expect("it is declared");
+    let item = || schema.schema().write("list", json!(["one more"])).expect("it is declared");
+    let all: [&dyn Fn() -> Write; 2] = [&number, &item];
+    event().with_delta(all[..writes].iter().map(|write| write()).collect())
 }
 
-async fn create(store: &AnyStore, key: SessionKey, schema: &SessionSchema) -> Session {
+/// The requests of somebody who appends to a session, one after the other.
+struct Writer {
+    key: SessionKey,
+    schema: SessionSchema,
+    writes: usize,
+    version: u64,
+}
+
+impl Writer {
+    fn new(key: SessionKey, schema: &SessionSchema) -> Self {
+        Writer { key, schema: schema.clone(), writes: 2, version: 0 }
+    }
+
+    fn next(&mut self) -> AppendEvent {
+        let event = writing(&self.schema, self.writes);
+        self.version += 1;
+        AppendEvent::new(self.key.clone(), self.version - 1, event, &self.schema)
+    }
+
+    async fn append(&mut self, store: &impl SessionStore, events: u64) {
+        for _ in 0..events {
+            store.append(self.next()).await.expect("nobody else writes");
+        }
+    }
+}
+
+async fn create(store: &impl SessionStore, key: SessionKey, schema: &SessionSchema) -> Session {
     store.create(CreateSession::with_key(key, schema, now())).await.expect("the session is new")
 }
 
-async fn fill(store: &AnyStore, key: &SessionKey, schema: &SessionSchema, events: u64) {
-    for version in 0..events {
-        let append = AppendEvent::new(key.clone(), version, writing(schema), schema);
-        store.append(append).await.expect("nobody else writes");
+/// A store as its users have it, with nothing around it, and how its answers are waited for.
+trait Bench: Sized {
+    type Store: SessionStore;
+    /// How many sessions are many.
+    const MANY: u64;
+
+    fn open() -> Self;
+    fn store(&self) -> &Self::Store;
+    fn wait<F: Future>(&self, answer: F) -> F::Output;
+
+    /// A session with so many events, and its writer.
+    fn session(&self, events: u64) -> Writer {
+        let mut writer = Writer::new(key("s"), &schema());
+        self.wait(create(self.store(), key("s"), &writer.schema));
+        self.wait(writer.append(self.store(), events));
+        writer
+    }
+
+    /// Measures appends, without the making of the events.
+    fn measure_append(&self, bencher: Bencher<'_, '_>, mut writer: Writer) {
+        bencher
+            .with_inputs(|| writer.next())
+            .bench_local_values(|append| self.wait(self.store().append(append)).expect("nobody else writes"));
     }
 }
 
-/// A store, and the folder that it may need.
-fn open(kind: &str) -> (AnyStore, Option<TempDir>) {
-    if kind == "memory" {
-        return (AnyStore::new(MemoryStore::new()), None);
+struct Memory(MemoryStore);
+
+impl Bench for Memory {
+    type Store = MemoryStore;
+    const MANY: u64 = 100_000;
+
+    fn open() -> Self {
+        Memory(MemoryStore::new())
     }
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let options = SqliteOptions::new(folder.path().join("sessions.db")).durability(Durability::Process);
-    (AnyStore::new(options.open().expect("the file is new")), Some(folder))
+
+    fn store(&self) -> &MemoryStore {
+        &self.0
+    }
+
+    fn wait<F: Future>(&self, answer: F) -> F::Output {
+        answer.now_or_never().expect("memory never waits")
+    }
 }
 
-const STORES: [&str; 2] = ["memory", "sqlite"];
+struct Sqlite {
+    store: SqliteStore,
+    runtime: Runtime,
+    folder: TempDir,
+}
+
+impl Sqlite {
+    fn with(durability: Durability) -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let options = SqliteOptions::new(folder.path().join("sessions.db")).durability(durability);
+        Sqlite { store: options.open().expect("the file is new"), runtime: runtime(), folder }
+    }
+}
+
+impl Bench for Sqlite {
+    type Store = SqliteStore;
+    const MANY: u64 = 10_000;
+
+    fn open() -> Self {
+        Sqlite::with(Durability::Process)
+    }
+
+    fn store(&self) -> &SqliteStore {
+        &self.store
+    }
+
+    fn wait<F: Future>(&self, answer: F) -> F::Output {
+        self.runtime.block_on(answer)
+    }
+}
+
 const EVENTS: [u64; 3] = [10, 1_000, 10_000];
 
-/// One append with two writes, in a session that has so many events.
-/// Goals: memory 0.5 us, flat; SQLite 60 us of CPU, flat.
-#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 20, sample_size = 50)]
-fn append<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    let key = key("s");
-    runtime.block_on(create(&store, key.clone(), &schema));
-    runtime.block_on(fill(&store, &key, &schema, events));
-    let mut version = events;
-    bencher
-        .with_inputs(|| {
-            version += 1;
-            AppendEvent::new(key.clone(), version - 1, writing(&schema), &schema)
-        })
-        .bench_local_values(|append| runtime.block_on(store.append(append)).expect("nobody else writes"));
+/// One append with so many writes (the second adds to a list), in a session that has so many events.
+/// Goals: memory 0.5 us, flat; SQLite see `cpu_of_sqlite`.
+#[divan::bench(types = [Memory, Sqlite], consts = [0, 1, 2], args = EVENTS, sample_count = 20, sample_size = 50)]
+fn append<B: Bench, const WRITES: usize>(bencher: Bencher<'_, '_>, events: u64) {
+    let bench = B::open();
+    let writer = Writer { writes: WRITES, ..bench.session(events) };
+    bench.measure_append(bencher, writer);
 }
 
-/// The same, in a session with 10,000 keys.
-#[divan::bench(consts = [0, 1], sample_count = 20, sample_size = 50)]
-fn append_with_10_000_keys<const STORE: usize>(bencher: Bencher<'_, '_>) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    let key = key("s");
-    let values = (0..10_000).map(|number| (format!("key {number}"), json!(number))).collect();
-    let mut request = CreateSession::with_key(key.clone(), &schema, now());
-    request.values = values;
-    runtime.block_on(store.create(request)).expect("the session is new");
-    let mut version = 0;
-    bencher
-        .with_inputs(|| {
-            version += 1;
-            AppendEvent::new(key.clone(), version - 1, writing(&schema), &schema)
-        })
-        .bench_local_values(|append| runtime.block_on(store.append(append)).expect("nobody else writes"));
+/// Two writes in a session with 10,000 keys.
+#[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 50)]
+fn append_with_10_000_keys<B: Bench>(bencher: Bencher<'_, '_>) {
+    let bench = B::open();
+    let writer = bench.wait(with_10_000_keys(bench.store()));
+    bench.measure_append(bencher, writer);
 }
 
-/// The same, beside 100,000 other sessions (10,000 over SQLite).
-#[divan::bench(consts = [0, 1], sample_count = 20, sample_size = 50)]
-fn append_beside_many_sessions<const STORE: usize>(bencher: Bencher<'_, '_>) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    let others = if STORE == 0 { 100_000 } else { 10_000 };
-    runtime.block_on(async {
-        for chunk in 0..others / 100 {
-            join_all((0..100).map(|number| create(&store, key(chunk * 100 + number), &schema))).await;
+async fn with_10_000_keys(store: &impl SessionStore) -> Writer {
+    let writer = Writer::new(key("s"), &schema());
+    let mut request = CreateSession::with_key(key("s"), &writer.schema, now());
+    request.values = (0..10_000).map(|number| (format!("key {number}"), json!(number))).collect();
+    store.create(request).await.expect("the session is new");
+    writer
+}
+
+/// Two writes beside 100,000 other sessions of the user (10,000 over SQLite).
+#[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 50)]
+fn append_beside_many_sessions<B: Bench>(bencher: Bencher<'_, '_>) {
+    let bench = B::open();
+    let writer = Writer::new(key(7), &schema());
+    bench.wait(async {
+        for chunk in 0..B::MANY / 100 {
+            let ids = chunk * 100..(chunk + 1) * 100;
+            join_all(ids.map(|id| create(bench.store(), key(id), &writer.schema))).await;
         }
     });
-    let key = key(7);
-    let mut version = 0;
-    bencher
-        .with_inputs(|| {
-            version += 1;
-            AppendEvent::new(key.clone(), version - 1, writing(&schema), &schema)
-        })
-        .bench_local_values(|append| runtime.block_on(store.append(append)).expect("nobody else writes"));
+    bench.measure_append(bencher, writer);
 }
 
 /// The last 10 events. Goals at 10,000: memory 20 us, SQLite 0.1 ms.
-#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 50, sample_size = 20)]
-fn get_last_10<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    runtime.block_on(create(&store, key("s"), &schema));
-    runtime.block_on(fill(&store, &key("s"), &schema, events));
+#[divan::bench(types = [Memory, Sqlite], args = EVENTS, sample_count = 50, sample_size = 20)]
+fn get_last_10<B: Bench>(bencher: Bencher<'_, '_>, events: u64) {
+    let bench = B::open();
+    bench.session(events);
     let get = GetSession::new(key("s")).events(EventRange::Last(10)).without_state();
     bencher.counter(ItemsCount::new(10_u32)).bench_local(|| {
-        let session = runtime.block_on(store.get(get.clone())).expect("it is there");
+        let session = bench.wait(bench.store().get(get.clone())).expect("it is there");
         assert_eq!(session.events.len(), 10);
         black_box(session)
     });
 }
 
 /// A fork at the newest version. Goal: 1 ms.
-#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 20, sample_size = 10)]
-fn fork<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    runtime.block_on(create(&store, key("s"), &schema));
-    runtime.block_on(fill(&store, &key("s"), &schema, events));
+#[divan::bench(types = [Memory, Sqlite], args = EVENTS, sample_count = 20, sample_size = 10)]
+fn fork<B: Bench>(bencher: Bencher<'_, '_>, events: u64) {
+    let bench = B::open();
+    bench.session(events);
     bencher.bench_local(|| {
         let fork = ForkSession::new(key("s"), now()).at_version(events);
-        runtime.block_on(store.fork(fork)).expect("the version is there")
+        bench.wait(bench.store().fork(fork)).expect("the version is there")
     });
 }
 
 /// 1,000 sessions, metadata only.
-#[divan::bench(consts = [0, 1], sample_count = 20, sample_size = 1)]
-fn list_1_000<const STORE: usize>(bencher: Bencher<'_, '_>) {
-    let (runtime, schema) = (runtime(), schema());
-    let (store, _folder) = open(STORES[STORE]);
-    runtime.block_on(async {
+#[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 1)]
+fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {
+    let (bench, schema) = (B::open(), schema());
+    bench.wait(async {
         for number in 0..1_000 {
-            create(&store, key(number), &schema).await;
+            create(bench.store(), key(number), &schema).await;
         }
     });
     let list = ListSessions::new("app", "alice").expect("the ids are valid").limit(1_000);
     bencher.counter(ItemsCount::new(1_000_u32)).bench_local(|| {
-        let page = runtime.block_on(store.list(list.clone())).expect("the cursor is none");
+        let page = bench.wait(bench.store().list(list.clone())).expect("the cursor is none");
         assert_eq!(page.sessions.len(), 1_000);
         black_box(page)
     });
@@ -200,16 +269,14 @@ fn list_1_000<const STORE: usize>(bencher: Bencher<'_, '_>) {
 
 /// Prints what a session of 500 steps takes in a SQLite file. Goal: under 0.5 MB, and linear.
 fn bytes_of_a_long_session() {
-    let (runtime, schema) = (runtime(), schema());
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let path = folder.path().join("sessions.db");
-    let store = AnyStore::new(SqliteOptions::new(&path).durability(Durability::Process).open().unwrap());
+    let (bench, schema) = (Sqlite::open(), schema());
+    let path = bench.folder.path().join("sessions.db");
     let size = || {
         let file = rusqlite::Connection::open(&path).unwrap();
         file.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
         std::fs::metadata(&path).unwrap().len()
     };
-    runtime.block_on(create(&store, key("s"), &schema));
+    bench.wait(create(bench.store(), key("s"), &schema));
     let empty = size();
     println!("bytes of a session in SQLite (each step: a call, its outcome, a list item, a counter)");
     println!("  steps     bytes   a step");
@@ -217,10 +284,10 @@ fn bytes_of_a_long_session() {
         let id = format!("c{version}");
         let call = ToolCall::new(&id, "search", json!({"q": "stalls"}));
         let outcome = ToolResult::value(&id, "search", json!({"found": format!("document {version}")}));
-        let event = writing(&schema)
+        let event = writing(&schema, 2)
             .with_message(Message::assistant("I look it up.").with_part(call))
             .with_message(Message::tool(outcome));
-        runtime.block_on(store.append(AppendEvent::new(key("s"), version, event, &schema))).unwrap();
+        bench.wait(bench.store().append(AppendEvent::new(key("s"), version, event, &schema))).unwrap();
         if (version + 1) % 100 == 0 {
             let bytes = size() - empty;
             println!("  {:5} {bytes:9} {:8}", version + 1, bytes / (version + 1));
@@ -233,21 +300,76 @@ fn start() -> Instant {
     Instant::now()
 }
 
-/// Appends by so many sessions at once, for about a second; how many a second there were.
-fn rate(store: &AnyStore, sessions: u64) -> f64 {
-    let (runtime, schema) = (runtime(), schema());
-    let keys: Vec<_> = (0..sessions).map(|number| key(format!("{sessions}-{number}"))).collect();
-    runtime.block_on(join_all(keys.iter().map(|key| create(store, key.clone(), &schema))));
-    let start = start();
-    let writers = keys.iter().map(|key| async {
-        let mut version = 0;
-        while start.elapsed() < Duration::from_secs(1) {
-            let append = AppendEvent::new(key.clone(), version, writing(&schema), &schema);
-            version = store.append(append).await.expect("nobody else writes").version;
-        }
-        version
+/// The CPU time of all threads of this process, in user and in system mode.
+#[cfg(target_os = "linux")]
+fn cpu_time() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").expect("Linux tells");
+    let times = threads.map(|thread| {
+        let times = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+        times.split(' ').next().and_then(|time| time.parse().ok()).map(Duration::from_nanos).unwrap()
     });
-    let appends: u64 = runtime.block_on(join_all(writers)).into_iter().sum();
+    times.sum()
+}
+
+/// Prints the CPU time of an append over SQLite: two writes, no flush, one append after the other.
+/// Goal: 60 us, flat.
+#[cfg(target_os = "linux")]
+fn cpu_of_sqlite() {
+    println!("CPU time of an append over SQLite (two writes; user and system, all threads)");
+    let print = |what: &str, bench: &Sqlite, mut writer: Writer| {
+        let appends: Vec<_> = std::iter::repeat_with(|| writer.next()).take(3_000).collect();
+        let (cpu, wall) = (cpu_time(), start());
+        bench.wait(async {
+            for append in appends {
+                bench.store().append(append).await.expect("nobody else writes");
+            }
+        });
+        let micros = |time: Duration| time.as_secs_f64() * 1e6 / 3_000.0;
+        let (cpu, wall) = (micros(cpu_time().saturating_sub(cpu)), micros(wall.elapsed()));
+        println!("  {what:38} {cpu:6.1} us, answered after {wall:6.1} us");
+    };
+    for events in [10, 10_000] {
+        let bench = Sqlite::open();
+        let writer = bench.session(events);
+        print(&format!("after {events} events"), &bench, writer);
+    }
+    let bench = Sqlite::open();
+    bench.wait(fill(bench.store(), 300, 1_000));
+    let writer = bench.session(10);
+    print("beside 300,000 events of 300 sessions", &bench, writer);
+    let bench = Sqlite::open();
+    let writer = bench.wait(with_10_000_keys(bench.store()));
+    print("with 10,000 keys", &bench, writer);
+}
+
+/// Sessions with so many events each.
+#[cfg(target_os = "linux")]
+async fn fill(store: &SqliteStore, sessions: u64, events: u64) {
+    let schema = schema();
+    let writers = (0..sessions).map(|id| Writer::new(key(id), &schema));
+    let sessions = writers.map(|mut writer| async move {
+        create(store, writer.key.clone(), &writer.schema).await;
+        writer.append(store, events).await;
+    });
+    join_all(sessions).await;
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cpu_of_sqlite() {}
+
+/// Appends by so many sessions at once, for about a second; how many a second there were.
+async fn rate(store: &impl SessionStore, sessions: u64) -> f64 {
+    let schema = schema();
+    let start = start();
+    let writers = (0..sessions).map(|number| Writer::new(key(format!("{sessions}-{number}")), &schema));
+    let writers = writers.map(|mut writer| async move {
+        create(store, writer.key.clone(), &writer.schema).await;
+        while start.elapsed() < Duration::from_secs(1) {
+            writer.append(store, 1).await;
+        }
+        writer.version
+    });
+    let appends: u64 = join_all(writers).await.into_iter().sum();
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let appends = appends as f64;
     appends / start.elapsed().as_secs_f64()
@@ -256,11 +378,39 @@ fn rate(store: &AnyStore, sessions: u64) -> f64 {
 /// Prints how many durable appends SQLite makes. Goal: 64 sessions make 20 times what one makes.
 fn durable_rates() {
     println!("durable appends a second in SQLite (synchronous=FULL)");
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let store = AnyStore::new(SqliteOptions::new(folder.path().join("sessions.db")).open().unwrap());
-    for sessions in [1, 8, 64] {
-        println!("  {sessions:3} session(s) {:9.0}", rate(&store, sessions));
+    let bench = Sqlite::with(Durability::Full);
+    let one = bench.wait(rate(bench.store(), 1));
+    for sessions in [8, 64] {
+        let rate = bench.wait(rate(bench.store(), sessions));
+        println!("  {sessions:3} sessions {rate:9.0}, {:.1} times the {one:.0} of one", rate / one);
     }
+}
+
+/// Prints what tasks on several threads do to each other. Goal: no error.
+fn tasks_at_once() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let store = SqliteOptions::new(folder.path().join("sessions.db")).open().expect("the file is new");
+    let store = Arc::new(store);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).build().unwrap();
+    let start = start();
+    let errors: usize = runtime.block_on(async {
+        let task = |number: u64| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let schema = schema();
+                create(&store, key(number), &schema).await;
+                let mut writer = Writer::new(key(number), &schema);
+                let mut errors = 0;
+                for _ in 0..1_000 {
+                    errors += usize::from(store.append(writer.next()).await.is_err());
+                }
+                errors
+            })
+        };
+        let tasks = join_all((0..8).map(task)).await;
+        tasks.into_iter().map(|task| task.expect("no task panics")).sum()
+    });
+    println!("8 tasks, 1,000 durable appends each, over SQLite: {errors} errors, {:.1?}", start.elapsed());
 }
 
 #[expect(clippy::disallowed_methods, reason = "where the database is, is of the machine")]
@@ -268,9 +418,9 @@ fn postgres_rates() {
     let Ok(url) = std::env::var("STEPFOLD_BENCH_POSTGRES") else { return };
     // The driver's tasks live in the runtime that opened the store.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let store = AnyStore::new(runtime.block_on(PostgresStore::open(url)).unwrap());
+    let store = runtime.block_on(PostgresStore::open(url)).unwrap();
     println!("appends a second in PostgreSQL");
     for sessions in [1, 8, 32] {
-        println!("  {sessions:3} session(s) {:9.0}", rate(&store, sessions));
+        println!("  {sessions:3} session(s) {:9.0}", runtime.block_on(rate(&store, sessions)));
     }
 }

@@ -1,13 +1,15 @@
 //! Writes meeting stored values: what every store does inside its transaction.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use stepfold_state_core::state::{Cell, Handler, StateError, Write};
+use stepfold_state_core::state::{Cell, Handler, Write};
 
 use crate::error::SessionError;
-use crate::ids::SessionId;
+use crate::ids::{EventId, SessionId};
 use crate::schema::{Adopted, SessionSchema};
 use crate::session::Held;
+use crate::store::ScopeKey;
 use crate::time::Timestamp;
 
 /// Merges a write into what is stored of its key. None: the key is gone.
@@ -15,17 +17,21 @@ pub(crate) fn merge_write(
     schema: &SessionSchema,
     held: Option<&Held>,
     write: &Write,
-    what: &str,
+    what: WritesOf<'_>,
 ) -> Result<Option<Cell>, SessionError> {
     guarded(|| {
-        let adopted = match held {
-            Some(held) if held.schema == *schema.text() => Some(held.cell.clone()),
+        let converted;
+        let current = match held {
+            Some(held) if held.schema == *schema.text() => Some(&held.cell),
             // What was there does not matter, so it need not fit either.
             Some(_) if is_blind(write) => None,
-            Some(held) => adopted(schema, write.key(), held)?,
+            Some(held) => {
+                converted = adopted(schema, write.key(), held)?;
+                converted.as_ref()
+            }
             None => None,
         };
-        schema.schema().merge(adopted.as_ref(), write).map_err(SessionError::state(what))
+        schema.schema().merge(current, write).map_err(SessionError::state(what))
     })
 }
 
@@ -48,23 +54,33 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Resul
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
 }
 
-/// What an error about these writes calls them.
-pub(crate) fn delta_of(event: &impl std::fmt::Display) -> String {
-    format!("the delta of event {event}")
+/// Whose writes they are, as an error says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WritesOf<'a> {
+    /// A new session.
+    NewSession,
+    Event(&'a EventId),
+    /// Writes to a scope outside of any session.
+    Scope(&'a ScopeKey),
 }
 
-/// The writes of a new session, and what an error calls them.
+impl fmt::Display for WritesOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WritesOf::NewSession => f.write_str("what a session begins with"),
+            WritesOf::Event(event) => write!(f, "the delta of event {event}"),
+            WritesOf::Scope(scope) => write!(f, "what is written to {scope}"),
+        }
+    }
+}
+
+/// The writes of a new session.
 pub(crate) fn initial(
     schema: &SessionSchema,
     values: &serde_json::Map<String, serde_json::Value>,
 ) -> Result<Vec<Write>, SessionError> {
-    schema
-        .initial_writes(values)
-        .map_err(|source: StateError| SessionError::State { what: INITIAL.to_owned(), source })
+    schema.initial_writes(values).map_err(SessionError::state(WritesOf::NewSession))
 }
-
-/// What an error calls the writes of a new session.
-pub(crate) const INITIAL: &str = "what a session begins with";
 
 /// The id of a session that was given none: readable, and unique as the store's number is.
 pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {

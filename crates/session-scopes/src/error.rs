@@ -245,8 +245,7 @@ impl SessionError {
     }
 
     /// For what was to be applied to a session.
-    pub(crate) fn state(what: impl Into<String>) -> impl FnOnce(StateError) -> Self {
-        let what = what.into();
-        move |source| SessionError::State { what, source }
+    pub(crate) fn state(what: impl std::fmt::Display) -> impl FnOnce(StateError) -> Self {
+        move |source| SessionError::State { what: what.to_string(), source }
     }
 }

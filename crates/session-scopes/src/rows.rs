@@ -11,7 +11,7 @@ use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Cell, Delta, ValueRef, Write};
 
-use crate::apply::{guarded, is_blind, merge_write};
+use crate::apply::{WritesOf, guarded, is_blind, merge_write};
 use crate::error::SessionError;
 use crate::ids::EventId;
 use crate::schema::SessionSchema;
@@ -64,8 +64,7 @@ pub(crate) enum Plan {
 /// The writes of one event (or the like) to one scope.
 pub(crate) struct Planner<'a> {
     pub(crate) schema: &'a SessionSchema,
-    /// What an error calls the writes.
-    pub(crate) what: &'a str,
+    pub(crate) what: WritesOf<'a>,
     /// The generation of lists that begin now.
     pub(crate) generation: u64,
 }
@@ -332,7 +331,7 @@ mod tests {
         }
 
         fn apply(&mut self, schema: &SessionSchema, generation: u64, writes: &[&Write]) {
-            let planner = Planner { schema, what: "a test", generation };
+            let planner = Planner { schema, what: WritesOf::NewSession, generation };
             let plan = match planner.plan(self.head.as_ref(), None, writes).unwrap() {
                 Plan::NeedsItems => planner.plan(self.head.as_ref(), self.items(), writes).unwrap(),
                 plan @ Plan::Change(_) => plan,
@@ -393,7 +392,7 @@ mod tests {
         let write = schema.schema().write("list", json!([7, 8])).unwrap();
         let extent = Extent { generation: 3, start: 2, length: 1_000_000 };
         let found = Found { head: Head::List(extent), schema: Arc::clone(schema.text()) };
-        let planner = Planner { schema: &schema, what: "a test", generation: 9 };
+        let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 9 };
         let grown = Extent { length: 1_000_002, ..extent };
         assert_eq!(
             planner.plan(Some(&found), None, &[&write]).unwrap(),

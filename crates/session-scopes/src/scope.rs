@@ -96,9 +96,24 @@ pub struct ByScope<T> {
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 pub fn split(delta: &Delta) -> Result<ByScope<Vec<&Write>>, StateError> {
+    check_keys(delta)?;
+    Ok(by_scope(delta))
+}
+
+/// Checks the form of every key, those of `temp:` included.
+pub(crate) fn check_keys(delta: &Delta) -> Result<(), StateError> {
+    delta.iter().try_for_each(|write| check_key(write.key()))
+}
+
+/// The writes to one scope, in order, for keys that were checked already.
+pub(crate) fn writes_of(delta: &Delta, scope: Scope) -> impl Iterator<Item = &Write> {
+    delta.iter().filter(move |write| Scope::of(write.key()) == scope)
+}
+
+/// As [`split`], for keys that were checked already.
+pub(crate) fn by_scope(delta: &Delta) -> ByScope<Vec<&Write>> {
     let mut split = ByScope::<Vec<&Write>>::default();
     for write in delta {
-        check_key(write.key())?;
         match Scope::of(write.key()) {
             Scope::App => split.app.push(write),
             Scope::User => split.user.push(write),
@@ -106,15 +121,15 @@ pub fn split(delta: &Delta) -> Result<ByScope<Vec<&Write>>, StateError> {
             Scope::Temp => {}
         }
     }
-    Ok(split)
+    split
 }
 
-/// What of a delta is stored: everything but the writes to `temp:`.
-pub(crate) fn drop_temp(delta: Delta) -> Delta {
-    if delta.iter().all(|write| Scope::of(write.key()) != Scope::Temp) {
-        return delta;
+/// Leaves of a delta what is stored: everything but the writes to `temp:`.
+pub(crate) fn drop_temp(delta: &mut Delta) {
+    let is_stored = |write: &Write| Scope::of(write.key()) != Scope::Temp;
+    if !delta.iter().all(is_stored) {
+        *delta = std::mem::take(delta).into_iter().filter(is_stored).collect();
     }
-    delta.into_iter().filter(|write| Scope::of(write.key()) != Scope::Temp).collect()
 }
 
 /// All entries as one view: app, then user, then session, a later one in place of an earlier one.
@@ -152,9 +167,9 @@ mod tests {
     #[test]
     fn only_temp_is_dropped() {
         let schema = Schema::builder().open().build().unwrap();
-        let delta: Delta =
+        let mut delta: Delta =
             ["temp:a", "b", "temp:c"].map(|key| schema.write(key, 1).unwrap()).into_iter().collect();
-        let kept = drop_temp(delta);
-        assert_eq!(kept.iter().map(Write::key).collect::<Vec<_>>(), ["b"]);
+        drop_temp(&mut delta);
+        assert_eq!(delta.iter().map(Write::key).collect::<Vec<_>>(), ["b"]);
     }
 }

@@ -85,7 +85,7 @@ impl Session {
             session: adopted(values.session)?,
         };
         State::from_cells(schema.schema(), merged(scopes), self.transcript())
-            .map_err(SessionError::state(format!("the state of session {}", self.key)))
+            .map_err(SessionError::state(format_args!("the state of session {}", self.key)))
     }
 
     /// What was said in the visible events that were read.

@@ -9,11 +9,10 @@ mod tenant;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::tenant::{Entry, Shared, Tenant};
-use crate::apply::{INITIAL, delta_of, initial, made_id};
+use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
+use crate::apply::{WritesOf, initial, made_id};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
-use crate::scope::split;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, CreateSession, Cursor, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
@@ -57,8 +56,7 @@ pub struct MemoryStore(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    apps: HashMap<AppId, Shared>,
-    tenants: HashMap<(AppId, UserId), Tenant>,
+    apps: HashMap<AppId, App>,
     /// The number of the newest session.
     newest: i64,
 }
@@ -115,7 +113,7 @@ impl SessionStore for MemoryStore {
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.lock().entry_mut(&request.key)?.1.prune(&request)
+        self.lock().place(&request.key)?.entry.prune(&request)
     }
 }
 
@@ -123,11 +121,14 @@ impl Inner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
         let CreateSession { app, user, id, at, schema, values } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
-        let split = split(&delta).map_err(SessionError::state(INITIAL))?;
         let number = self.newest + 1;
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
-        let entry = Entry::new(number, at, &split.session, &schema)?;
-        self.write_shared(&key, &split, &schema, INITIAL)?;
+        let entry = Entry::new(number, at, &delta, &schema)?;
+        let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
+        if let Err(error) = write_shared(shared, &mut tenant.user, &delta, &schema, WritesOf::NewSession) {
+            self.forget_if_empty(&key.app, &key.user);
+            return Err(error);
+        }
         self.insert(&key, entry);
         self.get(&GetSession::new(key).events(EventRange::None))
     }
@@ -140,7 +141,7 @@ impl Inner {
         id: Option<SessionId>,
         at: Timestamp,
     ) -> Result<SessionId, SessionError> {
-        let tenant = self.tenants.get(&(app.clone(), user.clone()));
+        let tenant = self.tenant(app, user);
         let is_free = |id: &SessionId| tenant.is_none_or(|tenant| !tenant.sessions.contains_key(id));
         match id {
             Some(id) if is_free(&id) => Ok(id),
@@ -163,97 +164,61 @@ impl Inner {
 
     fn insert(&mut self, key: &SessionKey, entry: Entry) {
         self.newest = self.newest.max(entry.number);
-        self.tenants.entry((key.app.clone(), key.user.clone())).or_default().insert(key.id.clone(), entry);
+        self.tenant_or_new(&key.app, &key.user).1.insert(key.id.clone(), entry);
     }
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
-        let (tenant, entry) = self.entry(&request.key)?;
-        let app = self.apps.get(&request.key.app);
-        Ok(entry.session(&request.key, request.events, request.state.then_some((app, &tenant.user))))
+        let (app, tenant, entry) = self.entry(&request.key)?;
+        let shared = request.state.then_some((&app.shared, &tenant.user));
+        Ok(entry.session(&request.key, request.events, shared))
     }
 
-    fn list(&self, request: &ListSessions) -> Result<SessionPage, SessionError> {
+    fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
         let after = request.after.as_ref().map(Cursor::position).transpose()?;
-        let Some(tenant) = self.tenants.get(&(request.app.clone(), request.user.clone())) else {
+        let app = self.apps.get_mut(&request.app);
+        let found = app.and_then(|app| Some((&app.shared, app.users.get_mut(&request.user)?.in_order())));
+        let Some((app, tenant)) = found else {
             return Ok(SessionPage { sessions: Vec::new(), next: None });
         };
-        let mut ids = tenant.newest_first(after);
+        let shared = request.state.then_some((app, &tenant.user));
+        let mut newest = tenant.newest_first(after);
         let mut sessions = Vec::new();
         let mut last = None;
-        for (updated, number, id) in ids.by_ref().take(request.limit) {
+        for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            let get = GetSession { key, events: request.events, state: request.state };
-            sessions.push(self.get(&get)?);
-            last = Some(Cursor::behind(updated, number));
+            sessions.push(entry.session(&key, request.events, shared));
+            last = Some(Cursor::behind(entry.updated, entry.number));
         }
-        let next = last.filter(|_| ids.next().is_some());
+        let next = last.filter(|_| newest.next().is_some());
         Ok(SessionPage { sessions, next })
     }
 
     fn delete(&mut self, request: &DeleteSession) -> Result<Deleted, SessionError> {
         let key = &request.key;
-        let tenant = self.tenant_mut(key)?;
-        let entry = tenant.remove(&key.id).ok_or_else(|| SessionError::not_found(key))?;
+        let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
+        let removed = tenant.and_then(|tenant| Some((tenant.remove(&key.id)?, tenant)));
+        let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;
         let user_keys = if request.user_state { std::mem::take(&mut tenant.user).keys() } else { Vec::new() };
-        if tenant.is_empty() {
-            self.tenants.remove(&(key.app.clone(), key.user.clone()));
-        }
+        self.forget_if_empty(&key.app, &key.user);
         Ok(Deleted { events: entry.events(), session_keys: entry.keys(), user_keys })
     }
 
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let AppendEvent { key, expected, event, schema } = request;
-        let (_, entry) = self.entry(&key)?;
-        if let Some(receipt) = entry.repeated(&key, &event)? {
+        let place = self.place(&key)?;
+        if let Some(receipt) = place.entry.repeated(&key, &event)? {
             return Ok(receipt);
         }
-        expected.check(&key, entry.version())?;
-        let what = delta_of(&event.id);
-        let split = split(&event.actions.delta).map_err(SessionError::state(what.as_str()))?;
-        let cells = entry.merged(&split.session, &schema, &what)?;
-        self.write_shared(&key, &split, &schema, &what)?;
-        let (id, at) = (event.id.clone(), event.at);
-        let version = self.commit(&key, at, |entry| entry.commit(event, cells))?;
-        Ok(Receipt { event: id, version })
-    }
-
-    /// Writes to both shared scopes, or to none.
-    fn write_shared(
-        &mut self,
-        key: &SessionKey,
-        split: &crate::ByScope<Vec<&stepfold_state_core::state::Write>>,
-        schema: &crate::SessionSchema,
-        what: &str,
-    ) -> Result<(), SessionError> {
-        if split.app.is_empty() && split.user.is_empty() {
-            return Ok(());
-        }
-        let tenant = (key.app.clone(), key.user.clone());
-        let app = Shared::merged(self.apps.get(&key.app), &split.app, schema, what)?;
-        let user = self.tenants.get(&tenant).map(|tenant| &tenant.user);
-        let user = Shared::merged(user, &split.user, schema, what)?;
-        self.apps.entry(tenant.0.clone()).or_default().cells = app;
-        self.tenants.entry(tenant).or_default().user.cells = user;
-        Ok(())
-    }
-
-    fn commit(
-        &mut self,
-        key: &SessionKey,
-        at: Timestamp,
-        commit: impl FnOnce(&mut Entry) -> u64,
-    ) -> Result<u64, SessionError> {
-        let (order, entry) = self.entry_mut(key)?;
-        if entry.updated != at {
-            order.remove(&(entry.updated, entry.number));
-            order.insert((at, entry.number), key.id.clone());
-        }
-        Ok(commit(entry))
+        expected.check(&key, place.entry.version())?;
+        let (delta, what) = (&event.actions.delta, WritesOf::Event(&event.id));
+        let cells = place.entry.merged(delta, &schema, what)?;
+        write_shared(place.app, place.user, delta, &schema, what)?;
+        Ok(place.commit(&key.id, event, cells))
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {
         let ForkSession { from, id, version, at } = request;
-        let (_, entry) = self.entry(&from)?;
+        let (.., entry) = self.entry(&from)?;
         let version = version.unwrap_or_else(|| entry.version());
         let fork = entry.fork(&from, version, self.newest + 1, at)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
@@ -264,50 +229,61 @@ impl Inner {
 
     fn rewind(&mut self, request: &RewindSession) -> Result<Receipt, SessionError> {
         let key = &request.key;
-        let (_, entry) = self.entry(key)?;
+        let place = self.place(key)?;
         let event = request.to_event();
-        if let Some(receipt) = entry.repeated(key, &event)? {
+        if let Some(receipt) = place.entry.repeated(key, &event)? {
             return Ok(receipt);
         }
-        request.expected.check(key, entry.version())?;
-        let cells = entry.cells_at(key, request.to)?;
-        let version = self.commit(key, request.at, |entry| entry.commit(event, cells))?;
-        Ok(Receipt { event: request.event.clone(), version })
+        request.expected.check(key, place.entry.version())?;
+        let cells = place.entry.cells_at(key, request.to)?;
+        Ok(place.commit(&key.id, event, cells))
     }
 
     fn write_scope(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
         let shared = match &request.scope {
-            ScopeKey::App(app) => self.apps.entry(app.clone()).or_default(),
-            ScopeKey::User(app, user) => {
-                &mut self.tenants.entry((app.clone(), user.clone())).or_default().user
-            }
+            ScopeKey::App(app) => &mut self.apps.entry(app.clone()).or_default().shared,
+            ScopeKey::User(app, user) => &mut self.tenant_or_new(app, user).1.user,
         };
         shared.write(request)
     }
 
     fn shared(&self, scope: &ScopeKey) -> Option<&Shared> {
         match scope {
-            ScopeKey::App(app) => self.apps.get(app),
-            ScopeKey::User(app, user) => {
-                self.tenants.get(&(app.clone(), user.clone())).map(|tenant| &tenant.user)
-            }
+            ScopeKey::App(app) => self.apps.get(app).map(|app| &app.shared),
+            ScopeKey::User(app, user) => self.tenant(app, user).map(|tenant| &tenant.user),
         }
     }
 
-    fn entry(&self, key: &SessionKey) -> Result<(&Tenant, &Entry), SessionError> {
-        let tenant = self.tenants.get(&(key.app.clone(), key.user.clone()));
-        let entry = tenant.and_then(|tenant| Some((tenant, tenant.sessions.get(&key.id)?)));
-        entry.ok_or_else(|| SessionError::not_found(key))
+    fn tenant(&self, app: &AppId, user: &UserId) -> Option<&Tenant> {
+        self.apps.get(app)?.users.get(user)
     }
 
-    fn entry_mut(&mut self, key: &SessionKey) -> Result<(&mut tenant::Order, &mut Entry), SessionError> {
-        let Tenant { sessions, order, .. } = self.tenant_mut(key)?;
-        let entry = sessions.get_mut(&key.id).ok_or_else(|| SessionError::not_found(key))?;
-        Ok((order, entry))
+    /// A user, and what its app shares.
+    fn tenant_or_new(&mut self, app: &AppId, user: &UserId) -> (&mut Shared, &mut Tenant) {
+        let App { shared, users } = self.apps.entry(app.clone()).or_default();
+        (shared, users.entry(user.clone()).or_default())
     }
 
-    fn tenant_mut(&mut self, key: &SessionKey) -> Result<&mut Tenant, SessionError> {
-        let tenant = self.tenants.get_mut(&(key.app.clone(), key.user.clone()));
-        tenant.ok_or_else(|| SessionError::not_found(key))
+    fn forget_if_empty(&mut self, app: &AppId, user: &UserId) {
+        let Some(found) = self.apps.get_mut(app) else { return };
+        if found.users.get(user).is_some_and(Tenant::is_empty) {
+            found.users.remove(user);
+        }
+        if found.is_empty() {
+            self.apps.remove(app);
+        }
+    }
+
+    fn entry(&self, key: &SessionKey) -> Result<(&App, &Tenant, &Entry), SessionError> {
+        let found = self.apps.get(&key.app).and_then(|app| {
+            let tenant = app.users.get(&key.user)?;
+            Some((app, tenant, tenant.sessions.get(&key.id)?))
+        });
+        found.ok_or_else(|| SessionError::not_found(key))
+    }
+
+    fn place(&mut self, key: &SessionKey) -> Result<Place<'_>, SessionError> {
+        let place = self.apps.get_mut(&key.app).and_then(|app| app.place(&key.user, &key.id));
+        place.ok_or_else(|| SessionError::not_found(key))
     }
 }

@@ -1,4 +1,4 @@
-//! What one user has in memory: values, sessions, and their order in a list.
+//! What an app and its users have in memory: values, sessions, and their order in a list.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,26 +7,67 @@ use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
-use crate::apply::merge_write;
+use crate::apply::{WritesOf, merge_write};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, OperationId, SessionId, SessionKey};
+use crate::ids::{EventId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
-use crate::scope::ByScope;
+use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{Before, EventRange, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope};
 use crate::time::Timestamp;
 
-type Cells = RedBlackTreeMapSync<Arc<str>, Held>;
-/// Sessions by the time of their last write and their number.
-pub(super) type Order = BTreeMap<(Timestamp, i64), SessionId>;
+pub(super) type Cells = RedBlackTreeMapSync<Arc<str>, Held>;
+
+/// An app with its users.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    pub(super) shared: Shared,
+    pub(super) users: HashMap<UserId, Tenant>,
+}
+
+impl App {
+    pub(super) fn place(&mut self, user: &UserId, id: &SessionId) -> Option<Place<'_>> {
+        let Tenant { user, sessions, moved, .. } = self.users.get_mut(user)?;
+        Some(Place { app: &mut self.shared, user, moved, entry: sessions.get_mut(id)? })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.shared.is_empty()
+    }
+}
+
+/// A session with all that its events may change: found once, since finding it costs more than most of
+/// what is then done there.
+pub(super) struct Place<'a> {
+    pub(super) app: &'a mut Shared,
+    pub(super) user: &'a mut Shared,
+    moved: &'a mut Vec<SessionId>,
+    pub(super) entry: &'a mut Entry,
+}
+
+impl Place<'_> {
+    /// Adds an event, and the values that it leaves the session.
+    pub(super) fn commit(self, id: &SessionId, event: Event, cells: Cells) -> Receipt {
+        let Place { moved, entry, .. } = self;
+        if entry.updated != event.at && entry.moved_from.is_none() {
+            entry.moved_from = Some(entry.updated);
+            moved.push(id.clone());
+        }
+        entry.commit(event, cells)
+    }
+}
 
 /// A user of an app.
 #[derive(Debug, Default)]
 pub(super) struct Tenant {
     pub(super) user: Shared,
     pub(super) sessions: HashMap<SessionId, Entry>,
-    pub(super) order: Order,
+    /// Sessions by the time of their last write and their number, but for those that moved.
+    order: BTreeMap<(Timestamp, i64), SessionId>,
+    /// Sessions that were written since they were put in order, each once: most are written many times
+    /// between two lists.
+    moved: Vec<SessionId>,
 }
 
 impl Tenant {
@@ -36,21 +77,40 @@ impl Tenant {
     }
 
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Entry> {
+        self.put_in_order();
         let entry = self.sessions.remove(id)?;
         self.order.remove(&(entry.updated, entry.number));
         Some(entry)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.user.cells.is_empty() && self.user.operations.is_empty()
+    fn put_in_order(&mut self) {
+        for id in self.moved.drain(..) {
+            if let Some(entry) = self.sessions.get_mut(&id)
+                && let Some(listed) = entry.moved_from.take()
+            {
+                self.order.remove(&(listed, entry.number));
+                self.order.insert((entry.updated, entry.number), id);
+            }
+        }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.user.is_empty()
+    }
+
+    /// Itself, with all sessions listed under the time of their last write.
+    pub(super) fn in_order(&mut self) -> &Self {
+        self.put_in_order();
+        self
+    }
+
+    /// The sessions behind a place of the list. Ask [`in_order`](Tenant::in_order) for it.
     pub(super) fn newest_first(
         &self,
         after: Option<(Timestamp, i64)>,
-    ) -> impl Iterator<Item = (Timestamp, i64, &SessionId)> {
+    ) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let end = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
-        self.order.range(..end).rev().map(|(&(updated, number), id)| (updated, number, id))
+        self.order.range(..end).rev().filter_map(|(_, id)| self.sessions.get_key_value(id))
     }
 }
 
@@ -71,19 +131,11 @@ impl Shared {
         self.cells.keys().map(ToString::to_string).collect()
     }
 
-    /// The values after these writes.
-    pub(super) fn merged(
-        shared: Option<&Shared>,
-        writes: &[&Write],
-        schema: &SessionSchema,
-        what: &str,
-    ) -> Result<Cells, SessionError> {
-        let cells = shared.map(|shared| shared.cells.clone()).unwrap_or_default();
-        merged(cells, writes, schema, what)
+    fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.operations.is_empty()
     }
 
     pub(super) fn write(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
-        let what = format!("what is written to {}", request.scope);
         if let Some(operation) = &request.operation {
             match self.operations.iter().find(|(known, _)| known == operation) {
                 Some((_, delta)) if *delta == request.delta => return Ok(self.values()),
@@ -94,8 +146,8 @@ impl Shared {
                 None => {}
             }
         }
-        let writes: Vec<&Write> = request.delta.iter().collect();
-        self.cells = merged(self.cells.clone(), &writes, &request.schema, &what)?;
+        let what = WritesOf::Scope(&request.scope);
+        self.cells = merged(self.cells.clone(), request.delta.iter(), &request.schema, what)?;
         if let Some(operation) = &request.operation {
             self.operations.push_back((operation.clone(), request.delta.clone()));
             if self.operations.len() > REMEMBERED_OPERATIONS {
@@ -106,15 +158,33 @@ impl Shared {
     }
 }
 
+/// Writes to both shared scopes, or to none.
+pub(super) fn write_shared(
+    app: &mut Shared,
+    user: &mut Shared,
+    delta: &Delta,
+    schema: &SessionSchema,
+    what: WritesOf<'_>,
+) -> Result<(), SessionError> {
+    let is_shared = |write: &Write| matches!(Scope::of(write.key()), Scope::App | Scope::User);
+    if !delta.iter().any(is_shared) {
+        return Ok(());
+    }
+    let app_cells = merged(app.cells.clone(), writes_of(delta, Scope::App), schema, what)?;
+    user.cells = merged(user.cells.clone(), writes_of(delta, Scope::User), schema, what)?;
+    app.cells = app_cells;
+    Ok(())
+}
+
 fn values(cells: &Cells) -> Values {
     cells.iter().map(|(key, held)| (Arc::clone(key), held.clone())).collect()
 }
 
-fn merged(
+fn merged<'a>(
     mut cells: Cells,
-    writes: &[&Write],
+    writes: impl Iterator<Item = &'a Write>,
     schema: &SessionSchema,
-    what: &str,
+    what: WritesOf<'_>,
 ) -> Result<Cells, SessionError> {
     for write in writes {
         match merge_write(schema, cells.get(write.key()), write, what)? {
@@ -138,6 +208,8 @@ fn merged(
 pub(super) struct Entry {
     pub(super) number: i64,
     pub(super) updated: Timestamp,
+    /// The time under which it is still listed, if it was written since.
+    moved_from: Option<Timestamp>,
     created: Timestamp,
     parent: Option<Parent>,
     /// Events up to this version are gone.
@@ -154,13 +226,14 @@ impl Entry {
     pub(super) fn new(
         number: i64,
         at: Timestamp,
-        writes: &[&Write],
+        delta: &Delta,
         schema: &SessionSchema,
     ) -> Result<Self, SessionError> {
-        let cells = merged(Cells::default(), writes, schema, crate::apply::INITIAL)?;
+        let cells = merged(Cells::default(), writes_of(delta, Scope::Session), schema, WritesOf::NewSession)?;
         Ok(Entry {
             number,
             updated: at,
+            moved_from: None,
             created: at,
             parent: None,
             oldest: 0,
@@ -201,21 +274,22 @@ impl Entry {
     /// The values after these writes.
     pub(super) fn merged(
         &self,
-        writes: &[&Write],
+        delta: &Delta,
         schema: &SessionSchema,
-        what: &str,
+        what: WritesOf<'_>,
     ) -> Result<Cells, SessionError> {
-        merged(self.now().cloned().unwrap_or_default(), writes, schema, what)
+        merged(self.now().cloned().unwrap_or_default(), writes_of(delta, Scope::Session), schema, what)
     }
 
-    pub(super) fn commit(&mut self, event: Event, cells: Cells) -> u64 {
+    fn commit(&mut self, event: Event, cells: Cells) -> Receipt {
         let version = self.version() + 1;
+        let receipt = Receipt { event: event.id.clone(), version };
         self.updated = event.at;
         self.versions.insert(event.id.clone(), version);
         self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
         self.log.push(CommittedEvent { version, event: Arc::new(event) });
         self.cells.push(cells);
-        version
+        receipt
     }
 
     pub(super) fn cells_at(&self, key: &SessionKey, version: u64) -> Result<Cells, SessionError> {
@@ -236,6 +310,7 @@ impl Entry {
         Ok(Entry {
             number,
             updated: at,
+            moved_from: None,
             created: at,
             parent: Some(Parent { id: key.id.clone(), version }),
             oldest: self.oldest,
@@ -272,7 +347,7 @@ impl Entry {
         &self,
         key: &SessionKey,
         events: EventRange,
-        shared: Option<(Option<&Shared>, &Shared)>,
+        shared: Option<(&Shared, &Shared)>,
     ) -> Session {
         let version = self.version();
         Session {
@@ -284,7 +359,7 @@ impl Entry {
             oldest: self.oldest,
             visible: Visible::at(version, &self.rewinds),
             values: shared.map(|(app, user)| ByScope {
-                app: app.map(Shared::values).unwrap_or_default(),
+                app: app.values(),
                 user: user.values(),
                 session: self.now().map(values).unwrap_or_default(),
             }),
@@ -315,4 +390,69 @@ fn first<T: Clone>(list: &List<T>, length: usize) -> List<T> {
 /// A place in memory; what is counted there fits its addresses.
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Author, InvocationId};
+    use stepfold_state_core::state::Schema;
+
+    const USER: &str = "alice";
+
+    fn insert(app: &mut App, id: &str, at: i64) {
+        let schema = SessionSchema::new(Schema::default());
+        let (number, at) = (at, Timestamp::from_micros(at));
+        let entry = Entry::new(number, at, &Delta::new(), &schema).unwrap();
+        app.user().insert(SessionId::new(id).unwrap(), entry);
+    }
+
+    fn write(app: &mut App, id: &str, at: i64) {
+        let (user, id) = (UserId::new(USER).unwrap(), SessionId::new(id).unwrap());
+        let place = app.place(&user, &id).unwrap();
+        let event = EventId::new(place.entry.version().to_string()).unwrap();
+        let (invocation, author) = (InvocationId::new("i").unwrap(), Author::new("agent").unwrap());
+        let event = Event::new(event, invocation, author, Timestamp::from_micros(at));
+        place.commit(&id, event, Cells::default());
+    }
+
+    impl App {
+        fn user(&mut self) -> &mut Tenant {
+            self.users.entry(UserId::new(USER).unwrap()).or_default()
+        }
+
+        fn listed(&mut self) -> String {
+            let tenant = self.user().in_order();
+            assert_eq!(tenant.order.len(), tenant.sessions.len());
+            tenant.newest_first(None).map(|(id, _)| id.as_str()).collect::<Vec<_>>().join(" ")
+        }
+    }
+
+    #[test]
+    fn a_session_moves_once_however_often_it_was_written() {
+        let mut app = App::default();
+        insert(&mut app, "a", 1);
+        insert(&mut app, "b", 2);
+        assert_eq!(app.listed(), "b a");
+        // The clock may go back, also to the time under which the session is listed.
+        for at in [3, 1, 4, 1, 5] {
+            write(&mut app, "a", at);
+        }
+        assert_eq!(app.user().moved.len(), 1);
+        assert_eq!(app.listed(), "a b");
+        write(&mut app, "a", 1);
+        assert_eq!(app.listed(), "b a");
+    }
+
+    #[test]
+    fn a_deleted_session_leaves_no_trace_in_the_order() {
+        let mut app = App::default();
+        insert(&mut app, "a", 1);
+        insert(&mut app, "b", 2);
+        write(&mut app, "a", 3);
+        app.user().remove(&SessionId::new("a").unwrap()).unwrap();
+        assert!(app.user().moved.is_empty());
+        insert(&mut app, "a", 1);
+        assert_eq!(app.listed(), "b a");
+    }
 }

@@ -18,12 +18,12 @@ use super::statements::{
     SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
 };
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, query};
-use crate::apply::{INITIAL, delta_of, made_id};
+use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, from_db, to_db};
-use crate::scope::{ByScope, split};
+use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
@@ -151,8 +151,7 @@ async fn append_inside(
     body: &str,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema: opened } = request;
-    let what = delta_of(&event.id);
-    let split = split(&event.actions.delta).map_err(SessionError::state(what.as_str()))?;
+    let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let session_keys = keys(&split.session);
     let (row, repeated, cells, app_rows, user_rows) = try_join!(biased;
@@ -168,7 +167,7 @@ async fn append_inside(
     }
     expected.check(key, row.version)?;
     let version = row.version + 1;
-    let planner = Planner { schema: opened, what: &what, generation: version };
+    let planner = Planner { schema: opened, what: WritesOf::Event(&event.id), generation: version };
     let source = Source::Session(key, row.version);
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
     let mut sent = changes.into_session(connection, row.number, version, schema);
@@ -224,10 +223,10 @@ async fn create_inside(
     initial: &Delta,
 ) -> Result<Session, SessionError> {
     let CreateSession { app, user, id, at, schema: opened, .. } = request;
-    let split = split(initial).map_err(SessionError::state(INITIAL))?;
+    let split = by_scope(initial);
     let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None };
     let (key, number) = new.insert(connection, id).await?;
-    let planner = Planner { schema: &opened, what: INITIAL, generation: 0 };
+    let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
     let changes = plan(connection, schemas, &planner, &[], &split.session, Source::Session(&key, 0)).await?;
     let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
         execute(connection, ADD_LINEAGE, &[&number, &number, &0_i64, &to_db(Segment::OPEN)]).await
@@ -429,8 +428,8 @@ async fn write_scope_inside(
             }
         }
     }
-    let what = format!("what is written to {}", request.scope);
-    let planner = Planner { schema: &request.schema, what: &what, generation: ANEW };
+    let planner =
+        Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: ANEW };
     sent.extend(plan_scope(connection, schemas, &planner, locked, schema, (app, user), &writes).await?);
     in_order(sent).await?;
     read::scope_values(connection, schemas, &request.scope).await

@@ -8,12 +8,12 @@ use super::error::failed;
 use super::history::{History, SessionRow};
 use super::read;
 use super::threads::Desk;
-use crate::apply::{INITIAL, delta_of, made_id};
+use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, from_db, to_db};
-use crate::scope::{ByScope, split};
+use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
@@ -92,7 +92,7 @@ pub(super) fn create(
     initial: &Delta,
 ) -> Result<Session, SessionError> {
     let CreateSession { app, user, id, at, schema, .. } = request;
-    let split = split(initial).map_err(SessionError::state(INITIAL))?;
+    let split = by_scope(initial);
     let key = chosen_id(desk, &app, &user, id, at)?;
     let new = NewSession { key: key.clone(), version: 0, oldest: 0, at, parent: None };
     let number = new.insert(desk)?;
@@ -101,7 +101,7 @@ pub(super) fn create(
         "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, 0, ?2)",
         &[&number, &to_db(Segment::OPEN)],
     )?;
-    let planner = Planner { schema: &schema, what: INITIAL, generation: 0 };
+    let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 0 };
     SessionCells::new(desk, number, 0).write(0, &planner, &split.session)?;
     write_both(desk, &key, &planner, &split)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None))
@@ -125,10 +125,9 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
         return Ok(receipt);
     }
     expected.check(key, row.version)?;
-    let what = delta_of(&event.id);
-    let split = split(&event.actions.delta).map_err(SessionError::state(what.as_str()))?;
+    let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
-    let planner = Planner { schema, what: &what, generation: version };
+    let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
     SessionCells::new(desk, row.number, row.version).write(version, &planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
     commit(desk, row.number, version, event, body)
@@ -303,8 +302,7 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
             &[&scope, &kept],
         )?;
     }
-    let what = format!("what is written to {}", request.scope);
-    let planner = Planner { schema: &request.schema, what: &what, generation: 0 };
+    let planner = Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: 0 };
     let writes: Vec<&Write> = request.delta.iter().collect();
     write_shared(desk, app, user, &planner, &writes)?;
     shared_values(desk, scope)

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stepfold_state_core::state::{Delta, StateError};
 
+use crate::apply::WritesOf;
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
 use crate::ids::{AppId, Author, EventId, InvocationId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
-use crate::scope::Scope;
+use crate::scope::{Scope, check_keys, drop_temp};
 use crate::session::Session;
 use crate::time::Timestamp;
 
@@ -60,7 +61,7 @@ impl CreateSession {
     pub fn values(mut self, values: Value) -> Result<Self, SessionError> {
         let read = serde_json::from_value(values)
             .map_err(|source| StateError::Json { what: "initial values", source });
-        self.values = read.map_err(SessionError::state("what a session begins with"))?;
+        self.values = read.map_err(SessionError::state(WritesOf::NewSession))?;
         Ok(self)
     }
 }
@@ -294,15 +295,14 @@ impl AppendEvent {
     ///
     /// # Errors
     /// [`SessionError::State`] for an invalid key, [`SessionError::TooDeep`].
-    pub fn prepare(self) -> Result<Self, SessionError> {
+    pub fn prepare(mut self) -> Result<Self, SessionError> {
         self.event.check()?;
-        let what = format!("the delta of event {}", self.event.id);
-        crate::scope::split(&self.event.actions.delta).map_err(SessionError::state(what))?;
-        let mut event = self.event;
-        event.actions.delta = crate::scope::drop_temp(event.actions.delta);
+        let Event { id, actions, .. } = &mut self.event;
+        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        drop_temp(&mut actions.delta);
         // Only a rewind says that it is one.
-        event.actions.rewound_to = None;
-        Ok(AppendEvent { event, ..self })
+        actions.rewound_to = None;
+        Ok(self)
     }
 }
 
@@ -465,8 +465,7 @@ impl WriteScope {
     /// [`SessionError::State`], [`SessionError::WrongScope`].
     pub fn check(&self) -> Result<(), SessionError> {
         let scope = self.scope.scope();
-        let what = || format!("what is written to {}", self.scope);
-        crate::scope::split(&self.delta).map_err(SessionError::state(what()))?;
+        check_keys(&self.delta).map_err(SessionError::state(WritesOf::Scope(&self.scope)))?;
         match self.delta.iter().find(|write| Scope::of(write.key()) != scope) {
             None => Ok(()),
             Some(write) => {

@@ -277,7 +277,12 @@ impl Handler {
 impl PartialEq for Handler {
     /// Handlers are equal when they are stored alike.
     fn eq(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
+        match (&self.0, &other.0) {
+            (Rule::Custom(_), _) | (_, Rule::Custom(_)) => self.to_string() == other.to_string(),
+            (Rule::UpsertBy(mine), Rule::UpsertBy(theirs)) => mine == theirs,
+            (Rule::KeepLast(mine), Rule::KeepLast(theirs)) => mine == theirs,
+            (mine, theirs) => std::mem::discriminant(mine) == std::mem::discriminant(theirs),
+        }
     }
 }
 
