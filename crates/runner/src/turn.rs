@@ -251,13 +251,12 @@ impl Work {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let run = match &self.known.stopped {
-            Some((_, run)) => Some((**run).clone()),
-            None => {
-                let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-                let state = history.state(&session, &self.turn.runner.schema)?;
-                history.last_run(agent, state, key)?
-            }
+        let run = if let Some((_, run)) = &self.known.stopped {
+            Some((**run).clone())
+        } else {
+            let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
+            let state = history.state(&session, &self.turn.runner.schema)?;
+            history.last_run(agent, state, key)?
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);

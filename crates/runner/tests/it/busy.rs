@@ -349,7 +349,8 @@ fn two_workers() {
                     }
                 }
             };
-            tokio::join!(tokio::spawn(work("a")), tokio::spawn(work("b")));
+            let (a, b) = tokio::join!(tokio::spawn(work("a")), tokio::spawn(work("b")));
+            (a.unwrap(), b.unwrap());
             let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
             let session = world.runner(agent).build().session("ada", "s1").await.unwrap();
             session.run("end").await.unwrap();
