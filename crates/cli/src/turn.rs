@@ -162,7 +162,9 @@ impl Turns<'_> {
         let Some(first) = pending.first() else { return };
         // Whoever was asked has seen what is asked.
         if self.prompt.is_none() {
-            pending.iter().for_each(|request| show::note(&question(request)));
+            for request in pending {
+                show::note(&question(request));
+            }
         }
         let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
         let id = &first.id;

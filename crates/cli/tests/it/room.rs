@@ -1,5 +1,6 @@
 //! A folder with an agent in it, and the command run there.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ impl Room {
         let notes = String::from_utf8(output.stderr).unwrap();
         text.extend(notes.lines().map(|line| format!("| {line}\n")));
         if !output.status.success() {
-            text.push_str(&format!("exit {}\n", output.status.code().unwrap()));
+            writeln!(text, "exit {}", output.status.code().unwrap()).unwrap();
         }
         text.replace(&*self.folder().to_string_lossy(), "ROOM")
     }
