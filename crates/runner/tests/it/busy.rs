@@ -200,7 +200,7 @@ fn a_dropped_handle_cancels_nothing() {
             let watching = run.subscribe(0);
             drop(run);
             let (all, ()) = tokio::join!(futures_util::StreamExt::collect::<Vec<_>>(watching), async {
-                gate.add_permits(9)
+                gate.add_permits(9);
             });
             assert!(!all.is_empty());
             expect![[r#"
@@ -350,7 +350,8 @@ fn two_workers() {
                 }
             };
             let (a, b) = tokio::join!(tokio::spawn(work("a")), tokio::spawn(work("b")));
-            (a.unwrap(), b.unwrap());
+            a.unwrap();
+            b.unwrap();
             let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
             let session = world.runner(agent).build().session("ada", "s1").await.unwrap();
             session.run("end").await.unwrap();

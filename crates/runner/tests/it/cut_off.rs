@@ -104,7 +104,7 @@ fn a_process_that_dies_after_a_commit() {
         8: c1 look x1 c2 save x1 c3 pay x1 c4 pay x1
         9: c1 look x1 c2 save x1 c3 pay x1 c4 pay x1
     "#]],
-        )
+        );
     });
 }
 
@@ -127,7 +127,7 @@ fn a_process_that_dies_before_a_commit() {
         8: c1 look x1 c2 save x1 c3 pay x1 c4 pay x1, tool c4 is unknown
         9: c1 look x1 c2 save x1 c3 pay x1 c4 pay x1
     "#]],
-        )
+        );
     });
 }
 

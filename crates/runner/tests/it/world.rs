@@ -218,7 +218,7 @@ impl ChatModel for Echo {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         request.messages.check().unwrap();
         let mut said = Vec::new();
-        for message in request.messages.iter() {
+        for message in &request.messages {
             match message.role() {
                 Role::User => said.push(message.text().into_owned()),
                 _ => said.clear(),
@@ -316,7 +316,6 @@ impl SessionStore for Watched {
         let name = format!("{} {}", request.event.kind, request.event.id);
         let lost = || SessionError::Unavailable { what: "append an event", source: "it was lost".into() };
         match fault {
-            None => {}
             Some(Fault::Broken) => {
                 self.wire.note(|| format!("the store breaks: {name}"));
                 return Err(SessionError::Store { what: "append an event", source: "it is broken".into() });
@@ -326,7 +325,7 @@ impl SessionStore for Watched {
                 return Err(lost());
             }
             Some(Fault::DiesBefore) => return self.wire.die().await,
-            Some(Fault::Lost | Fault::DiesAfter) => {}
+            None | Some(Fault::Lost | Fault::DiesAfter) => {}
         }
         // Others have their turn in between, also where the store is quick.
         tokio::task::yield_now().await;
