@@ -134,7 +134,8 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
         Content::Image(media) => json!({"type": "image", "source": source(media)}),
         Content::File(media) => document(media).ok_or_else(|| cannot(role, &part.content))?,
         Content::Unknown(unknown) => match unknown.fields().get(BLOCK) {
-            Some(block) if block.is_object() => block.clone(),
+            // One without fields says nothing, and could not be marked.
+            Some(block) if block.as_object().is_some_and(|fields| !fields.is_empty()) => block.clone(),
             _ => return Ok(None),
         },
         other => return Err(cannot(role, other)),

@@ -195,6 +195,14 @@ where
     Ok(())
 }
 
+#[test]
+fn an_unknown_block_without_fields_is_left_out() {
+    let fields = Map::from_iter([("anthropic".to_owned(), json!({}))]);
+    let unknown = Part::from(Content::Unknown(UnknownPart::new(fields).unwrap()));
+    let message = Message::from_parts(Role::Assistant, vec![Part::text("a"), unknown]);
+    check(&[Step::Push(vec![message])], || anthropic_body(true)).unwrap();
+}
+
 proptest! {
     #[test]
     fn openai_remembers_nothing_that_shows(
