@@ -213,8 +213,10 @@ impl SessionHandle {
     /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
     /// would it have gone another way?
     ///
-    /// The runs are taken from where each of them began, with the session's own values as they were; values of
-    /// `app:` and `user:` are those of today. Gives the number of runs that go the same way: all of them.
+    /// The runs are taken from where each of them began, with the session's own values as they were. What others had
+    /// written to `app:` and `user:` keys by then is not recorded: a run goes the same way if it does with what the
+    /// session itself wrote to them, or with the values of today. Gives the number of runs that go the same way:
+    /// all of them.
     ///
     /// # Errors
     /// [`RunnerError::Diverged`] for the first run that goes another way.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
-    CommittedEvent, DeleteSession, EventRange, ForkSession, GetSession, InvocationId, SessionError,
+    CommittedEvent, DeleteSession, EventRange, ForkSession, GetSession, InvocationId, Scope, SessionError,
     SessionId, SessionStore,
 };
 use stepfold_state_core::state::State;
@@ -16,19 +16,27 @@ use crate::turn::Turn;
 
 pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerError> {
     let (_, session) = turn.read().await?;
-    let mut state = first_state(turn).await?;
+    // What other sessions had written to `app:` and `user:` keys when this one began is not recorded. Either it
+    // was nothing, or it is taken to be what is there today.
+    let today = first_state(turn).await?;
+    let mut states = vec![without_shared(&today), today];
     let (mut runs, mut condensed) = (0, None);
     for events in invocations(session.visible_events().cloned().collect()) {
         let invocation = events[0].event.invocation.clone();
         if !is_of_run(&events[0].event) {
-            said_by_others(turn, &mut state, &events)?;
+            for state in &mut states {
+                said_by_others(turn, state, &events)?;
+            }
             continue;
         }
         let recorded = (events.iter())
             .filter_map(|committed| loop_event(&turn.slot.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            replay_one(turn, agent, state.clone(), condensed.clone(), &invocation, &recorded)?;
+            let replayed = |state: &State| {
+                replay_one(turn, agent, state.clone(), condensed.clone(), &invocation, &recorded)
+            };
+            replayed(&states[0]).or_else(|diverged| replayed(&states[1]).map_err(|_| diverged))?;
             runs += 1;
         }
         for committed in &events {
@@ -37,14 +45,27 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
                 None => summary(&committed.event).or(condensed),
             };
         }
-        for event in &recorded {
-            event.fold(&mut state).map_err(|error| {
+        for (event, state) in recorded.iter().flat_map(|event| [(event, 0), (event, 1)]) {
+            event.fold(&mut states[state]).map_err(|error| {
                 let what = format!("what invocation {invocation} wrote");
                 RunnerError::store(&turn.slot.key, SessionError::State { what, source: error })
             })?;
         }
     }
     Ok(runs)
+}
+
+/// The state without what it shares with other sessions.
+fn without_shared(state: &State) -> State {
+    let mut own = state.clone();
+    let is_shared = |key: &str| matches!(Scope::of(key), Scope::App | Scope::User);
+    let shared: Vec<String> =
+        state.iter().map(|(key, _)| key.to_owned()).filter(|key| is_shared(key)).collect();
+    for key in shared {
+        // A key that has a value is one that the schema knows.
+        let _ = own.remove(&key);
+    }
+    own
 }
 
 /// What other programs have written to the session is there for the runs behind it.
