@@ -95,7 +95,7 @@ impl SessionHandle {
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
-    /// # let model = Script::parse("assistant: > c1 pay(euro=5)\nassistant: done")?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
     /// let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
     /// let agent = Agent::builder(model).tools([pay]).build()?;
     /// let runner = Runner::builder(agent, MemoryStore::new()).build();
