@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
-//! [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`] measures,
+//! [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
 //! [`release`] packages.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
