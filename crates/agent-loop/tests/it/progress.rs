@@ -121,7 +121,8 @@ fn types_and_handlers_of_the_fields() {
         "research_depth": "string or null, replace_values",
         "custom_data": "object or null, replace_values",
         "stats": "object or null, replace_values",
-    "#]].assert_eq(&table);
+    "#]]
+    .assert_eq(&table);
 
     assert!(schema.keys().all(|key| key.description().is_some()));
     let with_default: Vec<_> = schema.keys().filter(|key| key.default().is_some()).collect();
@@ -205,9 +206,30 @@ fn what_does_not_fit_is_refused() {
         execution_counts = {"planner":-1}: wrong type
         router_decision = {"targets":[]}: wrong type
         question = "it is called query": unknown key
-    "#]].assert_eq(&refused);
+    "#]]
+    .assert_eq(&refused);
     assert_eq!(state, before);
     assert!(state.set(keys::OVERALL_PROGRESS, 101).is_err());
+}
+
+#[test]
+fn words_that_are_known() {
+    let words = [
+        ("mode", vec!["deep", "react"]),
+        ("output_format", vec!["markdown", "pdf", "html"]),
+        ("research_depth", vec!["shallow", "medium", "deep"]),
+    ];
+    for (key, words) in words {
+        for word in words {
+            let state = state(json!({ (key): word }));
+            let research: ResearchState = state.decode().unwrap();
+            assert_eq!(research.to_state().unwrap(), state, "{key} = {word}");
+        }
+    }
+    for word in ["pending", "running", "completed", "failed"] {
+        let state = state(json!({"tasks": [{"id": 1, "status": word}]}));
+        assert_eq!(Progress::of(&state).unwrap().tasks[0].status.to_string(), word);
+    }
 }
 
 #[test]
@@ -443,7 +465,8 @@ fn a_run_that_fails_and_another_that_does_not() {
         outputs: []
         errors: [{"message":"timed out","node":"searcher","task_id":1}]
         overall_progress: 0
-    "#]].assert_eq(&show_tracked(&sorted(&state)));
+    "#]]
+    .assert_eq(&show_tracked(&sorted(&state)));
 
     // Once more: running again, then completed. The error of before stays on record.
     first.start(&mut state).unwrap();
@@ -563,7 +586,8 @@ fn the_keys_that_are_needed() {
         outputs for tracking a node
         errors for tracking a node
         current_node for tracking a node
-    "#]].assert_eq(&found);
+    "#]]
+    .assert_eq(&found);
 
     // Each key that tracking needs is found missing before anything runs.
     let needed = ["current_node", "outputs", "errors", "tasks", "current_task_id", "overall_progress"];
@@ -779,6 +803,47 @@ async fn outputs_that_do_not_fit_come_back() {
     assert_eq!(statuses(&state), "failed, 0 %");
     let errors = state.get(keys::ERRORS).unwrap().unwrap();
     assert!(errors[0].message.starts_with("its outputs do not fit the state: key \"outputs\""), "{errors:?}");
+}
+
+/// A handler of one's own that panics takes neither the process nor the promise along: not when the work fails,
+/// not when it is dropped, not while another panic is under way. A mutex that was poisoned by it is still good.
+#[tokio::test]
+async fn errors_that_cannot_be_noted() {
+    fn shared_state() -> Arc<Mutex<State>> {
+        let explode = Handler::custom("explode", |_, _| panic!("the handler has a fault"));
+        let schema = Schema::builder()
+            .key(keys::CURRENT_NODE)
+            .key(keys::CURRENT_TASK_ID)
+            .key(keys::OVERALL_PROGRESS)
+            .key(keys::TASKS)
+            .key(keys::OUTPUTS)
+            .handler(explode.clone())
+            .key(keys::ERRORS)
+            .handler(explode)
+            .build()
+            .unwrap();
+        let state = State::with_values(&schema, json!({"tasks": [{"id": 1}]})).unwrap();
+        Arc::new(Mutex::new(state))
+    }
+    let left_behind =
+        |shared: &Mutex<State>| statuses(&shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let run = NodeRun::new("searcher").task(1);
+
+    let shared = shared_state();
+    let failing = async { Err::<Option<NodeOutput>, _>("no luck") };
+    let error = track(&*shared, &run, failing).await.unwrap_err();
+    assert_eq!(report(&error), r#"node "searcher" failed: no luck"#);
+    assert_eq!(left_behind(&shared), "failed, 0 %");
+
+    let shared = shared_state();
+    drop_half_way(track(&*shared, &run, pending::<Result<Option<NodeOutput>, TrackError>>()));
+    assert_eq!(left_behind(&shared), "failed, 0 %");
+
+    let shared = shared_state();
+    let good = async { Ok::<_, TrackError>([run.output("dear")]) };
+    let panic = std::panic::AssertUnwindSafe(track(&*shared, &run, good)).catch_unwind().await;
+    assert!(panic.is_err(), "the handler's panic is its author's to see");
+    assert_eq!(left_behind(&shared), "failed, 0 %");
 }
 
 /// Many at work on one state, each of which waits for all the others: none loses another's task.

@@ -173,6 +173,12 @@ impl NodeRun {
         self.fold(state, &delta)
     }
 
+    /// Fails without a word, in place: only the status is written.
+    pub(super) fn give_up(&self, state: &mut State) -> Result<(), ProgressError> {
+        let delta = self.status(state, TaskStatus::Failed)?;
+        self.fold(state, &delta)
+    }
+
     fn status(&self, state: &State, status: TaskStatus) -> Result<Delta, ProgressError> {
         match self.task {
             Some(task) => writes::update_task(state, task, [("status", status.as_str())]),

@@ -109,7 +109,7 @@ pub enum TrackError {
 }
 
 /// A state that [`track()`] can change: implemented here for a `&mut State`, and for mutexes, which several can share.
-/// Whoever keeps a state elsewhere implements it; [`track()`] calls it once before the work and once or twice behind it.
+/// Whoever keeps a state elsewhere implements it; [`track()`] calls it once before the work and at least once behind it.
 pub trait TrackTarget {
     /// Calls `change` with the state, once, and gives what it gave. A `change` that fails changes nothing.
     ///
@@ -178,9 +178,28 @@ impl<'a, T: TrackTarget> Open<'a, T> {
     fn fail(&mut self, message: &str) {
         self.is_over = true;
         let run = self.run;
-        if let Err(error) = self.target.change(&mut |state| run.fail(state, run.error(message))) {
-            // The caller gets the error of the work, which is the one to act on.
-            tracing::warn!(node = run.node, task = run.task, %error, "a failed task could not be noted as failed");
+        if !self.attempt(|state| run.fail(state, run.error(message))) {
+            // The status alone, then, so that nobody waits for the task. The caller gets the error of the work.
+            let is_marked = self.attempt(|state| run.give_up(state));
+            tracing::warn!(
+                node = run.node,
+                task = run.task,
+                is_marked,
+                "the error of a node could not be noted"
+            );
+        }
+    }
+
+    /// Changes the state if that can be done. Handlers of one's own run inside, and this may run while a panic
+    /// is under way already, when a second one would end the process.
+    fn attempt(&mut self, mut change: impl FnMut(&mut State) -> Result<(), ProgressError>) -> bool {
+        match catch_unwind(AssertUnwindSafe(|| self.target.change(&mut change))) {
+            Ok(result) => result.is_ok(),
+            Err(panic) => {
+                // The panic may be made of what panics when it is dropped.
+                mem::forget(panic);
+                false
+            }
         }
     }
 }
@@ -188,8 +207,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
 impl<T: TrackTarget> Drop for Open<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
-            // Handlers of one's own run inside, and a second panic would end the process.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.fail("dropped before it ended")));
+            self.fail("dropped before it ended");
         }
     }
 }
