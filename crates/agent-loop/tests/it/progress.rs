@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use stepfold_agent_loop::graph::progress::{
     DEFAULT_MAX_EXECUTIONS, Mode, NodeError, NodeOutput, NodeRun, OutputFormat, Progress, ProgressError,
-    ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, TrackError, can_execute, executions,
-    increment_execution_count, keys, max_executions, node_output, progress, track, tracking_keys,
+    ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, TrackError, TrackTarget, can_execute,
+    executions, increment_execution_count, keys, max_executions, node_output, progress, track, tracking_keys,
     update_task, writes,
 };
 use stepfold_state_core::chat::Message;
@@ -777,8 +777,44 @@ async fn work_that_cannot_be_tracked_is_not_begun() {
         Ok::<Option<NodeOutput>, TrackError>(None)
     };
     let error = track(&mut state, &NodeRun::new("searcher").task(1), work).await.unwrap_err();
-    assert!(matches!(error, TrackError::Untracked(ProgressError::MissingKey { .. })));
+    assert!(report(&error).starts_with(
+        "node \"searcher\" was not begun, because its run cannot be tracked: the schema has no key \"outputs\"",
+    ));
+    assert!(
+        matches!(error, TrackError::Untracked { source, .. } if matches!(*source, ProgressError::MissingKey { .. }))
+    );
     assert!(!begun);
+}
+
+/// A place of one's own for the state, and a task of the runtime's for the work.
+#[tokio::test]
+async fn tracked_work_somewhere_else() {
+    struct Published {
+        state: State,
+        seen: tokio::sync::mpsc::UnboundedSender<String>,
+    }
+
+    impl TrackTarget for Published {
+        fn change(
+            &mut self,
+            change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+        ) -> Result<(), ProgressError> {
+            change(&mut self.state)?;
+            let _ = self.seen.send(statuses(&self.state));
+            Ok(())
+        }
+    }
+
+    let (seen, mut following) = tokio::sync::mpsc::unbounded_channel();
+    let work = tokio::spawn(async move {
+        let run = NodeRun::new("searcher").task(2);
+        let target = Published { state: two_tasks(), seen };
+        track(target, &run, async { Ok::<_, TrackError>([run.output("area 3")]) }).await
+    });
+    work.await.unwrap().unwrap();
+    assert_eq!(following.recv().await.unwrap(), "pending running, 0 %");
+    assert_eq!(following.recv().await.unwrap(), "pending completed, 50 %");
+    assert!(following.recv().await.is_none());
 }
 
 /// Finished work is handed back when the state does not take it.
