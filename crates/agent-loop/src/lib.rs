@@ -116,6 +116,7 @@ mod digest;
 mod driver;
 mod error;
 mod file;
+pub mod graph;
 mod observe;
 mod outcome;
 mod ports;

@@ -1,0 +1,3 @@
+//! Graphs: workflows of nodes over one state.
+
+pub mod progress;
