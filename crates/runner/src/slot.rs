@@ -26,7 +26,7 @@ pub(crate) struct Slot {
 #[derive(Default)]
 pub(crate) struct Known {
     /// None until it was read, and after anything that makes it doubtful.
-    pub(crate) history: Option<History>,
+    pub(crate) history: Option<Arc<History>>,
     /// The last run as it stopped in this process, with the version of the session then: it has its `temp:`
     /// values.
     pub(crate) stopped: Option<(u64, Box<Run>)>,

@@ -70,13 +70,17 @@ impl Turn {
     }
 
     /// The session with what is new since `known`, and the history with it.
-    async fn read_since(&self, known: Option<History>) -> Result<(History, Session), RunnerError> {
+    async fn read_since(
+        &self,
+        known: Option<Arc<History>>,
+    ) -> Result<(Arc<History>, Session), RunnerError> {
         let failed = |error: SessionError| RunnerError::store(&self.slot.key, error);
         let since =
             known.as_ref().map_or(EventRange::All, |history| EventRange::AfterVersion(history.version));
         let get = GetSession::new(self.slot.key.clone());
         let session = self.runner.store.get(get.clone().events(since)).await.map_err(failed)?;
-        let mut history = known.unwrap_or_default();
+        // Nobody else has it, but for one who looks at it just now.
+        let mut history = known.map(Arc::unwrap_or_clone).unwrap_or_default();
         // A rewind hides what was folded already.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
         let is_another = since != EventRange::All && !history.is_of(&session);
@@ -88,11 +92,11 @@ impl Turn {
             false => session,
         };
         history.extend(&session)?;
-        Ok((history, session))
+        Ok((Arc::new(history), session))
     }
 
     /// The whole session, read anew.
-    pub(crate) async fn read(&self) -> Result<(History, Session), RunnerError> {
+    pub(crate) async fn read(&self) -> Result<(Arc<History>, Session), RunnerError> {
         self.read_since(None).await
     }
 }
@@ -161,7 +165,9 @@ impl Work {
     async fn turn(&mut self, input: Input, id: &InvocationId, joined: usize) -> Ended {
         let (history, session) = self.catch_up().await?;
         let state = history.state(&session, &self.turn.runner.schema)?;
-        let input = input.on_state(state).with_summary(history.summary.clone());
+        // The run that has left the conversation as it is now, if it was one of this process.
+        let left_by = self.known.stopped.as_ref().map(|(_, run)| &**run);
+        let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
         let run = Run::new(&self.turn.runner.agent, input, run_id(key, id))
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
@@ -233,12 +239,12 @@ impl Work {
     }
 
     /// Reads what is new.
-    async fn catch_up(&mut self) -> Result<(History, Session), RunnerError> {
+    async fn catch_up(&mut self) -> Result<(Arc<History>, Session), RunnerError> {
         let known = self.known.history.take();
         let (history, session) = self.turn.read_since(known).await?;
         // Somebody else went on with it.
         self.known.stopped.take_if(|(version, _)| *version != history.version);
-        self.known.history = Some(history.clone());
+        self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
 
