@@ -13,6 +13,7 @@
 )]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
@@ -34,7 +35,9 @@ fn main() {
 
 /// Calls the tool, then says that it is done; so many calls in a row.
 struct Model {
-    calls: usize,
+    calls: u32,
+    /// The calls of this turn.
+    made: AtomicU32,
 }
 
 impl ChatModel for Model {
@@ -44,10 +47,10 @@ impl ChatModel for Model {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let log = &request.messages;
-        let of_this_turn = (0..log.len()).rev().map_while(|place| log.get(place));
-        let said = of_this_turn.take_while(|message| message.role() != Role::User);
-        let calls = said.filter(|message| message.role() == Role::Assistant).count();
-        let (message, finish) = match calls < self.calls {
+        let begins = log.last().is_some_and(|message| message.role() == Role::User);
+        let made = if begins { 0 } else { self.made.load(Ordering::Relaxed) };
+        self.made.store(made + 1, Ordering::Relaxed);
+        let (message, finish) = match made < self.calls {
             true => (call(log.len()), FinishReason::ToolCalls),
             false => (Message::assistant("done"), FinishReason::Stop),
         };
@@ -60,9 +63,9 @@ fn call(number: usize) -> Message {
     Message::new(Role::Assistant).with_part(call)
 }
 
-fn agent(calls: usize, effect: Effect) -> Agent {
+fn agent(calls: u32, effect: Effect) -> Agent {
     let nothing = Tool::new("nothing", "Does nothing.", async || Ok::<_, ToolError>("ok"));
-    Agent::builder(Model { calls })
+    Agent::builder(Model { calls, made: AtomicU32::new(0) })
         .instructions("You do what has to be done.")
         .tools([nothing.effect(effect).build().expect("the tool is valid")])
         .max_steps(10_000)
@@ -78,7 +81,7 @@ fn runtime() -> Runtime {
 const STORES: [&str; 2] = ["memory", "sqlite"];
 const MESSAGES: [usize; 3] = [10, 1_000, 10_000];
 /// Of the run whose steps are measured.
-const STEPS: usize = 500;
+const STEPS: u32 = 500;
 
 /// A store, and the folder that it may need.
 fn open(kind: &str) -> (AnyStore, Option<TempDir>) {
@@ -94,7 +97,7 @@ fn sqlite(folder: &Path, durability: Durability) -> AnyStore {
     AnyStore::new(options.open().expect("the file is new"))
 }
 
-async fn session_of(store: &AnyStore, calls: usize, effect: Effect) -> SessionHandle {
+async fn session_of(store: &AnyStore, calls: u32, effect: Effect) -> SessionHandle {
     let runner = Runner::builder(agent(calls, effect), store.clone()).build();
     runner.session("ada", "s1").await.expect("the store works")
 }
@@ -138,7 +141,8 @@ fn reopened<const STORE: usize>(bencher: Bencher<'_, '_>, messages: usize) {
 /// What 500 steps of one call take on the disk, once the store is closed.
 fn bytes_of_500_steps() {
     let mut empty = 0;
-    for (what, effect) in [("nothing", None), ("plain", Some(Effect::Pure)), ("marked", Some(Effect::AtMostOnce))]
+    for (what, effect) in
+        [("nothing", None), ("plain", Some(Effect::Pure)), ("marked", Some(Effect::AtMostOnce))]
     {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let runtime = runtime();
@@ -154,7 +158,7 @@ fn bytes_of_500_steps() {
         if effect.is_none() {
             empty = size;
         }
-        let a_step = (size - empty) / STEPS as u64;
+        let a_step = (size - empty) / u64::from(STEPS);
         println!("{STEPS} steps over SQLite, {what}: {events} events, {size} bytes; a step {a_step} bytes");
     }
 }
@@ -177,7 +181,7 @@ fn whole_step() {
             let session = session_of(store, STEPS, effect).await;
             let began = Instant::now();
             turn(&session).await;
-            println!("a step of one call over {what}: {:?}", began.elapsed() / STEPS as u32);
+            println!("a step of one call over {what}: {:?}", began.elapsed() / STEPS);
         });
     };
     for (kind, effect) in [("plain", Effect::Pure), ("marked", Effect::AtMostOnce)] {

@@ -58,9 +58,8 @@ pub(crate) fn session_event(
     // The id tells a repeated append from a new one, also from that of another worker at the same place.
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
-    let data = event
-        .to_rest()
-        .map_err(|source| SessionError::Stored { what: format!("event {id}"), source })?;
+    let data =
+        event.to_rest().map_err(|source| SessionError::Stored { what: format!("event {id}"), source })?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
         .with_delta(event.delta)

@@ -15,7 +15,7 @@ use crate::hub::{Hub, Publish};
 use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::runner::Inner;
-use crate::slot::{Current, Known, Slot};
+use crate::slot::{Current, Known, Left, Slot};
 
 /// What an invocation is to do.
 pub(crate) enum Order {
@@ -70,10 +70,7 @@ impl Turn {
     }
 
     /// The session with what is new since `known`, and the history with it.
-    async fn read_since(
-        &self,
-        known: Option<Arc<History>>,
-    ) -> Result<(Arc<History>, Session), RunnerError> {
+    async fn read_since(&self, known: Option<Arc<History>>) -> Result<(Arc<History>, Session), RunnerError> {
         let failed = |error: SessionError| RunnerError::store(&self.slot.key, error);
         let since =
             known.as_ref().map_or(EventRange::All, |history| EventRange::AfterVersion(history.version));
@@ -166,7 +163,7 @@ impl Work {
         let (history, session) = self.catch_up().await?;
         let state = history.state(&session, &self.turn.runner.schema)?;
         // The run that has left the conversation as it is now, if it was one of this process.
-        let left_by = self.known.stopped.as_ref().map(|(_, run)| &**run);
+        let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
         let run = Run::new(&self.turn.runner.agent, input, run_id(key, id))
@@ -242,8 +239,8 @@ impl Work {
     async fn catch_up(&mut self) -> Result<(Arc<History>, Session), RunnerError> {
         let known = self.known.history.take();
         let (history, session) = self.turn.read_since(known).await?;
-        // Somebody else went on with it.
-        self.known.stopped.take_if(|(version, _)| *version != history.version);
+        // Somebody else went on with it, or made it anew.
+        self.known.stopped.take_if(|left| !left.is_last_of(&history));
         self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
@@ -257,8 +254,8 @@ impl Work {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let run = if let Some((_, run)) = &self.known.stopped {
-            Some((**run).clone())
+        let run = if let Some(left) = &self.known.stopped {
+            Some((*left.run).clone())
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
             let state = history.state(&session, &self.turn.runner.schema)?;
@@ -274,7 +271,8 @@ impl Work {
         let Stopped { run, invocation, place } = from;
         let inner = &self.turn.runner;
         self.known.left_over.read_again();
-        let version = self.known.history.as_ref().map_or(0, |history| history.version);
+        let history = self.known.history.as_ref();
+        let (version, created) = history.map_or((0, None), |history| (history.version, history.created));
         // Several workers may resume one invocation. If they made the same event, the store would take the
         // second for the first one repeated, and both would believe that the call is theirs to start.
         let attempt = (place > 0).then(|| inner.ids.next());
@@ -309,7 +307,7 @@ impl Work {
             .await;
         match ended {
             Ok(outcome) => {
-                self.known.stopped = Some((journal.version, Box::new(outcome.run().clone())));
+                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, created));
                 Ok(Arc::new(outcome))
             }
             Err(error) => {

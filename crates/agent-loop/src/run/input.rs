@@ -65,7 +65,7 @@ impl Known {
     /// What a run knows that has ended. One that has not may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
-        let (messages, call_ids) = (run.transcript().len(), run.call_ids.clone());
+        let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
         Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }

@@ -207,7 +207,8 @@ fn taken<T: DeserializeOwned>(fields: &mut Fields, name: &str) -> Result<Option<
 /// Where the writes stand among others, in one piece.
 fn place_of(writes: &Delta, among: &Delta) -> Option<usize> {
     let last = among.len().checked_sub(writes.len())?;
-    (0..=last).find(|first| among.iter().skip(*first).zip(writes).all(|(one, other)| is_stored_alike(one, other)))
+    (0..=last)
+        .find(|first| among.iter().skip(*first).zip(writes).all(|(one, other)| is_stored_alike(one, other)))
 }
 
 fn implied_finish(messages: &[Arc<Message>]) -> FinishReason {
@@ -302,6 +303,7 @@ mod tests {
         Event::from_rest(event.name(), rest, event.messages.clone(), event.delta.clone()).unwrap()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "an expectation reads best where it is made")]
     fn check(event: &Event, rest: Expect) {
         rest.assert_eq(&event.to_rest().unwrap().to_string());
         assert_eq!(&again(event), event);
@@ -347,7 +349,8 @@ mod tests {
         let only = closing(answered(0, outcome(one.clone(), [])), std::slice::from_ref(&one), &[]);
         check(&only, expect![[r#"{"end":1,"step":3}"#]]);
         // The message has a note for the model, so it does not say what the result was.
-        let noted = closing(answered(0, outcome(one, [])), &[ToolResult::value("c1", "look", "1, noted")], &[]);
+        let noted =
+            closing(answered(0, outcome(one, [])), &[ToolResult::value("c1", "look", "1, noted")], &[]);
         check(
             &noted,
             expect![[r#"{"end":1,"outcome":{"result":{"call_id":"c1","name":"look","value":1}},"step":3}"#]],
@@ -356,7 +359,8 @@ mod tests {
 
     fn replied(message: Message, finish_reason: FinishReason, output: Option<OutputFate>) -> Event {
         let usage = Usage { input_tokens: 7, ..Usage::default() };
-        let kind = EventKind::Replied { finish_reason, usage, id: None, model: None, fates: Vec::new(), output };
+        let kind =
+            EventKind::Replied { finish_reason, usage, id: None, model: None, fates: Vec::new(), output };
         Event { messages: vec![message.into()], ..Event::new(1, Duration::from_micros(5), kind) }
     }
 
@@ -484,10 +488,7 @@ mod tests {
     }
 
     fn fates() -> impl Strategy<Value = Vec<(usize, Fate)>> {
-        let fate = prop_oneof![
-            any_outcome().prop_map(Fate::Answer),
-            Just(Fate::Ask(AskReason::Rule)),
-        ];
+        let fate = prop_oneof![any_outcome().prop_map(Fate::Answer), Just(Fate::Ask(AskReason::Rule)),];
         vec((0..3_usize, fate), 0..3)
     }
 
