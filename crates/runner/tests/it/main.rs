@@ -20,6 +20,7 @@ mod cut_off;
 mod decisions;
 mod golden;
 mod histories;
+mod kept_open;
 mod lasting;
 mod scopes;
 mod watching;
