@@ -18,7 +18,6 @@ use reqwest::header::{HeaderName, HeaderValue};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
-use tracing::subscriber::SetGlobalDefaultError;
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
@@ -111,7 +110,7 @@ impl Exporter {
     pub fn install(self) -> Result<Guard, OtelError> {
         let (layer, guard) = self.layer::<Registry>()?;
         tracing::subscriber::set_global_default(Registry::default().with(layer))
-            .map_err(|source| OtelError::Subscriber { source })?;
+            .map_err(|source| OtelError::Subscriber { source: Box::new(source) })?;
         Ok(guard)
     }
 
@@ -293,7 +292,7 @@ pub enum OtelError {
     )]
     Subscriber {
         /// What `tracing` says.
-        source: SetGlobalDefaultError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// Spans were not taken.
     #[error("spans could not be sent to the collector")]
