@@ -65,13 +65,14 @@
 //! | `openai` | | models that speak OpenAI's chat completions, at any address |
 //! | `anthropic` | | Anthropic's models |
 //! | `postgres` | | sessions in PostgreSQL |
+//! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
 //!
 //! # What is absent
 //!
-//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has; exporting them is the
-//! program's.
+//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has, unless it installs the one of
+//! the feature `otel`.
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
@@ -86,6 +87,9 @@ pub use stepfold_session_scopes as session_scopes;
 pub use stepfold_state_core as state_core;
 #[doc(inline)]
 pub use stepfold_tools as tools;
+
+#[cfg(feature = "otel")]
+pub mod otel;
 
 /// The names that most programs use.
 pub mod prelude {
@@ -127,6 +131,9 @@ pub mod guide {
     pub mod testing {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
+    #[cfg(feature = "otel")]
+    #[doc = include_str!("../guide/traces.md")]
+    pub mod traces {}
     #[doc = include_str!("../guide/writing_a_store.md")]
     pub mod writing_a_store {}
     #[doc = include_str!("../guide/writing_a_provider.md")]
