@@ -116,6 +116,7 @@ mod digest;
 mod driver;
 mod error;
 mod file;
+pub mod graph;
 mod observe;
 mod outcome;
 mod ports;
@@ -141,5 +142,5 @@ pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, OutputFate, Pause, Run, StepEnd,
+    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, StepEnd,
 };

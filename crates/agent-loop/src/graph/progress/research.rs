@@ -1,0 +1,355 @@
+//! The typed state of a deep-research agent: the template of spec/004, field by field.
+//!
+//! A field that is none is left out when the struct is written as JSON, since a null would be a value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::Message;
+use stepfold_state_core::state::{Schema, State, StateError};
+
+type Object = Map<String, Value>;
+
+/// The state of a deep-research agent, all of it.
+///
+/// A plain struct: make one, write it into a [`State`] with [`to_state`](ResearchState::to_state), and read it back
+/// with [`State::decode`]. In between, [`keys`](super::keys) read and write single fields.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::graph::progress::{OutputFormat, ResearchState, Task, keys};
+///
+/// let research = ResearchState {
+///     query: Some("Which area has most stalls?".to_owned()),
+///     tasks: Some(vec![Task::new(1).title("search")]),
+///     output_format: Some(OutputFormat::Markdown),
+///     ..ResearchState::new("market_research")
+/// };
+/// let mut state = research.to_state()?;
+/// state.set(keys::AUTO, true)?;
+///
+/// let back: ResearchState = state.decode()?;
+/// assert_eq!(back, ResearchState { auto: Some(true), ..research });
+/// # Ok::<(), stepfold_state_core::state::StateError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ResearchState {
+    // ========== The basics ==========
+    /// The name of the agent.
+    pub graph_type: String,
+    /// What the user asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// The session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// The user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<String>,
+    /// The window of the conversation, compressed for this turn.
+    #[serde(default)]
+    pub messages: Vec<Message>,
+    /// The whole conversation over all turns.
+    #[serde(default)]
+    pub history: Vec<Message>,
+
+    // ========== The model ==========
+    /// The model to use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_id: Option<String>,
+    /// Parameters for the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<Object>,
+
+    // ========== Outputs ==========
+    /// What the nodes gave, in the order in which it came.
+    #[serde(default)]
+    pub outputs: Vec<NodeOutput>,
+
+    // ========== Tasks ==========
+    /// The tasks, merged by id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-handler" = "upsert_by(id)"))]
+    pub tasks: Option<Vec<Task>>,
+    /// The task that was started last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_task_id: Option<i64>,
+    /// How much of all tasks is completed, from 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
+    pub overall_progress: Option<u8>,
+
+    // ========== The flow ==========
+    /// The deep graph or the plain loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether tools run by themselves (copilot), or each call is approved (interactive).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto: Option<bool>,
+    /// The node that was started last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_node: Option<String>,
+    /// What failed, in the order in which it came.
+    #[serde(default)]
+    pub errors: Vec<NodeError>,
+
+    // ========== Limits ==========
+    /// How often each node ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution_counts: Option<BTreeMap<String, u64>>,
+    /// How often each node may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_executions: Option<BTreeMap<String, u64>>,
+
+    // ========== Routing ==========
+    /// Where the work went last, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_decision: Option<RouterDecision>,
+
+    // ========== The user's choices ==========
+    /// What the user prefers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_preferences: Option<Object>,
+    /// The form of the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_format: Option<OutputFormat>,
+    /// How thorough to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub research_depth: Option<ResearchDepth>,
+
+    // ========== Extensions ==========
+    /// Whatever an application adds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom_data: Option<Object>,
+    /// Figures about the run: windows, compression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats: Option<Object>,
+}
+
+impl ResearchState {
+    /// A state of the agent of this name, in which nothing has happened.
+    pub fn new(graph_type: impl Into<String>) -> Self {
+        ResearchState { graph_type: graph_type.into(), ..ResearchState::default() }
+    }
+
+    /// The schema: one key a field. For more keys, `Schema::builder().fields::<ResearchState>()`.
+    ///
+    /// # Errors
+    /// None that we know of: the schema is tested to build.
+    pub fn schema() -> Result<Schema, StateError> {
+        Schema::of::<ResearchState>()
+    }
+
+    /// A [`State`] that holds these values. What is none is unset there.
+    ///
+    /// # Errors
+    /// When a value does not fit its key: a percentage above 100, an object that nests too deeply.
+    pub fn to_state(&self) -> Result<State, StateError> {
+        let values = serde_json::to_value(self)
+            .map_err(|source| StateError::Json { what: "research state", source })?;
+        State::with_values(&ResearchState::schema()?, values)
+    }
+}
+
+/// A task of the plan. Fields beside those that are known are kept.
+///
+/// Tracking sets `status` only. What a node gave for the task is in `outputs`, what went wrong in `errors`;
+/// `output` and `error` are for nodes that want it here as well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// Tells it from the others.
+    pub id: i64,
+    /// What it is, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// How far it is. One without a status is not completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<TaskStatus>,
+    /// What came of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub extras: Object,
+}
+
+impl Task {
+    /// A task of which nothing is known but its id.
+    pub fn new(id: i64) -> Self {
+        Task { id, ..Task::default() }
+    }
+
+    /// With a title.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
+        self
+    }
+
+    /// With a status.
+    #[must_use]
+    pub fn status(mut self, status: TaskStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+}
+
+/// How far a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TaskStatus {
+    /// Nobody has begun.
+    Pending,
+    /// A node is at work on it.
+    Running,
+    /// It is done.
+    Completed,
+    /// The node that worked on it failed.
+    Failed,
+}
+
+impl TaskStatus {
+    /// The word that is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "pending",
+            TaskStatus::Running => "running",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for TaskStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Something that a node gave. Fields beside those that are known are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeOutput {
+    /// The node.
+    pub node: String,
+    /// What kind of thing it is, a word of the application's: `plan`, `finding`, `report`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The task that the node worked on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<i64>,
+    /// The thing itself: text or any other value.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub content: Value,
+    /// Further fields.
+    #[serde(flatten)]
+    pub extras: Object,
+}
+
+impl NodeOutput {
+    /// What the node gave: text or any other value.
+    pub fn new(node: impl Into<String>, content: impl Into<Value>) -> Self {
+        NodeOutput { node: node.into(), content: content.into(), ..NodeOutput::default() }
+    }
+
+    /// With a kind.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+}
+
+/// What went wrong in a node. Fields beside those that are known are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeError {
+    /// The node.
+    pub node: String,
+    /// What went wrong, for people.
+    pub message: String,
+    /// The task that the node worked on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<i64>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub extras: Object,
+}
+
+impl NodeError {
+    /// What went wrong in the node.
+    pub fn new(node: impl Into<String>, message: impl Into<String>) -> Self {
+        NodeError { node: node.into(), message: message.into(), ..NodeError::default() }
+    }
+}
+
+/// Where a router sent the work, and why. Fields beside those that are known are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RouterDecision {
+    /// The node that decided.
+    pub node: String,
+    /// The nodes that come next; none at the end.
+    #[serde(default)]
+    pub targets: Vec<String>,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub extras: Object,
+}
+
+impl RouterDecision {
+    /// The node sends the work to these nodes.
+    pub fn new<T: Into<String>>(node: impl Into<String>, targets: impl IntoIterator<Item = T>) -> Self {
+        let targets = targets.into_iter().map(Into::into).collect();
+        RouterDecision { node: node.into(), targets, ..RouterDecision::default() }
+    }
+
+    /// With a reason.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+}
+
+/// Which machinery answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The graph: plan, search, judge, write.
+    Deep,
+    /// The plain loop of a model and its tools.
+    React,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OutputFormat {
+    /// Markdown.
+    Markdown,
+    /// PDF.
+    Pdf,
+    /// HTML.
+    Html,
+}
+
+/// How thorough to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResearchDepth {
+    /// A quick look.
+    Shallow,
+    /// Something between.
+    Medium,
+    /// As far as it goes.
+    Deep,
+}
