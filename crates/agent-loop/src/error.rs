@@ -111,7 +111,9 @@ pub enum FeedError {
         words: String,
     },
     /// A superstep of a graph would have too many branches.
-    #[error("the next superstep would have {branches} branches, and the graph allows {max}; see `max_branches`")]
+    #[error(
+        "the next superstep would have {branches} branches, and the graph allows {max}; see `max_branches`"
+    )]
     TooManyBranches {
         /// How many it would have.
         branches: usize,

@@ -294,10 +294,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
         // Where calls run side by side, one may be under way or wait while another gets on.
-        (
-            EventKind::Started { calls },
-            Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval,
-        ) => {
+        (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())
         }
         (

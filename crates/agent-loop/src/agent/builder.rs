@@ -295,6 +295,12 @@ impl AgentBuilder {
         self.hook(HookPoint::AfterRun, hook)
     }
 
+    /// With these parameters, and the agent's own where they say nothing.
+    pub(crate) fn params_over_own(mut self, params: ModelParams) -> Self {
+        self.config.params = params.or(&self.config.params);
+        self
+    }
+
     /// Walks through a graph in place of the loop.
     pub(crate) fn graph(mut self, shape: crate::graph::Shape) -> Self {
         self.config.graph = Some(Arc::new(shape));

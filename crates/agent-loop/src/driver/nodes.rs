@@ -28,7 +28,10 @@ const QUEUE: usize = 64;
 
 /// What a branch came to.
 enum Ended {
-    Outcome { outcome: NodeOutcome, usage: Usage },
+    Outcome {
+        outcome: NodeOutcome,
+        usage: Usage,
+    },
     /// It failed, and that is for the caller.
     Failed(String),
     /// Its function asks somebody to decide.
@@ -57,7 +60,13 @@ impl Host<'_> {
         let stop = self.cancellation.child_token();
         let (speaker, mut said) = mpsc::channel(QUEUE);
         let (teller, mut told) = mpsc::channel(QUEUE);
-        let bench = Bench { state: run.state().snapshot(), speaker, teller, stop: stop.clone(), clock: Arc::clone(&self.clock) };
+        let bench = Bench {
+            state: run.state().snapshot(),
+            speaker,
+            teller,
+            stop: stop.clone(),
+            clock: Arc::clone(&self.clock),
+        };
         let mut work = FuturesUnordered::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let (mut is_up, mut failed) = (false, None::<(usize, RunFault)>);
@@ -234,7 +243,9 @@ impl<'a> Bench<'a> {
                 Box::pin(async move {
                     let ended = match child {
                         Err(error) => Ended::Failed(error.to_string()),
-                        Ok(child) => drive_agent(&shape, node, child, decisions, &teller, &stop, &clock).await,
+                        Ok(child) => {
+                            drive_agent(&shape, node, child, decisions, &teller, &stop, &clock).await
+                        }
                     };
                     (place, ended)
                 })
@@ -348,12 +359,16 @@ async fn drive_agent(
             None => running.await,
             Some(time_out) => match tokio::time::timeout(time_out, running).await {
                 Ok(ended) => ended,
-                Err(_) => return failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), 1),
+                Err(_) => {
+                    return failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), 1);
+                }
             },
         };
         let error: RunError = match ended {
             Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => return Ended::Waits,
-            Ok(outcome) if *outcome.exit() == Exit::Cancelled && stop.is_cancelled() => return Ended::Stopped,
+            Ok(outcome) if *outcome.exit() == Exit::Cancelled && stop.is_cancelled() => {
+                return Ended::Stopped;
+            }
             Ok(_) => return Ended::AgentEnded,
             Err(error) => error,
         };

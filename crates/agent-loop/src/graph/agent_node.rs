@@ -60,7 +60,7 @@ enum Prompt {
     Function(Arc<dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync>),
 }
 
-type Adjust = dyn Fn(&State, AgentBuilder) -> AgentBuilder + Send + Sync;
+type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
 
 impl AgentNode {
     /// A node of this agent, or of this graph.
@@ -98,12 +98,12 @@ impl AgentNode {
     }
 
     /// Changes the agent by the graph's state, for each run of the node: another model, parameters, approval. It
-    /// must not change the schema, and must give the same for the same state.
+    /// must not change the schema, and must give the same for the same state. An error is the failure of the node.
     ///
-    /// [`progress::per_run`](super::progress::per_run) follows `model_id`, `params` and `auto`.
+    /// [`per_run`](super::per_run()) follows `model_id`, `params` and `auto`.
     pub fn adjust<F>(mut self, adjust: F) -> Self
     where
-        F: Fn(&State, AgentBuilder) -> AgentBuilder + Send + Sync + 'static,
+        F: Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync + 'static,
     {
         self.adjust = Some(Arc::new(adjust));
         self
@@ -115,7 +115,8 @@ impl AgentNode {
         let is_wanted =
             move |name: &str| self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
         graph.keys().map(|key| key.name()).filter(move |name| {
-            is_wanted(name) && own.key(name).map(|key| key.json_schema()) == graph.key(name).map(|key| key.json_schema())
+            is_wanted(name)
+                && own.key(name).map(|key| key.json_schema()) == graph.key(name).map(|key| key.json_schema())
         })
     }
 
@@ -130,7 +131,7 @@ impl AgentNode {
     pub(crate) fn agent_on(&self, state: &State) -> Result<Agent, NodeError> {
         match &self.adjust {
             None => Ok(self.agent.clone()),
-            Some(adjust) => Ok(adjust(state, self.agent.to_builder().for_one_run()).build()?),
+            Some(adjust) => Ok(adjust(state, self.agent.to_builder().for_one_run())?.build()?),
         }
     }
 
@@ -203,11 +204,15 @@ impl AgentNode {
     ) -> Result<AgentResult, String> {
         let said = run.transcript();
         let exit = run.exit().cloned().unwrap_or(Exit::Failed);
-        if !matches!(exit, Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End) {
+        if !matches!(
+            exit,
+            Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End
+        ) {
             return Err(format!("the agent did not finish: {exit}"));
         }
         let answer = run.output().cloned().or_else(|| {
-            let last = said.last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
+            let last =
+                said.last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
             Some(Value::String(match last.tool_result() {
                 Some(result) => result.text().into_owned(),
                 None => last.text().into_owned(),

@@ -154,11 +154,7 @@ impl GraphBuilder {
     }
 
     /// Goes to `to` when all of these have finished, be it in different supersteps, since it last did.
-    pub fn join<N: Into<String>>(
-        mut self,
-        from: impl IntoIterator<Item = N>,
-        to: impl Into<String>,
-    ) -> Self {
+    pub fn join<N: Into<String>>(mut self, from: impl IntoIterator<Item = N>, to: impl Into<String>) -> Self {
         self.joins.push((from.into_iter().map(Into::into).collect(), to.into()));
         self
     }
@@ -290,7 +286,8 @@ impl Links<'_> {
             Some(place) => Some(*place),
             None if name == START => None,
             None => {
-                self.faults.push(Fault::new(format!("node '{name}'"), format!("is not there, but {what} it")));
+                self.faults
+                    .push(Fault::new(format!("node '{name}'"), format!("is not there, but {what} it")));
                 None
             }
         }
@@ -313,14 +310,13 @@ impl Links<'_> {
             Wanted::To(to) => Edge::To(self.target(&to, &what)?),
             Wanted::Route { targets, choose, is_single } => {
                 if targets.is_empty() {
-                    self.faults.push(Fault::new(format!("route from '{from}'"), "has nothing to choose from"));
+                    self.faults
+                        .push(Fault::new(format!("route from '{from}'"), "has nothing to choose from"));
                 }
                 let targets = targets.iter().filter_map(|name| self.target(name, &what)).collect();
                 Edge::Route { targets, choose, is_single }
             }
-            Wanted::Each { node, items, of, .. } => {
-                Edge::Each { node: self.node(&node, &what)?, items, of }
-            }
+            Wanted::Each { node, items, of, .. } => Edge::Each { node: self.node(&node, &what)?, items, of },
         })
     }
 
@@ -338,6 +334,9 @@ impl Links<'_> {
 impl std::fmt::Debug for GraphBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let nodes: Vec<&str> = self.nodes.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("GraphBuilder").field("name", &self.name).field("nodes", &nodes).finish_non_exhaustive()
+        f.debug_struct("GraphBuilder")
+            .field("name", &self.name)
+            .field("nodes", &nodes)
+            .finish_non_exhaustive()
     }
 }

@@ -100,7 +100,10 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
     }
     if let NodeWork::Agent(agent) = &node.work {
         for key in agent.unshared(schema) {
-            faults.push(Fault::new(path(), format!("shares \"{key}\", which both schemas have to declare alike")));
+            faults.push(Fault::new(
+                path(),
+                format!("shares \"{key}\", which both schemas have to declare alike"),
+            ));
         }
         if let Some(key) = &agent.answer
             && let Err(error) = schema.check_write_to(key, None)
@@ -118,10 +121,11 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
         (keys::CURRENT_NODE.name().to_owned(), json!("node")),
         (keys::ROUTER_DECISION.name().to_owned(), json!({"node": "node", "targets": ["node"]})),
     ];
-    let faults = samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
-        let error = schema.write(key.as_str(), sample).err()?;
-        Some(Fault::new(format!("state key \"{key}\""), format!("is written by the graph: {error}")))
-    });
+    let faults =
+        samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
+            let error = schema.write(key.as_str(), sample).err()?;
+            Some(Fault::new(format!("state key \"{key}\""), format!("is written by the graph: {error}")))
+        });
     faults.collect()
 }
 

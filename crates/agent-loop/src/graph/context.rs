@@ -141,7 +141,10 @@ impl NodeContext {
     /// A permanent one when there is none, or it is no `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
-            NodeError::permanent(format!("node '{}' was not given an item; it is no fan-out branch", self.node()))
+            NodeError::permanent(format!(
+                "node '{}' was not given an item; it is no fan-out branch",
+                self.node()
+            ))
         })?;
         T::deserialize(item).map_err(|error| {
             NodeError::permanent(format!("the item of node '{}' cannot be read: {error}", self.node()))

@@ -113,7 +113,8 @@ fn escaped_for_mermaid(text: &str) -> String {
 }
 
 pub(super) fn dot(name: &str, shape: &Shape) -> String {
-    let mut text = format!("digraph \"{}\" {{\n    start [label=\"START\", shape=oval];\n", escaped_for_dot(name));
+    let mut text =
+        format!("digraph \"{}\" {{\n    start [label=\"START\", shape=oval];\n", escaped_for_dot(name));
     for (place, name) in shape.names.iter().enumerate() {
         let _ = writeln!(text, "    n{place} [label=\"{}\", shape=box];", escaped_for_dot(name));
     }

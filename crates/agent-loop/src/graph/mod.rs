@@ -88,6 +88,7 @@ mod check;
 mod context;
 mod draw;
 mod node;
+mod per_run;
 pub mod progress;
 mod shape;
 mod update;
@@ -101,6 +102,7 @@ pub use self::agent_node::AgentNode;
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};
+pub use self::per_run::per_run;
 pub use self::shape::{Arrived, Choice, END, Planned, Routed, START};
 pub use self::update::Update;
 

@@ -391,14 +391,23 @@ impl<'a> Steps<'a> {
         let branches = std::mem::take(&mut self.branches);
         let branches = self.planned(branches);
         if branches.len() > self.shape.max_branches {
-            return Err(FeedError::TooManyBranches { branches: branches.len(), max: self.shape.max_branches });
+            return Err(FeedError::TooManyBranches {
+                branches: branches.len(),
+                max: self.shape.max_branches,
+            });
         }
         let exit = exit.or_else(|| branches.is_empty().then_some(Exit::End));
         match exit {
             Some(exit) => Ok(Next { routes: self.routes, ..Next::exit(exit) }),
             None => {
                 let deferred = self.planned(deferred);
-                Ok(Next { branches, deferred, arrived: self.still_waiting(), routes: self.routes, exit: None })
+                Ok(Next {
+                    branches,
+                    deferred,
+                    arrived: self.still_waiting(),
+                    routes: self.routes,
+                    exit: None,
+                })
             }
         }
     }

@@ -214,7 +214,9 @@ impl Run {
             }
             (Answer::Interrupted, Phase::Calling(batch)) => self.interrupted(batch, elapsed),
             (Answer::Plan, Phase::Walking(walk)) => self.planned(walk, elapsed),
-            (Answer::Inner { branch, event }, Phase::Walking(walk)) => self.inner(walk, branch, *event, elapsed),
+            (Answer::Inner { branch, event }, Phase::Walking(walk)) => {
+                self.inner(walk, branch, *event, elapsed)
+            }
             (Answer::Node { branch, outcome, usage }, Phase::Walking(walk)) => {
                 self.node_answered(walk, branch, outcome, usage, elapsed)
             }

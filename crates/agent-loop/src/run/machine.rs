@@ -404,7 +404,9 @@ impl Run {
                 breakpoint.node.as_ref() == Some(&open.planned.node)
                     && breakpoint.is_visit(open.execution..=open.execution)
             }),
-            (Need::Model, None) if breakpoint.node.is_none() => breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1),
+            (Need::Model, None) if breakpoint.node.is_none() => {
+                breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)
+            }
             (Need::Calls, Some(tool)) => {
                 let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;
                 let before = self.tally.calls.get(tool.as_str()).copied().unwrap_or(0);

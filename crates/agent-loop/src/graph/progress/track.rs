@@ -181,7 +181,12 @@ impl<'a, T: TrackTarget> Open<'a, T> {
         if !self.attempt(|state| run.fail(state, run.error(message))) {
             // The status alone, then, so that nobody waits for the task. The caller gets the error of the work.
             let is_marked = self.attempt(|state| run.give_up(state));
-            tracing::warn!(node = run.node, task = run.task, is_marked, "the error of a node could not be noted");
+            tracing::warn!(
+                node = run.node,
+                task = run.task,
+                is_marked,
+                "the error of a node could not be noted"
+            );
         }
     }
 
