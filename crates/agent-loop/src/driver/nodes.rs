@@ -41,7 +41,7 @@ enum Ended {
     /// It was stopped.
     Stopped,
     /// Its agent has ended.
-    AgentEnded,
+    Agent,
 }
 
 /// What an agent that is a node tells the driver, which answers when it has taken note of it.
@@ -161,7 +161,7 @@ impl Host<'_> {
             }
             Ended::Outcome { outcome, usage } => (outcome, usage),
             Ended::Failed(error) => (NodeOutcome::failed(NodeStatus::Failed, error, 1), Usage::default()),
-            Ended::AgentEnded => match run.outcome_of_agent(place) {
+            Ended::Agent => match run.outcome_of_agent(place) {
                 Some(ended) => ended,
                 None => return Ok(None),
             },
@@ -369,7 +369,7 @@ async fn drive_agent(
             Ok(outcome) if *outcome.exit() == Exit::Cancelled && stop.is_cancelled() => {
                 return Ended::Stopped;
             }
-            Ok(_) => return Ended::AgentEnded,
+            Ok(_) => return Ended::Agent,
             Err(error) => error,
         };
         let Some(pause) = pauses.next() else { return Ended::Failed(crate::graph::chain(&error)) };

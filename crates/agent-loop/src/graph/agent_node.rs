@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Role, Transcript};
-use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError, Write};
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
 
 use super::context::{NodeContext, NodeError};
 use crate::agent::{Agent, AgentBuilder};
@@ -57,8 +57,10 @@ pub struct AgentNode {
 #[derive(Clone)]
 enum Prompt {
     Template(stepfold_state_core::state::Template),
-    Function(Arc<dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync>),
+    Function(Arc<PromptFunction>),
 }
+
+type PromptFunction = dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync;
 
 type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
 
@@ -114,10 +116,10 @@ impl AgentNode {
         let own = self.agent.schema();
         let is_wanted =
             move |name: &str| self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
-        graph.keys().map(|key| key.name()).filter(move |name| {
-            is_wanted(name)
-                && own.key(name).map(|key| key.json_schema()) == graph.key(name).map(|key| key.json_schema())
-        })
+        let is_alike = |name: &str| {
+            own.key(name).map(KeySchema::json_schema) == graph.key(name).map(KeySchema::json_schema)
+        };
+        graph.keys().map(KeySchema::name).filter(move |name| is_wanted(name) && is_alike(name))
     }
 
     /// The shared keys that were asked for and are not declared alike.

@@ -237,7 +237,7 @@ impl GraphBuilder {
         let mut links = Links { places: &places, faults: Vec::new() };
         let (mut start, mut outgoing) = (Vec::new(), vec![Vec::new(); nodes.len()]);
         for (from, wanted) in edges {
-            faults.extend(check::items(&wanted.listed(), &schema));
+            faults.extend(check::items(wanted.listed(), &schema));
             let edge = links.edge(&from, wanted);
             match (from == START, links.node(&from, "an edge comes from")) {
                 (true, _) => start.extend(edge),
@@ -266,9 +266,9 @@ impl GraphBuilder {
 
 impl Wanted {
     /// The key whose items it is for.
-    fn listed(&self) -> Option<String> {
+    fn listed(&self) -> Option<&str> {
         match self {
-            Wanted::Each { key, .. } => key.clone(),
+            Wanted::Each { key, .. } => key.as_deref(),
             _ => None,
         }
     }

@@ -209,7 +209,7 @@ impl fmt::Debug for Graph {
 struct NoModel;
 
 impl ChatModel for NoModel {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "graph"
     }
 

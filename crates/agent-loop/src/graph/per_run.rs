@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{ChatModel, ModelParams};
-use stepfold_state_core::state::State;
+use stepfold_state_core::state::{State, ValueRef};
 use stepfold_tools::Approval;
 
 use super::context::NodeError;
@@ -58,7 +58,7 @@ where
                 || NodeError::permanent(format!("the state asks for model \"{id}\", which is not known"));
             agent = agent.model(models(&id).ok_or_else(unknown)?);
         }
-        if let Some(Value::Object(params)) = state.get(keys::PARAMS.name()).map(|params| params.to_json()) {
+        if let Some(Value::Object(params)) = state.get(keys::PARAMS.name()).map(ValueRef::to_json) {
             agent = agent.params_over_own(params_of(params)?);
         }
         let is_interactive = state.get(keys::AUTO.name()).is_some_and(|auto| auto == false);

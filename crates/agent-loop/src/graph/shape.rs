@@ -397,19 +397,11 @@ impl<'a> Steps<'a> {
             });
         }
         let exit = exit.or_else(|| branches.is_empty().then_some(Exit::End));
-        match exit {
-            Some(exit) => Ok(Next { routes: self.routes, ..Next::exit(exit) }),
-            None => {
-                let deferred = self.planned(deferred);
-                Ok(Next {
-                    branches,
-                    deferred,
-                    arrived: self.still_waiting(),
-                    routes: self.routes,
-                    exit: None,
-                })
-            }
+        if let Some(exit) = exit {
+            return Ok(Next { routes: self.routes, ..Next::exit(exit) });
         }
+        let (deferred, arrived) = (self.planned(deferred), self.still_waiting());
+        Ok(Next { branches, deferred, arrived, routes: self.routes, exit: None })
     }
 
     fn complete_joins(&mut self) {

@@ -51,6 +51,10 @@ impl Update {
     }
 
     /// And this value is written to this key, by the key's own handler.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a key is a string or a constant, given as to `State::set`"
+    )]
     pub fn set<V, K: WriteKey<V>>(mut self, key: K, value: V) -> Self {
         let name = key.name().to_owned();
         self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: None });
@@ -58,6 +62,10 @@ impl Update {
     }
 
     /// And this value is written to this key, by another handler.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a key is a string or a constant, given as to `State::set`"
+    )]
     pub fn set_with<V, K: WriteKey<V>>(mut self, key: K, value: V, handler: Handler) -> Self {
         let name = key.name().to_owned();
         self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: Some(handler) });

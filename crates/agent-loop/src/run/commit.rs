@@ -131,7 +131,7 @@ impl Run {
             (EventKind::Decided { decisions }, Phase::Calling(batch)) => {
                 Phase::Calling(self.after_decisions(batch, reply, decisions))
             }
-            (_, Phase::Walking(walk)) => self.after_walk(event, walk),
+            (_, Phase::Walking(walk)) => Run::after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),

@@ -226,7 +226,7 @@ impl Run {
             (Answer::Decisions(decisions), Phase::Walking(walk)) => {
                 self.nodes_decided(walk, &decisions, elapsed)
             }
-            (Answer::Started(calls), Phase::Walking(walk)) => match self.may_start_nodes(walk, &calls) {
+            (Answer::Started(calls), Phase::Walking(walk)) => match Run::may_start_nodes(walk, &calls) {
                 true => Ok(new(EventKind::Started { calls })),
                 false => Err(self.not_needed("started branches")),
             },
