@@ -6,6 +6,7 @@
 //! replay is to commit the events of a record.
 
 mod batch;
+mod call_ids;
 mod commit;
 mod event;
 mod exit;
@@ -13,6 +14,7 @@ mod feed;
 mod input;
 mod machine;
 mod prompt;
+mod rest;
 mod stored;
 mod walk;
 

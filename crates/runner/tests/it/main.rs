@@ -21,6 +21,7 @@ mod decisions;
 mod golden;
 mod graph;
 mod histories;
+mod kept_open;
 mod lasting;
 mod scopes;
 mod watching;
