@@ -13,6 +13,7 @@ use stepfold_tools::{Effect, Outcome, Tools};
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::call_ids::CallIds;
+use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
@@ -363,6 +364,27 @@ impl Run {
         let Phase::Calling(batch) = &self.phase else { return None };
         let call = batch.calls.get(place)?;
         Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+    }
+
+    /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
+    /// is the next one.
+    pub fn starts(&self, event: &Event) -> Vec<String> {
+        match (&event.kind, &self.phase) {
+            (EventKind::Started { calls }, Phase::Calling(_)) => {
+                let open = self.open_calls().into_iter();
+                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            }
+            (EventKind::Started { calls }, Phase::Walking(walk)) => {
+                let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
+                calls.iter().filter_map(branch).collect()
+            }
+            (EventKind::Inner { branch, event }, Phase::Walking(walk)) => {
+                let Some(open) = walk.branches.get(*branch) else { return Vec::new() };
+                let started = open.child().map(|child| child.starts(event)).unwrap_or_default();
+                started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// What the idempotency keys of this step's calls begin with.

@@ -77,7 +77,10 @@ fn each_outcome_is_an_event() {
             let stored = session.read(EventRange::All).await.unwrap();
             let mut kinds = String::new();
             for committed in &stored.events {
-                writeln!(kinds, "{} {}", committed.event.kind, committed.event.actions.delta.len()).unwrap();
+                let actions = &committed.event.actions;
+                let started = actions.started.join(", ");
+                let line = format!("{} {} {started}", committed.event.kind, actions.delta.len());
+                writeln!(kinds, "{}", line.trim_end()).unwrap();
             }
             expect![[r#"
                 began 0
@@ -88,8 +91,8 @@ fn each_outcome_is_an_event() {
                 inner 0
                 inner 0
                 inner 0
-                inner 0
-                inner 0
+                inner 0 work#0 > c2
+                inner 0 work#1 > c2
                 inner 0
                 inner 0
                 inner 0
@@ -99,7 +102,7 @@ fn each_outcome_is_an_event() {
                 node_answered 0
                 node_answered 16
                 planned 0
-                started 0
+                started 0 ship
                 node_answered 3
                 planned 0
                 node_answered 0
@@ -120,6 +123,7 @@ fn each_outcome_is_an_event() {
             let outcome = session.run("and these").await.unwrap();
             assert_eq!(outcome.exit(), &Exit::End);
             assert_eq!(outcome.transcript().len(), 4);
+            assert_eq!(session.replay(graph(world).agent()).await.unwrap(), 2);
         });
     });
 }
@@ -277,5 +281,31 @@ fn approvals_inside_nodes_outlive_the_process() {
             assert_eq!(outcome.exit(), &Exit::End);
             assert_eq!(outcome.state().get("log").unwrap(), json!(["look", "look"]));
         });
+    });
+}
+
+#[test]
+fn nothing_temporary_of_a_node_is_stored() {
+    each_store(|world| {
+        process(async {
+            let agent = world.agent("assistant: done").instructions("Note: {temp:note}").build().unwrap();
+            let graph = Graph::builder("clerk")
+                .schema(schema())
+                .node("hide", async |_: NodeContext| {
+                    Ok::<_, NodeError>(Update::new().set("temp:note", "hush-hush"))
+                })
+                .node("work", AgentNode::new(agent).asks("do it"))
+                .chain([START, "hide", "work", END])
+                .build()
+                .unwrap();
+            let session = world.runner(graph.into()).build().session("ada", "s1").await.unwrap();
+            let outcome = session.run("pay").await.unwrap();
+            assert_eq!(outcome.state().get("temp:note").unwrap(), "hush-hush");
+            let stored = session.read(EventRange::All).await.unwrap();
+            let events = format!("{:?}", stored.events);
+            assert!(events.contains("Note: {temp:note}") && !events.contains("hush-hush"), "{events}");
+        });
+        let bytes = world.stored_bytes();
+        assert!(!bytes.windows(9).any(|part| part == b"hush-hush"));
     });
 }
