@@ -18,8 +18,8 @@ use stepfold_state_core::chat::{Arguments, ToolCall};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
-    /// What a decision names: the id of the call; for a call of an agent that is a tool, the ids on the way
-    /// to it, with ` > ` between them.
+    /// What a decision names: the id of the call; for a call of an agent that is a tool or a node, the ids on the
+    /// way to it, with ` > ` between them.
     pub id: String,
     /// The call as the model made it.
     pub call: ToolCall,
@@ -36,6 +36,9 @@ pub enum AskReason {
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
+    /// A node of a graph asks: [`NodeContext::ask`](crate::graph::NodeContext::ask). The call has the node's name and
+    /// what it is about; a modified one goes to the node as it is.
+    Node,
 }
 
 /// What somebody decided about a call. Whatever cannot be read as one of these is no decision.

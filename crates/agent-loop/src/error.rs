@@ -96,6 +96,41 @@ pub enum FeedError {
         /// What is wrong with them.
         faults: String,
     },
+    /// There is no open branch at this place of the superstep.
+    #[error("there is no open branch at place {branch} of the superstep")]
+    NoSuchBranch {
+        /// The place.
+        branch: usize,
+    },
+    /// A way through a graph could not be found.
+    #[error("the way on behind node '{node}' could not be found: {words}")]
+    Route {
+        /// The node.
+        node: String,
+        /// Why not.
+        words: String,
+    },
+    /// A superstep of a graph would have too many branches.
+    #[error(
+        "the next superstep would have {branches} branches, and the graph allows {max}; see `max_branches`"
+    )]
+    TooManyBranches {
+        /// How many it would have.
+        branches: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// The agent of a node cannot be made on the state.
+    #[error("the agent of node '{node}' cannot be made: {words}")]
+    Node {
+        /// The node.
+        node: String,
+        /// Why not.
+        words: String,
+    },
+    /// What is tracked of a node does not fit the state.
+    #[error("the tasks of the graph cannot be kept track of")]
+    Progress(#[from] crate::graph::progress::ProgressError),
     /// Hooks around tools can write only with the writes of a call, and cannot touch the conversation.
     #[error("a hook before or after a tool cannot append or rewrite messages, because the step is open")]
     StepIsOpen,
@@ -144,6 +179,14 @@ pub enum RunFault {
     /// A call failed, and its failure is for the caller.
     #[error("a tool call ended the run")]
     Tool(#[source] FatalError),
+    /// A node failed, after all tries, and nothing says where to go then. Resumed, the run tries it again.
+    #[error("node '{node}' failed: {error}")]
+    Node {
+        /// The branch.
+        node: String,
+        /// Why, in words.
+        error: String,
+    },
     /// The tools of the step could not be listed.
     #[error("the tools of the step could not be listed")]
     Tools(#[source] ToolsetError),

@@ -85,8 +85,8 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`Traces`], [`Recording`] for
-//! replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
+//! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
 //!
@@ -142,5 +142,5 @@ pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, OutputFate, Pause, Run, StepEnd,
+    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, StepEnd,
 };

@@ -294,7 +294,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
         // Where calls run side by side, one may be under way or wait while another gets on.
-        (EventKind::Started { calls }, Need::Calls | Need::Interrupted | Need::Approval) => {
+        (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())
         }
         (
@@ -305,6 +305,17 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             EventKind::Suspended { call, child, requests },
             Need::Calls | Need::Interrupted | Need::Approval,
         ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
+        (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
+        (EventKind::Inner { branch, event }, Need::Nodes | Need::Interrupted | Need::Approval) => {
+            Answer::Inner { branch: *branch, event: event.clone() }
+        }
+        (
+            EventKind::NodeAnswered { branch, outcome, usage },
+            Need::Nodes | Need::Interrupted | Need::Approval,
+        ) => Answer::Node { branch: *branch, outcome: outcome.clone(), usage: *usage },
+        (EventKind::NodeAsked { branch, requests }, Need::Nodes | Need::Interrupted | Need::Approval) => {
+            Answer::NodeAsks { branch: *branch, requests: requests.clone() }
+        }
         (EventKind::Interrupted { .. }, Need::Interrupted) => Answer::Interrupted,
         (EventKind::Cancelled, _) => Answer::Cancelled,
         (EventKind::TimedOut, _) => Answer::TimedOut,

@@ -118,9 +118,10 @@ pub struct RunnerBuilder {
 }
 
 impl Runner {
-    /// Starts a runner of this agent on this store. The application is called as the agent is, unless
+    /// Starts a runner of this agent, or graph, on this store. The application is called as the agent is, unless
     /// [said](RunnerBuilder::app).
-    pub fn builder(agent: Agent, store: impl SessionStore) -> RunnerBuilder {
+    pub fn builder(agent: impl Into<Agent>, store: impl SessionStore) -> RunnerBuilder {
+        let agent = agent.into();
         let schema = SessionSchema::new(agent.schema().clone());
         let app = AppId::new(agent.name()).or_else(|_| AppId::new("app"));
         RunnerBuilder {

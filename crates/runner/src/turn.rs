@@ -298,7 +298,6 @@ impl Work {
             version,
             place,
             attempt,
-            instructions: run.lasting_instructions(),
             ahead: run.clone(),
             left_over: self.known.left_over.clone(),
             joined,

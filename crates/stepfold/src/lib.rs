@@ -47,7 +47,7 @@
 //! | [`tools`] | what a model may do: typed tools, bound to state |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
-//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
+//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed; [graphs](agent_loop::graph) of agents and functions |
 //! | [`runner`] | an agent in a session |
 //!
 //! # Features
@@ -93,6 +93,7 @@ pub mod otel;
 
 /// The names that most programs use.
 pub mod prelude {
+    pub use stepfold_agent_loop::graph::Graph;
     pub use stepfold_agent_loop::{
         Agent, Decision, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run, RunEvent,
         RunLimits,
@@ -119,6 +120,8 @@ pub mod guide {
     pub mod tools {}
     #[doc = include_str!("../guide/loop.md")]
     pub mod the_loop {}
+    #[doc = include_str!("../guide/graphs.md")]
+    pub mod graphs {}
     #[doc = include_str!("../guide/sessions.md")]
     pub mod sessions {}
     #[doc = include_str!("../guide/providers.md")]

@@ -52,6 +52,7 @@ impl AgentBuilder {
                 window: None,
                 summarize: None,
                 output: None,
+                graph: None,
             },
             known_exits: Vec::new(),
         }
@@ -294,6 +295,18 @@ impl AgentBuilder {
         self.hook(HookPoint::AfterRun, hook)
     }
 
+    /// With these parameters, and the agent's own where they say nothing.
+    pub(crate) fn params_over_own(mut self, params: ModelParams) -> Self {
+        self.config.params = params.or(&self.config.params);
+        self
+    }
+
+    /// Walks through a graph in place of the loop.
+    pub(crate) fn graph(mut self, shape: crate::graph::Shape) -> Self {
+        self.config.graph = Some(Arc::new(shape));
+        self
+    }
+
     /// Checks all that can be checked, and builds the agent.
     ///
     /// # Errors
@@ -306,6 +319,9 @@ impl AgentBuilder {
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
         faults.extend(faults_of_instructions(&config));
+        if config.graph.is_some() {
+            faults.extend(crate::graph::own_keys(&config.schema));
+        }
         if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
             faults.extend(faults_of_tools(error));
         }

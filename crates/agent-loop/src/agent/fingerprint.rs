@@ -55,6 +55,11 @@ impl Fingerprint {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
             add(&format!("state key {}", key.name()), digest_of(&words));
         }
+        if let Some(shape) = &config.graph {
+            for (part, words) in shape.parts() {
+                add(&part, words);
+            }
+        }
         match agent.static_offer() {
             None => add("tools", "asked at each step".to_owned()),
             Some(offer) => {

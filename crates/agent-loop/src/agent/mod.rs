@@ -107,6 +107,8 @@ pub(crate) struct Config {
     pub(crate) window: Option<Window>,
     pub(crate) summarize: Option<Summarize>,
     pub(crate) output: Option<Output>,
+    /// What is walked through in place of the loop.
+    pub(crate) graph: Option<Arc<crate::graph::Shape>>,
 }
 
 /// The tools of a step, and what the model sees of them.

@@ -6,6 +6,7 @@ mod calls;
 mod hooks;
 mod model;
 mod nested;
+mod nodes;
 mod options;
 mod stream;
 
@@ -53,6 +54,8 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             },
             Need::Model => host.ask_model(run).await?,
             Need::Calls => host.run_calls(run).await?,
+            Need::Superstep => host.commit(run, Answer::Plan).await?,
+            Need::Nodes => host.run_nodes(run).await?,
         }
     }
 }
@@ -71,7 +74,7 @@ struct Host<'a> {
     inbox: Option<Inbox<'a>>,
     /// What agents among the tools share with the run, and the resources with it among them.
     scope: Option<(Arc<Scope>, Resources)>,
-    clock: Box<dyn Clock + 'a>,
+    clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
     since: Duration,
     /// What the run had taken by then.

@@ -48,7 +48,7 @@ pub struct RunBuilder<'a> {
     adjusted: Option<AgentBuilder>,
     id: Option<String>,
     ids: Box<dyn Ids + 'a>,
-    clock: Option<Box<dyn Clock + 'a>>,
+    clock: Option<Arc<dyn Clock + 'a>>,
     observer: Option<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     decisions: Vec<(String, Decision)>,
@@ -134,7 +134,7 @@ impl<'a> RunBuilder<'a> {
 
     /// By this clock; that of the tokio runtime unless said.
     pub fn clock(mut self, clock: impl Clock + 'a) -> Self {
-        self.clock = Some(Box::new(clock));
+        self.clock = Some(Arc::new(clock));
         self
     }
 
@@ -212,7 +212,7 @@ impl<'a> RunBuilder<'a> {
         if let Err(error) = run.check_pending(&decisions) {
             return Err(RunError::new(RunFault::Feed(error), run));
         }
-        let clock = clock.unwrap_or_else(|| Box::new(TokioClock::start()));
+        let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {
             observer,

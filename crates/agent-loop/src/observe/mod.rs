@@ -17,7 +17,7 @@ use stepfold_tools::Status;
 use tokio::sync::mpsc;
 
 pub use self::traces::Traces;
-use crate::run::{Event, Exit};
+use crate::run::{Event, Exit, NodeStatus};
 
 /// What an observer is told.
 ///
@@ -70,6 +70,46 @@ pub enum RunEvent {
     },
     /// The model is shown less of the conversation than before: which messages, and why.
     Trimmed(String),
+    /// A branch of a graph starts.
+    NodeStarted {
+        /// The node.
+        node: String,
+        /// The place of the branch in the superstep.
+        branch: usize,
+    },
+    /// A branch of a graph has its outcome; [`EventKind::NodeAnswered`](crate::EventKind::NodeAnswered) commits it.
+    NodeFinished {
+        /// The node.
+        node: String,
+        /// The place of the branch in the superstep.
+        branch: usize,
+        /// How it ended.
+        status: NodeStatus,
+        /// Why it failed, if it did.
+        error: Option<String>,
+    },
+    /// A node of a graph says something while it works, or has given an output that is appended to `outputs` at the
+    /// end of the superstep.
+    Output {
+        /// The node.
+        node: String,
+        /// The place of the branch in the superstep.
+        branch: usize,
+        /// What kind of output it is, if it says so.
+        kind: Option<String>,
+        /// What it says.
+        value: Value,
+    },
+    /// What happens in the run of an agent that is a node. Its commits come as
+    /// [`EventKind::Inner`](crate::EventKind::Inner).
+    Inner {
+        /// The node.
+        node: String,
+        /// The place of the branch in the superstep.
+        branch: usize,
+        /// What happens.
+        event: Box<RunEvent>,
+    },
     /// An event is to be committed.
     Committed(Box<Event>),
     /// The run paused or ended.

@@ -171,7 +171,10 @@ pub(crate) fn close(
             outcome.result = with_note(&outcome.result, REPEATED);
         }
     }
-    let mut closing = Closing { step_end: StepEnd { unmerged, repeats: times }, ..Closing::default() };
+    let mut closing = Closing {
+        step_end: StepEnd { unmerged, repeats: times, ..StepEnd::default() },
+        ..Closing::default()
+    };
     for outcome in outcomes {
         closing.delta.extend(outcome.delta);
         closing.messages.push(Message::tool(outcome.result).into());

@@ -25,6 +25,7 @@ impl Run {
     /// [`FeedError`] when the event does not fit where the run is; nothing is changed then.
     pub fn commit(&mut self, event: Event) -> Result<(), FeedError> {
         self.check_place(&event)?;
+        self.commit_inner(&event)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         event.fold(&mut self.state)?;
@@ -92,6 +93,7 @@ impl Run {
             (EventKind::Answered { call, .. } | EventKind::Suspended { call, .. }, Phase::Calling(batch)) => {
                 batch.calls.get(*call).is_some_and(|call| !call.is_done())
             }
+            (_, Phase::Walking(walk)) => Run::fits_walk(walk, event),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
             }
@@ -137,6 +139,7 @@ impl Run {
             (EventKind::Decided { decisions }, Phase::Calling(batch)) => {
                 Phase::Calling(self.after_decisions(batch, reply, decisions))
             }
+            (_, Phase::Walking(walk)) => Run::after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
@@ -154,11 +157,21 @@ impl Run {
         match (phase, verdict) {
             (Phase::Closing(exit), _) => Phase::Done(exit),
             (_, HookVerdict::Stop(reason)) => Phase::Closing(Exit::Hook(reason.clone())),
-            (Phase::Opening, _) => Phase::Condensing { gave_up: false },
+            (Phase::Opening, _) => self.after_opening(),
             (Phase::Asking { last, .. }, _) => Phase::Asking { is_hooked: true, last },
-            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() => self.ask_again(),
+            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.shape().is_none() => {
+                self.ask_again()
+            }
             (Phase::Leaving(exit), _) => Phase::Closing(exit),
             (phase, _) => phase,
+        }
+    }
+
+    /// What comes first: the model, or the nodes of a graph.
+    fn after_opening(&self) -> Phase {
+        match self.shape() {
+            Some(_) => Phase::Walking(Box::default()),
+            None => Phase::Condensing { gave_up: false },
         }
     }
 
@@ -308,7 +321,7 @@ impl Run {
     }
 
     /// The limit that is reached, if one is.
-    fn limit(&self) -> Option<Exit> {
+    pub(super) fn limit(&self) -> Option<Exit> {
         let (limits, tally) = (self.agent.limits(), &self.tally);
         let calls: u64 = tally.calls.values().sum();
         let reached = [
@@ -333,9 +346,7 @@ impl Run {
     fn advance(&mut self) {
         loop {
             let next = match &self.phase {
-                Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => {
-                    Phase::Condensing { gave_up: false }
-                }
+                Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
                 Phase::Condensing { gave_up } if *gave_up || self.summary_plan().is_none() => {
                     self.show_condensed(*gave_up);
                     Phase::Asking { is_hooked: false, last: None }
@@ -392,6 +403,7 @@ impl Run {
             EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
                 self.tally.usage += usage;
             }
+            EventKind::NodeAnswered { usage, .. } => self.tally.usage += usage,
             EventKind::Answered { outcome, usage, .. } => {
                 self.tally.usage += usage;
                 if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {

@@ -13,8 +13,11 @@ use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
+use super::exit::Exit;
+use super::walk::NodeOutcome;
 use crate::agent::HookPoint;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::graph::{Arrived, Planned, Routed};
 use crate::trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
@@ -80,6 +83,9 @@ pub struct StepEnd {
     /// How often in a row the model has made just these calls, with just these results.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeats: u32,
+    /// Of a graph: why, for each of the unmerged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merge_errors: Vec<String>,
 }
 
 /// What happened.
@@ -192,6 +198,49 @@ pub enum EventKind {
         #[serde(default)]
         asks: bool,
     },
+    /// A superstep of a graph begins, or the graph ends. The writes are the graph's own: counts, the current node.
+    Planned {
+        /// Its branches, in the order in which they are merged.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        branches: Vec<Planned>,
+        /// Branches that are put off until nothing else is left.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        deferred: Vec<Planned>,
+        /// Who waits at joins that are not complete.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        arrived: Vec<Arrived>,
+        /// What routers chose.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        routes: Vec<Routed>,
+        /// Why the graph ends here, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Exit>,
+    },
+    /// An agent that is a node has made a commit of its own.
+    Inner {
+        /// The place of the branch.
+        branch: usize,
+        /// What was committed there. Its writes and messages are that run's; the graph's state has them at the end
+        /// of the superstep.
+        event: Box<Event>,
+    },
+    /// A branch has its outcome.
+    NodeAnswered {
+        /// Its place.
+        branch: usize,
+        /// Its outcome, with the writes that are merged at the end of the superstep.
+        outcome: NodeOutcome,
+        /// What it cost, if it asked a model.
+        #[serde(default, skip_serializing_if = "is_no_usage")]
+        usage: Usage,
+    },
+    /// A branch waits: its function asks somebody to decide.
+    NodeAsked {
+        /// Its place.
+        branch: usize,
+        /// What is asked, under ids within the branch.
+        requests: Vec<ApprovalRequest>,
+    },
     /// The run was cancelled; open calls are answered.
     Cancelled,
     /// The time of the run is up; open calls are answered.
@@ -282,14 +331,21 @@ impl Event {
     /// Drops the writes that `keep` does not pick, wherever the event has them: for a store that must not
     /// have them, such as those of `temp:` keys.
     pub fn retain_writes(&mut self, keep: impl Fn(&Write) -> bool) {
+        self.retain_writes_dyn(&keep);
+    }
+
+    /// Not generic, since events of agents that are nodes have events inside.
+    fn retain_writes_dyn(&mut self, keep: &dyn Fn(&Write) -> bool) {
         let picked = |delta: &mut Delta| {
-            if !delta.iter().all(&keep) {
-                *delta = std::mem::take(delta).into_iter().filter(&keep).collect();
+            if !delta.iter().all(keep) {
+                *delta = std::mem::take(delta).into_iter().filter(|write| keep(write)).collect();
             }
         };
         picked(&mut self.delta);
         match &mut self.kind {
             EventKind::Answered { outcome, .. } => picked(&mut outcome.delta),
+            EventKind::NodeAnswered { outcome, .. } => picked(&mut outcome.delta),
+            EventKind::Inner { event, .. } => event.retain_writes_dyn(keep),
             EventKind::Hooked { writes, .. } => {
                 for (_, delta) in writes.iter_mut() {
                     picked(delta);
@@ -320,6 +376,10 @@ impl Event {
             EventKind::Answered { .. } => "answered",
             EventKind::Suspended { .. } => "suspended",
             EventKind::Interrupted { .. } => "interrupted",
+            EventKind::Planned { .. } => "planned",
+            EventKind::Inner { .. } => "inner",
+            EventKind::NodeAnswered { .. } => "node_answered",
+            EventKind::NodeAsked { .. } => "node_asked",
             EventKind::Cancelled => "cancelled",
             EventKind::TimedOut => "timed_out",
         }

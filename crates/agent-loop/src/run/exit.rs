@@ -45,6 +45,12 @@ pub enum Exit {
     RepeatedCalls,
     /// The model did not give valid output, however often it was told what is wrong.
     InvalidOutput,
+    /// The graph has come to its end.
+    End,
+    /// This node may not run once more, and none stands in for it.
+    NodeLimit(String),
+    /// This node failed, and nothing says where to go then.
+    NodeFailed(String),
     /// A hook ended the run, for this reason.
     Hook(String),
     /// The run was cancelled.
@@ -80,8 +86,11 @@ pub enum Pause {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breakpoint {
-    /// The tool, or none for the model.
+    /// The tool, or none for the model or a node.
     pub(crate) tool: Option<String>,
+    /// The node of a graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
     /// The number of the visit, or none for every visit.
     pub(crate) visit: Option<u64>,
 }
@@ -89,12 +98,17 @@ pub struct Breakpoint {
 impl Breakpoint {
     /// Before the model is asked for the first time.
     pub const fn model() -> Self {
-        Breakpoint { tool: None, visit: Some(1) }
+        Breakpoint { tool: None, node: None, visit: Some(1) }
     }
 
     /// Before this tool is called for the first time. No call of that reply has run then.
     pub fn tool(name: impl Into<String>) -> Self {
-        Breakpoint { tool: Some(name.into()), visit: Some(1) }
+        Breakpoint { tool: Some(name.into()), node: None, visit: Some(1) }
+    }
+
+    /// Before this node of a graph runs for the first time. No branch of that superstep has run then.
+    pub fn node(name: impl Into<String>) -> Self {
+        Breakpoint { tool: None, node: Some(name.into()), visit: Some(1) }
     }
 
     /// At the `visit`-th time instead, from 1.
@@ -119,9 +133,10 @@ impl Breakpoint {
 
 impl fmt::Display for Breakpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.tool {
-            None => f.write_str("before the model")?,
-            Some(tool) => write!(f, "before tool '{tool}'")?,
+        match (&self.tool, &self.node) {
+            (_, Some(node)) => write!(f, "before node '{node}'")?,
+            (None, None) => f.write_str("before the model")?,
+            (Some(tool), None) => write!(f, "before tool '{tool}'")?,
         }
         match self.visit {
             None => f.write_str(", every visit"),
@@ -138,7 +153,10 @@ impl Exit {
 
     /// Whether a limit ended the run.
     pub const fn is_limit(&self) -> bool {
-        matches!(self, Exit::MaxSteps | Exit::MaxToolCalls | Exit::MaxTokens | Exit::MaxTime)
+        matches!(
+            self,
+            Exit::MaxSteps | Exit::MaxToolCalls | Exit::MaxTokens | Exit::MaxTime | Exit::NodeLimit(_)
+        )
     }
 
     /// The exit that a reply forces by the way it ended, if it does.
@@ -168,9 +186,12 @@ impl fmt::Display for Exit {
             Exit::Refusal => "the model refused to answer",
             Exit::RepeatedCalls => "the model repeated the same calls with the same results",
             Exit::InvalidOutput => "the model did not give valid output",
+            Exit::End => "the graph came to its end",
+            Exit::NodeLimit(node) => return write!(f, "node '{node}' may not run once more"),
+            Exit::NodeFailed(node) => return write!(f, "node '{node}' failed"),
             Exit::Hook(reason) => return write!(f, "a hook ended the run: {reason}"),
             Exit::Cancelled => "the run was cancelled",
-            Exit::Paused(Pause::Approval) => "the run waits for decisions about calls",
+            Exit::Paused(Pause::Approval) => "the run waits for decisions",
             Exit::Paused(Pause::Breakpoint(breakpoint)) => return write!(f, "the run stopped {breakpoint}"),
             Exit::Failed => "the run failed",
         })

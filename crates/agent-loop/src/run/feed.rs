@@ -13,6 +13,7 @@ use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::machine::{Need, Phase, Run, nested_id};
+use super::walk::{Branch, NodeOutcome};
 use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
 use crate::error::{FeedError, StartError};
@@ -59,6 +60,31 @@ pub enum Answer {
         /// What it asks.
         requests: Vec<ApprovalRequest>,
     },
+    /// The next superstep of a graph, which the machine finds by itself.
+    Plan,
+    /// An agent that is a node has made a commit of its own.
+    Inner {
+        /// The place of the branch.
+        branch: usize,
+        /// What it commits.
+        event: Box<Event>,
+    },
+    /// A branch has its outcome.
+    Node {
+        /// Its place.
+        branch: usize,
+        /// Its outcome.
+        outcome: NodeOutcome,
+        /// What it cost, if it asked a model.
+        usage: Usage,
+    },
+    /// The function of a branch asks somebody to decide.
+    NodeAsks {
+        /// Its place.
+        branch: usize,
+        /// What it asks, under ids within the branch.
+        requests: Vec<ApprovalRequest>,
+    },
     /// Calls had started when the process died.
     Interrupted,
     /// Whoever wanted the run does not want it any more. Taken at any time before the end.
@@ -79,6 +105,10 @@ impl Answer {
             Answer::Started(_) => "started calls",
             Answer::Outcome { .. } => "an outcome",
             Answer::Suspended { .. } => "a suspended call",
+            Answer::Plan => "a superstep",
+            Answer::Inner { .. } => "a commit of a node's agent",
+            Answer::Node { .. } => "the outcome of a node",
+            Answer::NodeAsks { .. } => "what a node asks",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
             Answer::TimedOut => "a time-out",
@@ -183,13 +213,31 @@ impl Run {
                 }
             }
             (Answer::Interrupted, Phase::Calling(batch)) => self.interrupted(batch, elapsed),
+            (Answer::Plan, Phase::Walking(walk)) => self.planned(walk, elapsed),
+            (Answer::Inner { branch, event }, Phase::Walking(walk)) => {
+                self.inner(walk, branch, *event, elapsed)
+            }
+            (Answer::Node { branch, outcome, usage }, Phase::Walking(walk)) => {
+                self.node_answered(walk, branch, outcome, usage, elapsed)
+            }
+            (Answer::NodeAsks { branch, requests }, Phase::Walking(walk)) => {
+                self.node_asks(walk, branch, requests, elapsed)
+            }
+            (Answer::Decisions(decisions), Phase::Walking(walk)) => {
+                self.nodes_decided(walk, &decisions, elapsed)
+            }
+            (Answer::Started(calls), Phase::Walking(walk)) => match Run::may_start_nodes(walk, &calls) {
+                true => Ok(new(EventKind::Started { calls })),
+                false => Err(self.not_needed("started branches")),
+            },
+            (Answer::Interrupted, Phase::Walking(walk)) => self.nodes_interrupted(walk, elapsed),
             (Answer::Cancelled, phase) => self.broken_off(phase, EventKind::Cancelled, elapsed),
             (Answer::TimedOut, phase) => self.broken_off(phase, EventKind::TimedOut, elapsed),
             (answer, _) => Err(self.not_needed(answer.name())),
         }
     }
 
-    fn not_needed(&self, answer: &'static str) -> FeedError {
+    pub(super) fn not_needed(&self, answer: &'static str) -> FeedError {
         FeedError::NotNeeded { answer, need: format!("{:?}", self.decide()) }
     }
 
@@ -251,9 +299,34 @@ impl Run {
         })
     }
 
-    /// The instructions of a run that has not begun, as a record may have them that outlives it: without the
-    /// values of `temp:` keys. None if they have no place for such.
-    pub fn lasting_instructions(&self) -> Option<String> {
+    /// The next event as a record may have it that outlives the run: the instructions, also those of agents that are
+    /// nodes, without the values of `temp:` keys. Writes to such keys are left: see
+    /// [`retain_writes`](Event::retain_writes).
+    pub fn lasting(&self, event: &Event) -> Event {
+        let mut lasting = event.clone();
+        match &mut lasting.kind {
+            EventKind::Began { instructions, .. } => {
+                if let Some(stored) = self.lasting_instructions() {
+                    *instructions = Some(stored);
+                }
+            }
+            EventKind::Inner { branch, event } => {
+                let new = match self.branch(*branch).and_then(Branch::child) {
+                    None => self.new_child(*branch, event).ok().map(|child| child.lasting(event)),
+                    Some(child) => Some(child.lasting(event)),
+                };
+                if let Some(new) = new {
+                    **event = new;
+                }
+            }
+            _ => {}
+        }
+        lasting
+    }
+
+    /// The instructions of a run that has not begun, without the values of `temp:` keys. None if they have no place
+    /// for such.
+    fn lasting_instructions(&self) -> Option<String> {
         let Phase::Fresh(fresh) = &self.phase else { return None };
         let template = self.agent.config().instructions.as_ref()?;
         if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {
@@ -486,6 +559,17 @@ impl Run {
         decisions: &[(String, Decision)],
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
+        self.check_decisions(decisions)?;
+        let mut event =
+            Event::new(self.tally.steps, elapsed, EventKind::Decided { decisions: decisions.to_vec() });
+        self.closing_if_done(&mut event, batch, |place, call| {
+            decided_outcome(&batch.calls[place], call, decisions)
+        });
+        Ok(event)
+    }
+
+    /// Whether each decision is about something that waits for one, once, and fits.
+    pub(super) fn check_decisions(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
         self.check_pending(decisions)?;
         let pending = self.pending();
         for (place, (id, decision)) in decisions.iter().enumerate() {
@@ -497,12 +581,7 @@ impl Run {
                 self.check_modified(request, arguments)?;
             }
         }
-        let mut event =
-            Event::new(self.tally.steps, elapsed, EventKind::Decided { decisions: decisions.to_vec() });
-        self.closing_if_done(&mut event, batch, |place, call| {
-            decided_outcome(&batch.calls[place], call, decisions)
-        });
-        Ok(event)
+        Ok(())
     }
 
     fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), FeedError> {
@@ -579,10 +658,12 @@ impl Run {
         }
         let is_cancelled = kind == EventKind::Cancelled;
         let mut event = Event::new(self.tally.steps, elapsed, kind);
-        if let Phase::Calling(batch) = phase {
-            self.closing_if_done(&mut event, batch, |place, call| {
+        match phase {
+            Phase::Calling(batch) => self.closing_if_done(&mut event, batch, |place, call| {
                 Some(broken_off_outcome(&batch.calls[place], call, is_cancelled))
-            });
+            }),
+            Phase::Walking(walk) => self.nodes_broken_off(walk, &mut event)?,
+            _ => {}
         }
         Ok(event)
     }

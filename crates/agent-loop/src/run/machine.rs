@@ -13,9 +13,11 @@ use stepfold_tools::{Effect, Outcome, Tools};
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::call_ids::CallIds;
+use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
+use super::walk::{self, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{ApprovalRequest, AskReason};
 use crate::error::StartError;
@@ -102,6 +104,8 @@ pub(crate) enum Phase {
     },
     /// Calls are open.
     Calling(Batch),
+    /// A graph is walked through.
+    Walking(Box<Walk>),
     /// Hooks on exit.
     Leaving(Exit),
     /// Hooks after the run.
@@ -169,6 +173,11 @@ pub enum Need {
     Approval,
     /// The outcomes of [`Run::open_calls`]: [`Answer::Outcome`](crate::Answer::Outcome) for each.
     Calls,
+    /// The next superstep of a graph: [`Answer::Plan`](crate::Answer::Plan).
+    Superstep,
+    /// The outcomes of [`Run::open_branches`]: [`Answer::Node`](crate::Answer::Node) for each, and what the agents
+    /// among them commit as [`Answer::Inner`](crate::Answer::Inner).
+    Nodes,
     /// Nothing more: the run has ended.
     Nothing(Exit),
 }
@@ -244,6 +253,7 @@ impl Run {
             Phase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
             Phase::Asking { .. } => Need::Model,
             Phase::Calling(batch) => self.needed_by(batch),
+            Phase::Walking(walk) => walk::need(walk),
             Phase::Leaving(_) => Need::Hook(HookPoint::OnExit),
             Phase::Closing(_) => Need::Hook(HookPoint::AfterRun),
             Phase::Done(exit) => Need::Nothing(exit.clone()),
@@ -303,9 +313,13 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
-    /// The calls that somebody has to decide about.
+    /// The calls that somebody has to decide about, and what nodes ask.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let batch = match &self.phase {
+            Phase::Calling(batch) => batch,
+            Phase::Walking(walk) => return walk::pending(walk),
+            _ => return Vec::new(),
+        };
         let mut pending = Vec::new();
         for (call, tool_call) in batch.calls.iter().zip(self.calls()) {
             match &call.state {
@@ -352,6 +366,27 @@ impl Run {
         Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
     }
 
+    /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
+    /// is the next one.
+    pub fn starts(&self, event: &Event) -> Vec<String> {
+        match (&event.kind, &self.phase) {
+            (EventKind::Started { calls }, Phase::Calling(_)) => {
+                let open = self.open_calls().into_iter();
+                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            }
+            (EventKind::Started { calls }, Phase::Walking(walk)) => {
+                let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
+                calls.iter().filter_map(branch).collect()
+            }
+            (EventKind::Inner { branch, event }, Phase::Walking(walk)) => {
+                let Some(open) = walk.branches.get(*branch) else { return Vec::new() };
+                let started = open.child().map(|child| child.starts(event)).unwrap_or_default();
+                started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
         format!("{}/{}", self.id, self.tally.steps)
@@ -392,7 +427,13 @@ impl Run {
             return None;
         }
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
-            (Need::Model, None) => breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1),
+            (Need::Nodes, _) => self.open_branches().iter().any(|open| {
+                breakpoint.node.as_ref() == Some(&open.planned.node)
+                    && breakpoint.is_visit(open.execution..=open.execution)
+            }),
+            (Need::Model, None) if breakpoint.node.is_none() => {
+                breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)
+            }
             (Need::Calls, Some(tool)) => {
                 let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;
                 let before = self.tally.calls.get(tool.as_str()).copied().unwrap_or(0);
@@ -438,7 +479,7 @@ impl Run {
         self.prompt.instructions()
     }
 
-    /// The number of model replies.
+    /// The number of model replies; of a graph, that of supersteps.
     pub fn steps(&self) -> u64 {
         self.tally.steps
     }
@@ -512,7 +553,7 @@ impl Run {
 }
 
 /// The id of a request that comes from a call of a call.
-pub(super) fn nested_id(call: &str, inner: &str) -> String {
+pub(crate) fn nested_id(call: &str, inner: &str) -> String {
     format!("{call} > {inner}")
 }
 

@@ -16,6 +16,7 @@ mod machine;
 mod prompt;
 mod rest;
 mod stored;
+mod walk;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, OutputFate, StepEnd};
 pub use self::exit::{Breakpoint, Exit, Pause};
@@ -23,5 +24,7 @@ pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, Run};
 pub use self::stored::LoadError;
+pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
 pub(crate) use self::stored::check_version;
+pub(crate) use self::walk::{takes_failures, track};

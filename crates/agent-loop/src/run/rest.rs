@@ -14,6 +14,7 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{Outcome, Status};
 
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
+use super::walk::NodeOutcome;
 use crate::agent::OUTPUT_TOOL;
 
 type Fields = Map<String, Value>;
@@ -31,7 +32,7 @@ impl Event {
     /// | `us` | [`Event::elapsed`], in microseconds | 0 |
     /// | `rewrite` | [`Event::rewrite`] | none |
     /// | `end` | present at the end of a step: [`StepEnd::repeats`] | the step goes on |
-    /// | `unmerged` | [`StepEnd::unmerged`] | none |
+    /// | `unmerged`, `merge_errors` | [`StepEnd::unmerged`], [`StepEnd::merge_errors`] | none |
     /// | others | the fields of the [kind](EventKind), under their names | as the kind has it |
     ///
     /// Of the kinds' fields, counts of tokens that are zero are left out, and
@@ -44,6 +45,9 @@ impl Event {
     /// | .. `result` | as the message of the call says: that at the place of the call, behind the reply if there is one |
     /// | .. `delta` | the event's writes from `writes[0]` on, `writes[1]` of them; none without `writes` |
     /// | `finish_reason` of `replied` | `tool_calls` if the message has calls, else `stop` |
+    ///
+    /// Of a graph: the `outcome` of `node_answered` has `writes` in place of `delta` as well; `branch` is 0 where it is not
+    /// there; and the `event` of `inner` is an object of its `name`, its `rest`, its `messages` and its `delta`.
     ///
     /// An `output` that is `"said"` is valid, and is what the message says: the arguments of the call that gives
     /// it, or its text as JSON.
@@ -86,6 +90,22 @@ impl Event {
                     rest.insert("output".to_owned(), SAID.into());
                 }
             }
+            EventKind::NodeAnswered { branch, outcome, .. } => {
+                put_unless(&mut rest, "branch", branch, &0)?;
+                if let (Some(first), Some(Value::Object(lean))) =
+                    (self.writes_of(&outcome.delta), rest.get_mut("outcome"))
+                {
+                    lean.remove("delta");
+                    lean.insert("writes".to_owned(), vec![first, outcome.delta.len()].into());
+                }
+                if *outcome == (NodeOutcome { tries: 1, ..NodeOutcome::default() }) {
+                    rest.remove("outcome");
+                }
+            }
+            EventKind::Inner { branch, event } => {
+                put_unless(&mut rest, "branch", branch, &0)?;
+                rest.insert("event".to_owned(), event.to_whole()?);
+            }
             _ => {}
         }
         leave_out_zeros(&mut rest);
@@ -96,6 +116,7 @@ impl Event {
         if let Some(end) = &self.step_end {
             rest.insert("end".to_owned(), end.repeats.into());
             put_unless(&mut rest, "unmerged", &end.unmerged, &Vec::new())?;
+            put_unless(&mut rest, "merge_errors", &end.merge_errors, &Vec::new())?;
         }
         Ok(Value::Object(rest))
     }
@@ -115,7 +136,8 @@ impl Event {
         let elapsed = Duration::from_micros(taken(&mut rest, "us")?.unwrap_or(0));
         let rewrite = taken(&mut rest, "rewrite")?;
         let unmerged = taken(&mut rest, "unmerged")?.unwrap_or_default();
-        let step_end = taken(&mut rest, "end")?.map(|repeats| StepEnd { unmerged, repeats });
+        let merge_errors = taken(&mut rest, "merge_errors")?.unwrap_or_default();
+        let step_end = taken(&mut rest, "end")?.map(|repeats| StepEnd { unmerged, repeats, merge_errors });
         match name {
             "answered" => {
                 let call: usize = taken(&mut rest, "call")?.unwrap_or(0);
@@ -125,6 +147,18 @@ impl Event {
                 rest.insert("outcome".to_owned(), outcome.into());
             }
             "replied" => make_reply_whole(&mut rest, &messages, &delta)?,
+            "node_answered" => {
+                rest.entry("branch").or_insert_with(|| 0.into());
+                let outcome = rest.entry("outcome").or_insert_with(|| Value::Object(Fields::new()));
+                if let Value::Object(outcome) = outcome {
+                    put_writes_back(outcome, &delta)?;
+                }
+            }
+            "inner" => {
+                rest.entry("branch").or_insert_with(|| 0.into());
+                let event = rest.remove("event").unwrap_or_default();
+                rest.insert("event".to_owned(), serde_json::to_value(Event::from_whole(event)?)?);
+            }
             _ => {}
         }
         let kind = serde_json::from_value(match name {
@@ -132,6 +166,31 @@ impl Event {
             _ => Value::Object([(name.to_owned(), rest.into())].into_iter().collect()),
         })?;
         Ok(Event { step, elapsed, rewrite, messages, delta, step_end, kind })
+    }
+
+    /// The event inside of another one: all of it.
+    fn to_whole(&self) -> Result<Value, Error> {
+        let mut whole = Fields::new();
+        whole.insert("name".to_owned(), self.name().into());
+        put_unless(&mut whole, "messages", &self.messages, &Vec::new())?;
+        put_unless(&mut whole, "delta", &self.delta, &Delta::new())?;
+        let rest = self.to_rest()?;
+        put_unless(&mut whole, "rest", &rest, &Value::Object(Fields::new()))?;
+        Ok(Value::Object(whole))
+    }
+
+    fn from_whole(whole: Value) -> Result<Self, Error> {
+        let Value::Object(mut whole) = whole else { return Err(Error::custom("it has no event inside")) };
+        let name: String = taken(&mut whole, "name")?.unwrap_or_default();
+        let rest = whole.remove("rest").unwrap_or_else(|| Value::Object(Fields::new()));
+        let messages = taken(&mut whole, "messages")?.unwrap_or_default();
+        let delta = taken(&mut whole, "delta")?.unwrap_or_default();
+        Event::from_rest(&name, rest, messages, delta)
+    }
+
+    /// Where writes stand among those of the event, if they do.
+    fn writes_of(&self, writes: &Delta) -> Option<usize> {
+        (!writes.is_empty()).then(|| place_of(writes, &self.delta)).flatten()
     }
 
     /// An outcome without what the event says elsewhere; its result may be in the message at this place.
@@ -250,6 +309,11 @@ fn make_whole(outcome: &mut Fields, message: Option<&Arc<Message>>, delta: &Delt
         let said = said.ok_or_else(|| Error::custom("no message has the result of the call"))?;
         outcome.insert("result".to_owned(), serde_json::to_value(said)?);
     }
+    put_writes_back(outcome, delta)
+}
+
+/// An outcome with its writes, which stand among those of the event.
+fn put_writes_back(outcome: &mut Fields, delta: &Delta) -> Result<(), Error> {
     if let Some((first, count)) = taken::<(usize, usize)>(outcome, "writes")? {
         let end = first.checked_add(count).filter(|end| *end <= delta.len());
         if end.is_none() {
@@ -294,7 +358,9 @@ mod tests {
     use super::*;
     use crate::agent::HookPoint;
     use crate::approval::{AskReason, Decision};
+    use crate::graph::{Arrived, Planned, Routed};
     use crate::run::event::HookVerdict;
+    use crate::run::exit::Exit;
 
     fn again(event: &Event) -> Event {
         let rest = event.to_rest().unwrap();
@@ -326,7 +392,7 @@ mod tests {
     /// The result of the call as a message, and its writes.
     fn closing(event: Event, results: &[ToolResult], delta: &[Write]) -> Event {
         let messages = results.iter().cloned().map(|result| Message::tool(result).into()).collect();
-        let step_end = Some(StepEnd { unmerged: Vec::new(), repeats: 1 });
+        let step_end = Some(StepEnd { repeats: 1, ..StepEnd::default() });
         Event { messages, delta: delta.iter().cloned().collect(), step_end, ..event }
     }
 
@@ -528,6 +594,33 @@ mod tests {
             1 => Just(EventKind::Started { calls: vec![0, 2] }),
             1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
             1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),
+            3 => (0..2_usize, delta(), usage(), 1..3_u32, option::of(reply())).prop_map(
+                |(branch, delta, usage, tries, said)| EventKind::NodeAnswered {
+                    branch,
+                    outcome: NodeOutcome {
+                        delta,
+                        tries,
+                        messages: said.into_iter().map(Arc::new).collect(),
+                        ..NodeOutcome::default()
+                    },
+                    usage,
+                }
+            ),
+            1 => Just(EventKind::Planned {
+                branches: vec![Planned { node: "count".to_owned(), item: Some(json!(-0.0)) }],
+                deferred: Vec::new(),
+                arrived: vec![Arrived { at: "report".to_owned(), from: vec!["count".to_owned()] }],
+                routes: vec![Routed { from: "count".to_owned(), to: vec!["report".to_owned()], reason: None }],
+                exit: None,
+            }),
+            1 => Just(EventKind::Planned {
+                branches: Vec::new(),
+                deferred: Vec::new(),
+                arrived: Vec::new(),
+                routes: Vec::new(),
+                exit: Some(Exit::NodeLimit("count".to_owned())),
+            }),
+            1 => Just(EventKind::NodeAsked { branch: 1, requests: Vec::new() }),
             1 => Just(EventKind::Steered),
             1 => Just(EventKind::Cancelled),
             1 => Just(EventKind::TimedOut),
@@ -558,14 +651,19 @@ mod tests {
             let outcomes = outcomes(&kind);
             let said = outcomes.iter().map(|outcome| outcome.result.clone()).filter(|_| says[0]);
             let results = said.chain(others).map(Message::tool);
-            let written = outcomes.iter().flat_map(|outcome| outcome.delta.clone()).filter(|_| says[1]);
+            let of_node = match &kind {
+                EventKind::NodeAnswered { outcome, .. } => outcome.delta.clone(),
+                _ => Delta::new(),
+            };
+            let written = outcomes.iter().flat_map(|outcome| outcome.delta.clone()).chain(of_node);
+            let written = written.filter(|_| says[1]);
             let delta = before.into_iter().chain(written).chain(behind).collect();
             let rewrite = has_rewrite.then(|| [Message::user("before")].into_iter().collect());
             Event {
                 messages: reply.into_iter().chain(results).map(Arc::new).collect(),
                 delta,
                 rewrite,
-                step_end: end.map(|(unmerged, repeats)| StepEnd { unmerged, repeats }),
+                step_end: end.map(|(unmerged, repeats)| StepEnd { unmerged, repeats, ..StepEnd::default() }),
                 ..Event::new(step, Duration::from_micros(us), kind)
             }
         })
@@ -579,6 +677,14 @@ mod tests {
             let again = again(&event);
             prop_assert_eq!(text(&again), text(&event));
             prop_assert_eq!(again, event);
+        }
+
+        #[test]
+        fn an_event_of_a_node_s_agent_comes_back_as_it_was(event in event(), branch in 0..2_usize) {
+            let kind = EventKind::Inner { branch, event: Box::new(event) };
+            let outer = Event::new(1, Duration::ZERO, kind);
+            let text = |event: &Event| serde_json::to_string(event).unwrap();
+            prop_assert_eq!(text(&again(&outer)), text(&outer));
         }
     }
 }

@@ -194,10 +194,10 @@ impl Run {
         check_version(json, "run")?;
         let stored: RunIn =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
-        let changes = stored.agent.changes(agent.fingerprint());
+        let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
-        let run = Run {
+        let mut run = Run {
             agent: agent.clone(),
             id: stored.id,
             call_ids: CallIds::of(state.messages()),
@@ -211,6 +211,7 @@ impl Run {
             prompt,
             offer: agent.static_offer().cloned(),
         };
+        changes.extend(run.revive()?);
         Ok((run, changes))
     }
 

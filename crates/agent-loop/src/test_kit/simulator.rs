@@ -158,7 +158,7 @@ impl<'a> Simulator<'a> {
     pub fn new(agent: &'a Agent) -> Self {
         let decide = |request: &ApprovalRequest| match request.reason {
             AskReason::MayHaveHappened => Decision::reject("it may have happened"),
-            AskReason::Rule => Decision::Approve,
+            AskReason::Rule | AskReason::Node => Decision::Approve,
         };
         Simulator { agent, executions: Executions::new(), decide: Arc::new(decide), seed: 0 }
     }

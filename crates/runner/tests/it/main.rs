@@ -19,6 +19,7 @@ mod crash;
 mod cut_off;
 mod decisions;
 mod golden;
+mod graph;
 mod histories;
 mod kept_open;
 mod lasting;

@@ -1,0 +1,263 @@
+//! An agent as a node: which part of the state it shares with the graph, and what it is asked.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, Role, Transcript};
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
+
+use super::context::{NodeContext, NodeError};
+use crate::agent::{Agent, AgentBuilder};
+use crate::run::{Exit, Input, Run};
+
+/// An agent, or a graph, as a node of a graph.
+///
+/// It works on the graph's state: on the keys that both schemas declare alike. What it writes to them is merged
+/// into the graph's state by the same handlers, when the superstep ends. Unless it is [asked](AgentNode::asks)
+/// something, it goes on with the graph's conversation, and what it says is appended there; if its branch has an
+/// item, that is what it is asked.
+///
+/// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
+/// is repeated that must not be, and when somebody has to decide about a call, the graph waits.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # use stepfold_agent_loop::test_kit::Script;
+/// use serde_json::json;
+/// use stepfold_agent_loop::graph::{AgentNode, END, Graph, START};
+/// use stepfold_agent_loop::{Agent, Input};
+/// use stepfold_state_core::state::Schema;
+///
+/// # let model = Script::parse("assistant: 12 stalls")?;
+/// let counter = Agent::builder(model).build()?;
+/// let graph = Graph::builder("stalls")
+///     .schema(Schema::builder().key::<u64>("area").key::<String>("answer").build()?)
+///     .node("count", AgentNode::new(counter).asks("How many stalls has area {area}?").answers("answer"))
+///     .edge(START, "count")
+///     .edge("count", END)
+///     .build()?;
+///
+/// let outcome = graph.run(Input::new().with_values(json!({"area": 3}))).await?;
+/// assert_eq!(outcome.state().get("answer").unwrap(), "12 stalls");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[must_use = "a node does nothing until it is in a graph"]
+#[derive(Clone)]
+pub struct AgentNode {
+    pub(crate) agent: Agent,
+    prompt: Option<Prompt>,
+    pub(crate) answer: Option<String>,
+    shared: Option<Vec<String>>,
+    adjust: Option<Arc<Adjust>>,
+}
+
+#[derive(Clone)]
+enum Prompt {
+    Template(stepfold_state_core::state::Template),
+    Function(Arc<PromptFunction>),
+}
+
+type PromptFunction = dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync;
+
+type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
+
+impl AgentNode {
+    /// A node of this agent, or of this graph.
+    pub fn new(agent: impl Into<Agent>) -> Self {
+        AgentNode { agent: agent.into(), prompt: None, answer: None, shared: None, adjust: None }
+    }
+
+    /// Asks the agent this, in a conversation of its own: a [template](stepfold_state_core::state::Template) over
+    /// the state, in which `{item}` is the branch's item.
+    pub fn asks(mut self, template: impl Into<String>) -> Self {
+        self.prompt = Some(Prompt::Template(stepfold_state_core::state::Template::parse(template)));
+        self
+    }
+
+    /// Asks the agent what a function says, in a conversation of its own.
+    pub fn asks_with<F>(mut self, prompt: F) -> Self
+    where
+        F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
+    {
+        self.prompt = Some(Prompt::Function(Arc::new(prompt)));
+        self
+    }
+
+    /// Writes the agent's answer to this key: its [output](crate::AgentBuilder::output) if it has one, else its last
+    /// words.
+    pub fn answers(mut self, key: impl Into<String>) -> Self {
+        self.answer = Some(key.into());
+        self
+    }
+
+    /// Shares only these keys.
+    pub fn shares<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.shared.get_or_insert_default().extend(keys.into_iter().map(Into::into));
+        self
+    }
+
+    /// Changes the agent by the graph's state, for each run of the node: another model, parameters, approval. It
+    /// must not change the schema, and must give the same for the same state. An error is the failure of the node.
+    ///
+    /// [`per_run`](super::per_run()) follows `model_id`, `params` and `auto`.
+    pub fn adjust<F>(mut self, adjust: F) -> Self
+    where
+        F: Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync + 'static,
+    {
+        self.adjust = Some(Arc::new(adjust));
+        self
+    }
+
+    /// The keys that both schemas declare alike, as far as they are shared.
+    pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
+        let own = self.agent.schema();
+        let is_wanted =
+            move |name: &str| self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
+        let is_alike = |name: &str| {
+            own.key(name).map(KeySchema::json_schema) == graph.key(name).map(KeySchema::json_schema)
+        };
+        graph.keys().map(KeySchema::name).filter(move |name| is_wanted(name) && is_alike(name))
+    }
+
+    /// The shared keys that were asked for and are not declared alike.
+    pub(crate) fn unshared(&self, graph: &Schema) -> Vec<String> {
+        let shared: Vec<&str> = self.shared(graph).collect();
+        let wanted = self.shared.iter().flatten();
+        wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
+    }
+
+    /// The agent for a branch that begins on this state of the graph.
+    pub(crate) fn agent_on(&self, state: &State) -> Result<Agent, NodeError> {
+        match &self.adjust {
+            None => Ok(self.agent.clone()),
+            Some(adjust) => Ok(adjust(state, self.agent.to_builder().for_one_run())?.build()?),
+        }
+    }
+
+    fn is_in_conversation(&self, item: Option<&Value>) -> bool {
+        self.prompt.is_none() && item.is_none()
+    }
+
+    /// The state that the agent begins on: what it shares with the graph's.
+    pub(crate) fn state_on(&self, state: &State, item: Option<&Value>) -> Result<State, StateError> {
+        let own = self.agent.schema();
+        let mut base = if self.shared.is_none() && own == state.schema() {
+            state.clone()
+        } else {
+            let mut base = State::new(own);
+            for key in self.shared(state.schema()) {
+                if let Some(value) = state.get(key) {
+                    base.set_with(key, value.to_json(), &Handler::replace_values())?;
+                }
+            }
+            base
+        };
+        base.replace_messages(match self.is_in_conversation(item) {
+            true => state.messages().clone(),
+            false => Transcript::new(),
+        });
+        Ok(base)
+    }
+
+    /// The run of a branch, which has not begun.
+    pub(crate) fn run(&self, state: &State, context: &NodeContext, id: String) -> Result<Run, NodeError> {
+        let agent = self.agent_on(state)?;
+        let mut input = Input::on(self.state_on(state, context.item())?);
+        if let Some(prompt) = self.prompt(state, context)? {
+            input = input.say(prompt);
+        }
+        Ok(Run::new(&agent, input, id)?)
+    }
+
+    fn prompt(&self, state: &State, context: &NodeContext) -> Result<Option<String>, NodeError> {
+        let item = context.item();
+        Ok(match &self.prompt {
+            Some(Prompt::Function(prompt)) => Some(prompt(context)?),
+            Some(Prompt::Template(template)) => {
+                let lookup = |key: &str| match (key, item) {
+                    ("item", Some(item)) => Some(item.into()),
+                    _ => state.get(key),
+                };
+                let known = || state.iter().map(|(key, _)| key).chain(item.map(|_| "item")).collect();
+                Some(template.render_with(lookup, known)?)
+            }
+            None => item.map(|item| match item {
+                Value::String(text) => text.clone(),
+                item => item.to_string(),
+            }),
+        })
+    }
+
+    /// Whether a write of the agent is one to the graph's state.
+    pub(crate) fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
+        self.shared(graph).any(|key| key == write.key())
+    }
+
+    /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
+    pub(crate) fn result(
+        &self,
+        run: &Run,
+        graph: &State,
+        writes: &Delta,
+        item: Option<&Value>,
+    ) -> Result<AgentResult, String> {
+        let said = run.transcript();
+        let exit = run.exit().cloned().unwrap_or(Exit::Failed);
+        if !matches!(
+            exit,
+            Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End
+        ) {
+            return Err(format!("the agent did not finish: {exit}"));
+        }
+        let answer = run.output().cloned().or_else(|| {
+            let last =
+                said.last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
+            Some(Value::String(match last.tool_result() {
+                Some(result) => result.text().into_owned(),
+                None => last.text().into_owned(),
+            }))
+        });
+        let mut delta = writes.clone();
+        if let (Some(key), Some(answer)) = (&self.answer, &answer) {
+            let write = graph.schema().write(key.as_str(), answer.clone());
+            delta.push(write.map_err(|error| super::node::chain(&error))?);
+        }
+        Ok(AgentResult { answer, delta, messages: self.messages(run, graph, item) })
+    }
+
+    /// What the agent has said, if it said it in the graph's conversation.
+    pub(crate) fn messages(&self, run: &Run, graph: &State, item: Option<&Value>) -> Vec<Arc<Message>> {
+        match self.is_in_conversation(item) {
+            true => run.transcript().iter_from(graph.messages().len()).cloned().collect(),
+            false => Vec::new(),
+        }
+    }
+}
+
+/// What the run of an agent gives the graph.
+pub(crate) struct AgentResult {
+    pub(crate) answer: Option<Value>,
+    pub(crate) delta: Delta,
+    pub(crate) messages: Vec<Arc<Message>>,
+}
+
+impl From<Agent> for AgentNode {
+    fn from(agent: Agent) -> Self {
+        AgentNode::new(agent)
+    }
+}
+
+impl From<super::Graph> for AgentNode {
+    fn from(graph: super::Graph) -> Self {
+        AgentNode::new(graph)
+    }
+}
+
+impl fmt::Debug for AgentNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentNode").field("agent", &self.agent.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,252 @@
+//! What is refused when a graph is built.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use stepfold_state_core::state::{Fault, Schema};
+
+use super::node::{Node, NodeWork, OnError};
+use super::progress::{NodeRun, keys};
+use super::shape::{END, Edge, START, Shape, Target};
+
+impl Node {
+    /// The nodes that it names itself.
+    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+        let on_error = match &self.on_error {
+            OnError::Goto(name) => Some(name),
+            _ => None,
+        };
+        self.goes_to.iter().chain(&self.at_limit).chain(on_error).map(String::as_str)
+    }
+}
+
+/// Names that two nodes have, or none can.
+pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
+    let mut seen = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (name, _) in nodes {
+        let why = if name == START || name == END {
+            "has a name that the graph uses itself"
+        } else if name.trim().is_empty() || name.contains(['#', '>']) || name.chars().any(char::is_control) {
+            "has a name that is empty, or has one of '#', '>' and control characters"
+        } else if !seen.insert(name) {
+            "is there twice"
+        } else {
+            continue;
+        };
+        faults.push(Fault::new(format!("node '{name}'"), why));
+    }
+    faults
+}
+
+/// A key whose items a fan-out is over.
+pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Fault> {
+    let key = key?;
+    let is_known = schema.key(key).is_some() || schema.is_open();
+    (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "the schema does not declare that key"))
+}
+
+/// What is wrong with a graph whose names are right.
+pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
+    let mut faults = limits(shape);
+    if shape.start.is_empty() {
+        faults.push(Fault::new("START", "leads nowhere; add an edge from it"));
+        return faults;
+    }
+    let reached = Reach::of(shape).nodes;
+    for (place, name) in shape.names.iter().enumerate() {
+        if !reached.contains(&place) {
+            faults.push(Fault::new(format!("node '{name}'"), "cannot be reached from START"));
+        }
+    }
+    // Where a node cannot be reached, a join behind it cannot complete; once is enough.
+    if faults.is_empty() {
+        faults.extend(joins(shape));
+    }
+    for (name, node) in shape.names.iter().zip(&shape.nodes) {
+        faults.extend(keys_of(name, node, schema));
+    }
+    faults
+}
+
+fn limits(shape: &Shape) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (name, is_zero) in
+        [("max_branches", shape.max_branches == 0), ("max_parallel", shape.max_parallel == 0)]
+    {
+        if is_zero {
+            faults.push(Fault::new(name, "is zero: nothing could ever run"));
+        }
+    }
+    for (name, node) in shape.names.iter().zip(&shape.nodes) {
+        if node.max_executions == 0 {
+            faults.push(Fault::new(format!("node '{name}'"), "may never run; leave it out"));
+        }
+        if node.at_limit.as_deref() == Some(name) {
+            faults.push(Fault::new(format!("node '{name}'"), "cannot stand in for itself at its limit"));
+        }
+    }
+    faults
+}
+
+/// Keys that a node needs.
+fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
+    let path = || format!("node '{name}'");
+    let mut faults = Vec::new();
+    if node.is_tracked
+        && let Err(error) = NodeRun::new(name).task(0).check(schema)
+    {
+        faults.push(Fault::new(path(), format!("is tracked: {error}")));
+    }
+    if let NodeWork::Agent(agent) = &node.work {
+        for key in agent.unshared(schema) {
+            faults.push(Fault::new(
+                path(),
+                format!("shares \"{key}\", which both schemas have to declare alike"),
+            ));
+        }
+        if let Some(key) = &agent.answer
+            && let Err(error) = schema.check_write_to(key, None)
+        {
+            faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+        }
+    }
+    faults
+}
+
+/// The keys that the graph itself writes, if they are there, have to take what it writes.
+pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
+    let samples = [
+        (keys::EXECUTION_COUNTS.name().to_owned(), json!({"node": 1})),
+        (keys::CURRENT_NODE.name().to_owned(), json!("node")),
+        (keys::ROUTER_DECISION.name().to_owned(), json!({"node": "node", "targets": ["node"]})),
+    ];
+    let faults =
+        samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
+            let error = schema.write(key.as_str(), sample).err()?;
+            Some(Fault::new(format!("state key \"{key}\""), format!("is written by the graph: {error}")))
+        });
+    faults.collect()
+}
+
+/// Joins that can never complete.
+fn joins(shape: &Shape) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for join in &shape.joins {
+        let at = || format!("join at '{}'", shape.names[join.to]);
+        // Whoever is reached only behind the join cannot finish before it.
+        let before = Reach::without(shape, join.to).nodes;
+        for from in &join.from {
+            if !before.contains(from) {
+                let name = &shape.names[*from];
+                faults.push(Fault::new(at(), format!("cannot complete: '{name}' comes only behind it")));
+            }
+        }
+        if let Some(router) = shape.edges.iter().enumerate().find_map(|(node, edges)| {
+            edges.iter().any(|edge| is_exclusive(shape, node, edge, &join.from)).then_some(node)
+        }) {
+            let name = &shape.names[router];
+            let words = format!("cannot complete: '{name}' chooses between the nodes that it waits for");
+            faults.push(Fault::new(at(), words));
+        }
+    }
+    faults
+}
+
+/// Whether a router runs once and leads, whatever it chooses, past one of these nodes.
+fn is_exclusive(shape: &Shape, node: usize, edge: &Edge, wanted: &[usize]) -> bool {
+    let Edge::Route { targets, is_single: true, .. } = edge else { return false };
+    let comes_again = Reach::from(shape, targets).nodes.contains(&node);
+    !comes_again
+        && targets.iter().all(|target| {
+            let reached = Reach::choosing(shape, node, edge, *target).nodes;
+            wanted.iter().any(|node| !reached.contains(node))
+        })
+}
+
+/// The nodes that can be reached.
+struct Reach<'a> {
+    shape: &'a Shape,
+    nodes: BTreeSet<usize>,
+    /// A node that is not gone through.
+    closed: Option<usize>,
+    /// A router that leads only to this target.
+    chosen: Option<(&'a Edge, Target)>,
+}
+
+impl<'a> Reach<'a> {
+    fn new(shape: &'a Shape) -> Self {
+        Reach { shape, nodes: BTreeSet::new(), closed: None, chosen: None }
+    }
+
+    fn of(shape: &'a Shape) -> Self {
+        let mut reach = Reach::new(shape);
+        reach.follow(&shape.start);
+        reach
+    }
+
+    fn without(shape: &'a Shape, node: usize) -> Self {
+        let mut reach = Reach { closed: Some(node), ..Reach::new(shape) };
+        reach.follow(&shape.start);
+        reach
+    }
+
+    fn from(shape: &'a Shape, targets: &[Target]) -> Self {
+        let mut reach = Reach::new(shape);
+        for target in targets {
+            reach.visit(*target);
+        }
+        reach
+    }
+
+    fn choosing(shape: &'a Shape, _node: usize, edge: &'a Edge, target: Target) -> Self {
+        let mut reach = Reach { chosen: Some((edge, target)), ..Reach::new(shape) };
+        reach.follow(&shape.start);
+        reach
+    }
+
+    fn follow(&mut self, edges: &'a [Edge]) {
+        for edge in edges {
+            match edge {
+                Edge::To(target) => self.visit(*target),
+                Edge::Each { node, .. } => self.visit(Target::Node(*node)),
+                Edge::Route { targets, .. } => match self.chosen {
+                    Some((chosen, target)) if std::ptr::eq(chosen, edge) => self.visit(target),
+                    _ => targets.iter().for_each(|target| self.visit(*target)),
+                },
+            }
+        }
+    }
+
+    /// Nodes are few, and each is gone into once; so a way through the graph is no deeper than it has nodes.
+    fn visit(&mut self, target: Target) {
+        let mut next = vec![target];
+        while let Some(target) = next.pop() {
+            let Target::Node(place) = target else { continue };
+            if self.closed == Some(place) || !self.nodes.insert(place) {
+                continue;
+            }
+            next.extend(self.behind(place));
+        }
+    }
+
+    /// Where a node leads, by its edges, by what it names itself, and by the joins that it is one of.
+    fn behind(&self, place: usize) -> Vec<Target> {
+        let mut targets = Vec::new();
+        for edge in &self.shape.edges[place] {
+            match edge {
+                Edge::To(target) => targets.push(*target),
+                Edge::Each { node, .. } => targets.push(Target::Node(*node)),
+                Edge::Route { targets: all, .. } => match self.chosen {
+                    Some((chosen, target)) if std::ptr::eq(chosen, edge) => targets.push(target),
+                    _ => targets.extend(all),
+                },
+            }
+        }
+        let named = self.shape.nodes[place].named().filter_map(|name| self.shape.place(name));
+        targets.extend(named.map(Target::Node));
+        let joins = self.shape.joins.iter().filter(|join| join.from.contains(&place));
+        targets.extend(joins.map(|join| Target::Node(join.to)));
+        targets
+    }
+}

@@ -1,0 +1,289 @@
+//! What a node is given, and how it fails.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_state_core::state::{ReadKey, Snapshot};
+use stepfold_tools::{CancellationToken, Resources};
+use tokio::sync::mpsc;
+
+use super::node::chain;
+use super::progress::NodeRun;
+use super::shape::Planned;
+use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::run::track;
+
+/// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
+/// while it works. Cheap to clone.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::graph::{NodeContext, NodeError, Update};
+/// use stepfold_state_core::state::Key;
+///
+/// const QUERY: Key<String> = Key::new("query");
+///
+/// async fn search(node: NodeContext) -> Result<Update, NodeError> {
+///     let query = node.get(QUERY)?.ok_or_else(|| NodeError::permanent("there is no query"))?;
+///     node.emit("status", format!("searching for {query}")).await;
+///     Ok(Update::new().set("found", vec![query]))
+/// }
+/// ```
+#[derive(Clone)]
+pub struct NodeContext(Arc<Inner>);
+
+struct Inner {
+    node: String,
+    label: String,
+    execution: u64,
+    item: Option<Value>,
+    state: Snapshot,
+    key: String,
+    resources: Resources,
+    cancellation: CancellationToken,
+    decisions: Vec<(String, Decision)>,
+    speaker: Option<mpsc::Sender<Said>>,
+    place: usize,
+}
+
+/// What a node says while it works.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) place: usize,
+    pub(crate) kind: String,
+    pub(crate) value: Value,
+}
+
+/// What a context is made of.
+pub(crate) struct NodeScope {
+    pub(crate) node: String,
+    pub(crate) label: String,
+    pub(crate) execution: u64,
+    pub(crate) item: Option<Value>,
+    pub(crate) state: Snapshot,
+    pub(crate) key: String,
+    pub(crate) resources: Resources,
+    pub(crate) cancellation: CancellationToken,
+    pub(crate) decisions: Vec<(String, Decision)>,
+    pub(crate) speaker: Option<mpsc::Sender<Said>>,
+    pub(crate) place: usize,
+}
+
+impl NodeContext {
+    pub(crate) fn new(scope: NodeScope) -> Self {
+        let NodeScope {
+            node,
+            label,
+            execution,
+            item,
+            state,
+            key,
+            resources,
+            cancellation,
+            decisions,
+            speaker,
+            place,
+        } = scope;
+        NodeContext(Arc::new(Inner {
+            node,
+            label,
+            execution,
+            item,
+            state,
+            key,
+            resources,
+            cancellation,
+            decisions,
+            speaker,
+            place,
+        }))
+    }
+
+    /// The name of the node.
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// In which superstep of the run this is that the node has branches, from 1.
+    pub fn execution(&self) -> u64 {
+        self.0.execution
+    }
+
+    /// The state as it was when the superstep began. It never changes; branches that run beside this one are not
+    /// seen.
+    pub fn state(&self) -> &Snapshot {
+        &self.0.state
+    }
+
+    /// Reads a key of [`state`](NodeContext::state).
+    ///
+    /// # Errors
+    /// With a typed key, when the value is not of its type.
+    pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
+        self.0.state.get(key)
+    }
+
+    /// The item of this branch: one of the list that the graph fanned out over, or what [`Update::goto_with`]
+    /// gave.
+    ///
+    /// [`Update::goto_with`]: super::Update::goto_with
+    pub fn item(&self) -> Option<&Value> {
+        self.0.item.as_ref()
+    }
+
+    /// The item of this branch as a `T`.
+    ///
+    /// # Errors
+    /// A permanent one when there is none, or it is no `T`.
+    pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
+        let item = self.item().ok_or_else(|| {
+            NodeError::permanent(format!(
+                "node '{}' was not given an item; it is no fan-out branch",
+                self.node()
+            ))
+        })?;
+        T::deserialize(item).map_err(|error| {
+            NodeError::permanent(format!("the item of node '{}' cannot be read: {error}", self.node()))
+        })
+    }
+
+    /// A key for the effect of this branch that stays the same when it runs again, and differs for every other.
+    /// Hand it to services that know idempotency keys.
+    pub fn idempotency_key(&self) -> &str {
+        &self.0.key
+    }
+
+    /// The same for one of several effects.
+    pub fn key_for(&self, label: &str) -> String {
+        format!("{}/{label}", self.0.key)
+    }
+
+    /// Is cancelled when the run is, and when its time is up. The function is dropped then; work that it has handed
+    /// elsewhere should look here.
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.0.cancellation
+    }
+
+    /// What its outputs are called by.
+    pub(crate) fn track(&self) -> NodeRun {
+        let planned = Planned { node: self.0.node.clone(), item: self.0.item.clone() };
+        track(&self.0.state, &planned)
+    }
+
+    /// A resource of the application.
+    pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.resources.get()
+    }
+
+    /// Says something to whoever watches, as [`RunEvent::Output`](crate::RunEvent::Output). It is not recorded: what
+    /// has to last goes into the [`Update`](super::Update).
+    pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
+        if let Some(speaker) = &self.0.speaker {
+            let said = Said { place: self.0.place, kind: kind.into(), value: value.into() };
+            // When the run is being torn down, nobody listens.
+            let _ = speaker.send(said).await;
+        }
+    }
+
+    /// Asks somebody to decide. The first time this is an error, which the function returns with `?`: the run pauses
+    /// with what is asked among its [pending](crate::Outcome::pending) requests, here with the arguments
+    /// `about`. When it is decided the function runs again, and gets the decision here. So ask before anything
+    /// that costs.
+    ///
+    /// `label` tells the questions of one run of the function apart. Arguments that somebody changed are in
+    /// [`Decision::Modify`].
+    ///
+    /// # Errors
+    /// One that makes the run pause, until there is a decision.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::Decision;
+    /// use stepfold_agent_loop::graph::{NodeContext, NodeError, Update};
+    ///
+    /// async fn publish(node: NodeContext) -> Result<Update, NodeError> {
+    ///     match node.ask("publish", json!({"title": "Stalls"}))? {
+    ///         Decision::Approve => Ok(Update::new().set("published", true)),
+    ///         _ => Ok(Update::new().set("published", false)),
+    ///     }
+    /// }
+    /// ```
+    pub fn ask(&self, label: &str, about: impl Serialize) -> Result<Decision, NodeError> {
+        if let Some((_, decision)) = self.0.decisions.iter().find(|(id, _)| id == label) {
+            return Ok(decision.clone());
+        }
+        let about = serde_json::to_string(&about)?;
+        // Under an id within the branch; the run knows which branch it is.
+        let id = label.to_owned();
+        let call = ToolCall::new(label, &*self.0.node, Arguments::parse(about));
+        Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
+    }
+}
+
+impl fmt::Debug for NodeContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeContext").field("branch", &self.0.label).finish_non_exhaustive()
+    }
+}
+
+/// Why a node has no result.
+///
+/// `?` turns any error into one. Like `anyhow::Error`, and for the same reason, this type is not an
+/// [`Error`](std::error::Error) itself.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::graph::NodeError;
+///
+/// fn parse(text: &str) -> Result<u64, NodeError> {
+///     if text.is_empty() {
+///         return Err(NodeError::permanent("the number is empty"));
+///     }
+///     Ok(text.parse()?)
+/// }
+/// assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
+/// ```
+#[derive(Debug)]
+pub struct NodeError(pub(crate) Kind);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Failed { message: String, is_permanent: bool },
+    Asks(Box<ApprovalRequest>),
+}
+
+impl NodeError {
+    /// An error after which another try may help, if the node has [retries](super::Node::retry).
+    pub fn new(message: impl Into<String>) -> Self {
+        NodeError(Kind::Failed { message: message.into(), is_permanent: false })
+    }
+
+    /// An error after which trying again would give the same.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        NodeError(Kind::Failed { message: message.into(), is_permanent: true })
+    }
+
+    pub(crate) fn panicked() -> Self {
+        NodeError::new("the node panicked")
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Failed { message, .. } => f.write_str(message),
+            Kind::Asks(request) => write!(f, "somebody has to decide about \"{}\"", request.id),
+        }
+    }
+}
+
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
+    fn from(error: E) -> Self {
+        NodeError::new(chain(&error))
+    }
+}
