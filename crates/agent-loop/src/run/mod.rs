@@ -24,6 +24,5 @@ pub use self::machine::{Need, Run};
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
-pub(crate) use self::machine::nested_id;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{takes_failures, track};
