@@ -269,6 +269,9 @@ impl<'a> Bench<'a> {
                 };
                 match child {
                     Ok(child) => self.start_agent(run, shape, place, child, 1, Duration::ZERO),
+                    Err(NodeError(NodeErrorKind::Asks(request))) => {
+                        Box::pin(async move { (place, Ended::Asks(request)) })
+                    }
                     Err(error) => Box::pin(async move { (place, Ended::Failed(error.to_string())) }),
                 }
             }
@@ -294,7 +297,11 @@ impl<'a> Bench<'a> {
         pause: Duration,
     ) -> Work<'a> {
         let branch = run.branch(place);
-        let decisions = branch.map(|branch| branch.decisions.clone()).unwrap_or_default();
+        // What was decided about its prompt is none of the agent's own.
+        let pending = child.pending();
+        let is_own = |id: &str| pending.iter().any(|request| request.id == id);
+        let decided = branch.map(|branch| branch.decisions.as_slice()).unwrap_or_default();
+        let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();
         let node = branch.and_then(|branch| shape.node(&branch.planned.node)).cloned();
         let teller = Teller { place, teller: self.teller.clone() };
         let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));

@@ -366,6 +366,51 @@ async fn a_graph_inside_asks() {
     .assert_eq(&ended.text());
 }
 
+/// A prompt asks before its agent costs anything; the agent's calls are decided about as well.
+#[tokio::test]
+async fn a_prompt_asks() {
+    let notes = Notes::default();
+    let mail = notes.tool("mail").approval(Approval::Always).build().unwrap();
+    let agent = Agent::builder(script("assistant: > c1 mail(to=\"us\")\nassistant: sent")).tools([mail]);
+    let node = AgentNode::new(agent.build().unwrap()).asks_with(|node| {
+        Ok(match node.ask("spend", json!({"tokens": 1_000}))? {
+            Decision::Reject { reason } => format!("cheaply, because {reason}"),
+            _ => "write to them".to_owned(),
+        })
+    });
+    let graph = graph().node("write", node.answers("next")).edge(START, "write").build().unwrap();
+    let mut walked = walk(&graph, "go").await;
+    let mut text = walked.text();
+    for decision in [Decision::reject("it is late"), Decision::Approve] {
+        let id = outcome_of(&walked.ended).pending()[0].id.clone();
+        walked = decided(&walked, &[(&id, decision)]).await;
+        text.push_str(&walked.text());
+    }
+    expect![[r#"
+        1: write
+           0 asks: spend
+        --
+        user:      go
+        --
+        exit: the run waits for decisions
+        steps: 1
+        pending write > spend: write({"tokens":1000}), Node
+        --
+        user:      go
+        --
+        exit: the run waits for decisions
+        steps: 1
+        pending write > c1: mail({"to":"us"}), Rule
+        --
+        user:      go
+        --
+        exit: the graph came to its end
+        steps: 1
+        state: {"next":"sent"}
+        mail
+    "#]].assert_eq(&(text + &notes.text()));
+}
+
 /// A failure beside it: the question stays.
 #[tokio::test]
 async fn a_failure_beside_a_question() {
