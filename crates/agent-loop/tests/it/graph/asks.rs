@@ -408,7 +408,8 @@ async fn a_prompt_asks() {
         steps: 1
         state: {"next":"sent"}
         mail
-    "#]].assert_eq(&(text + &notes.text()));
+    "#]]
+    .assert_eq(&(text + &notes.text()));
 }
 
 /// A failure beside it: the question stays.

@@ -19,6 +19,7 @@ mod nested;
 
 mod outputs;
 mod research;
+mod turns;
 
 mod build;
 mod drawings;
