@@ -247,7 +247,9 @@ impl<'a> Bench<'a> {
         let OpenBranch { place, planned, execution } = open;
         let context = self.context(run, place, planned.clone(), execution);
         let Some(node) = shape.place(&planned.node) else {
-            return Box::pin(async move { (place, Ended::Failed("it is no node of the graph any more".to_owned())) });
+            return Box::pin(async move {
+                (place, Ended::Failed("it is no node of the graph any more".to_owned()))
+            });
         };
         match &shape.nodes[node].work {
             NodeWork::Function(_) => {

@@ -7,6 +7,9 @@ use std::time::Duration;
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::graph::{AgentNode, END, GraphBuilder, Node, NodeContext, NodeError, START, Update};
+use stepfold_agent_loop::state_core::chat::{
+    ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream,
+};
 use stepfold_agent_loop::tools::{Effect, Retry};
 use stepfold_agent_loop::{Agent, RunFault};
 
@@ -616,4 +619,125 @@ async fn failures_as_a_stream() {
         {"node_finished":{"node":"c","branch":0,"status":"succeeded","error":null}}
         {"ended":"end"}"#]]
     .assert_eq(&told.join("\n"));
+}
+
+/// Cannot be reached so often, then says its lines.
+struct Flaky {
+    failures: AtomicUsize,
+    script: stepfold_agent_loop::test_kit::Script,
+}
+
+impl ChatModel for Flaky {
+    fn id(&self) -> &'static str {
+        "flaky"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let left = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match left {
+            Ok(_) => ReplyStream::failed(ModelError::new(ModelErrorKind::Transient, "the line is down")),
+            Err(_) => self.script.respond(request),
+        }
+    }
+}
+
+/// An agent goes on where its model failed; nothing is asked or called twice.
+#[tokio::test(start_paused = true)]
+async fn an_agent_is_tried_again() {
+    let notes = Notes::default();
+    let looking = |failures: usize| {
+        let script = script("assistant: > c1 look(q=\"x\")\nassistant: area 3");
+        Agent::builder(Flaky { failures: AtomicUsize::new(failures), script })
+            .tools([notes.tool("look").build().unwrap()])
+            .build()
+            .unwrap()
+    };
+    let node = |failures| Node::agent(looking(failures)).retry(Retry::times(2)).go_on_after_error();
+    check(
+        graph_with(node(2)),
+        "go",
+        expect![[r#"
+        1: a, b
+        2: c
+        --
+        user:      go
+        assistant: > c1 look(q="x")
+        tool c1:   {"q": "x"}
+        assistant: area 3
+        --
+        exit: the graph came to its end
+        steps: 2
+        state: {"log":["b","c"]}
+    "#]],
+    )
+    .await;
+    check(graph_with(node(3)), "go", expect![[r#"
+        1: a, b
+           0 Failed (3): run 'run/1/0' failed after step 0: the model did not answer: transient failure: the line is down
+        2: c
+        --
+        user:      go
+        --
+        exit: the graph came to its end
+        steps: 2
+        state: {"log":["b","c"]}
+    "#]]).await;
+    assert_eq!(notes.count("look"), 1);
+}
+
+/// A node inside a graph inside failed: both go on, and what had its outcome is not run again.
+#[tokio::test]
+async fn going_on_inside() {
+    let inner = graph()
+        .node("x", note)
+        .node("y", failing_first(1))
+        .node("z", note)
+        .chain([START, "x", "y", "z"])
+        .build()
+        .unwrap();
+    let graph = graph().node("inner", inner).node("behind", note).chain([START, "inner", "behind"]);
+    let walked = walk(&graph.build().unwrap(), "go").await;
+    expect![[r#"
+        1: inner
+        --
+        user:      go
+        --
+        error: run 'run' failed after step 1: node 'inner' failed: run 'run/1/0' failed after step 2: node 'y' failed: try 1
+        steps: 1
+    "#]].assert_eq(&walked.text());
+    let walked = walk_on(reloaded(outcome_of(&walked.ended)), |run| run).await;
+    expect![[r#"
+        2: behind
+        --
+        user:      go
+        --
+        exit: the graph came to its end
+        steps: 2
+        state: {"log":["x","y","z","behind"]}
+    "#]]
+    .assert_eq(&walked.text());
+}
+
+/// A node that stands in for its own failures ends at its limit.
+#[tokio::test]
+async fn a_node_for_its_own_errors() {
+    check(
+        graph_with(Node::new(failing("no")).on_error("a")),
+        "go",
+        expect![[r#"
+        1: a, b
+           0 Failed (1): no
+        2: a({"error":"no","node":"a"})
+           0 Failed (1): no
+        3: a({"error":"no","item":{"error":"no","node":"a"},"node":"a"})
+           0 Failed (1): no
+        --
+        user:      go
+        --
+        exit: node 'a' may not run once more
+        steps: 3
+        state: {"log":["b"]}
+    "#]],
+    )
+    .await;
 }

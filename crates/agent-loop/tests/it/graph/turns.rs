@@ -43,7 +43,8 @@ async fn a_second_turn() {
         exit: the graph came to its end
         steps: 2
         state: {"execution_counts":{"a":1,"b":1},"log":["a","b","a","b"]}
-    "#]].assert_eq(&second.text());
+    "#]]
+    .assert_eq(&second.text());
 }
 
 /// Other limits for one run; the graph stays what it is.
@@ -59,7 +60,8 @@ async fn adjusted_for_one_run() {
         exit: the limit of steps was reached
         steps: 1
         state: {"execution_counts":{"a":1},"log":["a"]}
-    "#]].assert_eq(&walked.text());
+    "#]]
+    .assert_eq(&walked.text());
 }
 
 /// Before the first superstep and after the last one; a hook may end the run before it has begun.
@@ -78,7 +80,8 @@ async fn hooks() {
         exit: the graph came to its end
         steps: 1
         state: {"log":["before","a","after"]}
-    "#]].assert_eq(&walked.text());
+    "#]]
+    .assert_eq(&walked.text());
     let stopped = graph().before_run(|_| async { Ok(HookAction::stop("not today")) });
     expect![[r#"
         --
@@ -86,7 +89,8 @@ async fn hooks() {
         --
         exit: a hook ended the run: not today
         steps: 0
-    "#]].assert_eq(&walk(&stopped.build().unwrap(), "go").await.text());
+    "#]]
+    .assert_eq(&walk(&stopped.build().unwrap(), "go").await.text());
 }
 
 /// A stored run of a graph that is another one by now: what changed is said, part by part.
