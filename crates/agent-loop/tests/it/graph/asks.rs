@@ -448,7 +448,7 @@ async fn stepped(graph: &Graph, points: &[Breakpoint]) -> String {
     let mut text = String::new();
     loop {
         let outcome = outcome_of(&walked.ended);
-        text.push_str(&format!("{}{}, {}\n", walked.steps(), outcome.exit(), walked.log().join(" ")));
+        text.push_str(&format!("{}{}, [{}]\n", walked.steps(), outcome.exit(), walked.log().join(" ")));
         if !matches!(outcome.exit(), Exit::Paused(_)) {
             return text;
         }
@@ -476,13 +476,13 @@ async fn before_a_node() {
         1: a
         2: each(1), each(2)
         --
-        the run stopped before node 'each', visit 1, a
+        the run stopped before node 'each', visit 1, [a]
            each -> a
         3: a
         4: each(1), each(2)
            each -> __end__
         --
-        the graph came to its end, a each(1) each(2) a each(1) each(2)
+        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &[Breakpoint::node("each")]).await);
 }
@@ -496,10 +496,10 @@ async fn before_the_second_visit() {
         3: a
         4: each(1), each(2)
         --
-        the run stopped before node 'each', visit 2, a each(1) each(2) a
+        the run stopped before node 'each', visit 2, [a each(1) each(2) a]
            each -> __end__
         --
-        the graph came to its end, a each(1) each(2) a each(1) each(2)
+        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &[Breakpoint::node("each").visit(2)]).await);
 }
@@ -510,20 +510,20 @@ async fn step_by_step() {
     expect![[r#"
         1: a
         --
-        the run stopped before node 'a', every visit, 
+        the run stopped before node 'a', every visit, []
         2: each(1), each(2)
         --
-        the run stopped before node 'each', every visit, a
+        the run stopped before node 'each', every visit, [a]
            each -> a
         3: a
         --
-        the run stopped before node 'a', every visit, a each(1) each(2)
+        the run stopped before node 'a', every visit, [a each(1) each(2)]
         4: each(1), each(2)
         --
-        the run stopped before node 'each', every visit, a each(1) each(2) a
+        the run stopped before node 'each', every visit, [a each(1) each(2) a]
            each -> __end__
         --
-        the graph came to its end, a each(1) each(2) a each(1) each(2)
+        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &every).await);
 }
@@ -540,7 +540,7 @@ async fn breakpoints_elsewhere() {
         4: each(1), each(2)
            each -> __end__
         --
-        the graph came to its end, a each(1) each(2) a each(1) each(2)
+        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &others).await);
 }

@@ -59,6 +59,7 @@ async fn the_run_fails() {
 async fn the_first_failure_is_the_error() {
     let graph = graph()
         .node("a", |_: NodeContext| async {
+            // tidy: allow sleep, because time is paused.
             tokio::time::sleep(Duration::from_secs(1)).await;
             Err::<(), _>(NodeError::new("late"))
         })

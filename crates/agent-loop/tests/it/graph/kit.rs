@@ -80,7 +80,8 @@ impl Walked {
                 EventKind::Planned { branches, deferred, arrived, routes, exit } => {
                     for route in routes {
                         let reason = route.reason.as_ref().map(|why| format!(", {why}")).unwrap_or_default();
-                        writeln!(text, "   {} -> {}{reason}", route.from, route.to.join(", ")).unwrap();
+                        let to = if route.to.is_empty() { "nowhere".to_owned() } else { route.to.join(", ") };
+                        writeln!(text, "   {} -> {to}{reason}", route.from).unwrap();
                     }
                     if exit.is_none() {
                         writeln!(text, "{}: {}", event.step, names(branches)).unwrap();

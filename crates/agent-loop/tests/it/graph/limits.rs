@@ -332,6 +332,7 @@ async fn tokens() {
 async fn time() {
     let graph = graph()
         .node("a", |node| async move {
+            // tidy: allow sleep, because time is paused.
             tokio::time::sleep(Duration::from_secs(3)).await;
             Ok(noted(&node))
         })
@@ -360,6 +361,7 @@ async fn time() {
 #[tokio::test(start_paused = true)]
 async fn time_between_supersteps() {
     let slow = |node| async move {
+        // tidy: allow sleep, because time is paused.
         tokio::time::sleep(Duration::from_secs(3)).await;
         Ok(noted(&node))
     };

@@ -281,13 +281,13 @@ async fn a_choice_of_many() {
         graph(&[]),
         "go",
         expect![[r#"
-           __start__ -> 
-        --
-        user:      go
-        --
-        exit: the graph came to its end
-        steps: 0
-    "#]],
+               __start__ -> nowhere
+            --
+            user:      go
+            --
+            exit: the graph came to its end
+            steps: 0
+        "#]],
     )
     .await;
 }
@@ -475,6 +475,7 @@ async fn a_thousand_items() {
 async fn the_order_of_finishing_changes_nothing() {
     async fn slow(node: NodeContext) -> Result<Update, NodeError> {
         let item: u64 = node.item_as()?;
+        // tidy: allow sleep, because time is paused.
         tokio::time::sleep(std::time::Duration::from_secs(10 - item)).await;
         Ok(noted(&node))
     }
