@@ -79,7 +79,8 @@ impl AgentNode {
         self
     }
 
-    /// Asks the agent what a function says, in a conversation of its own.
+    /// Asks the agent what a function says, in a conversation of its own. The function may
+    /// [ask](NodeContext::ask) somebody first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -89,7 +90,7 @@ impl AgentNode {
     }
 
     /// Writes the agent's answer to this key: its [output](crate::AgentBuilder::output) if it has one, else its last
-    /// words.
+    /// words. One that says nothing writes nothing.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
         self.answer = Some(key.into());
         self

@@ -147,7 +147,8 @@ impl Node {
         self
     }
 
-    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic.
+    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic. An agent goes
+    /// on where it was; one that ended without having finished is not tried again.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
