@@ -75,7 +75,7 @@ pub enum Answer {
         branch: usize,
         /// Its outcome.
         outcome: NodeOutcome,
-        /// What it cost, if it asked a model.
+        /// What it cost, if it asked a model, without what came as [`Answer::Inner`]: that is counted already.
         usage: Usage,
     },
     /// The function of a branch asks somebody to decide.
