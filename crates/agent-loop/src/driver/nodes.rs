@@ -177,6 +177,8 @@ impl Host<'_> {
         place: usize,
         ended: Ended,
     ) -> Result<Option<RunFault>, RunFault> {
+        // The run of an agent that has ended without having finished is over: to go on would give the same.
+        let is_over = matches!(ended, Ended::Agent);
         let outcome = match ended {
             Ended::Waits | Ended::Stopped => return Ok(None),
             Ended::TimedOut(tries) => {
@@ -197,6 +199,7 @@ impl Host<'_> {
         };
         let node = name_of(run, place);
         if let Some(error) = &outcome.error
+            && !is_over
             && !takes_failures(shape, &node)
         {
             self.tell_finished(&node, place, &outcome).await?;

@@ -225,8 +225,9 @@ impl Shape {
         }
         for ended in ended {
             match (ended.error, &self.on_error(ended.node)) {
-                (Some(_), OnError::Fail) => {
-                    return Ok(Next::exit(Exit::NodeFailed(ended.node.to_owned())));
+                (Some(error), OnError::Fail) => {
+                    let (node, error) = (ended.node.to_owned(), error.to_owned());
+                    return Ok(Next::exit(Exit::NodeFailed { node, error }));
                 }
                 (Some(error), OnError::Goto(target)) => {
                     let item = failure_item(ended.node, error, ended.item);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepfold_state_core::chat::Usage;
 use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
 
-use super::ids::CallIds;
+use super::ids::TakenIds;
 use super::{Branch, BranchState, NodeOutcome, NodeStatus, Walk, track};
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::FeedError;
@@ -225,7 +225,7 @@ impl Run {
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
         let mut is_tracked = false;
-        let mut ids = CallIds::new(&self.call_ids);
+        let mut ids = TakenIds::new(&self.call_ids);
         for (place, branch) in walk.branches.iter().enumerate() {
             let brought;
             let outcome = match branch.outcome() {

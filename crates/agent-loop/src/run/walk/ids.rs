@@ -7,15 +7,17 @@ use std::sync::Arc;
 use stepfold_state_core::chat::{Message, ToolResult};
 use stepfold_tools::with_unique_call_ids;
 
+use crate::run::call_ids::CallIds;
+
 /// The ids of calls that are taken: those of the log, and those of the messages that are put together.
-pub(super) struct CallIds<'a> {
-    log: &'a HashSet<Box<str>>,
+pub(super) struct TakenIds<'a> {
+    log: &'a CallIds,
     new: HashSet<Box<str>>,
 }
 
-impl<'a> CallIds<'a> {
-    pub(super) fn new(log: &'a HashSet<Box<str>>) -> Self {
-        CallIds { log, new: HashSet::new() }
+impl<'a> TakenIds<'a> {
+    pub(super) fn new(log: &'a CallIds) -> Self {
+        TakenIds { log, new: HashSet::new() }
     }
 
     /// The messages of one branch, in which calls with an id that is taken have another one, and their results with

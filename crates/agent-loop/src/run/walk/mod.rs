@@ -139,10 +139,6 @@ impl NodeStatus {
     }
 }
 
-const fn once() -> u32 {
-    1
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 const fn is_once(tries: &u32) -> bool {
     *tries == 1

@@ -497,16 +497,16 @@ async fn at_most_once_fails_once() {
         graph_with(Node::new(failing("no")).effect(Effect::AtMostOnce)),
         "go",
         expect![[r#"
-        1: a, b
-           started: [0]
-           0 Failed (1): no
-        --
-        user:      go
-        --
-        exit: node 'a' failed
-        steps: 1
-        state: {"log":["b"]}
-    "#]],
+            1: a, b
+               started: [0]
+               0 Failed (1): no
+            --
+            user:      go
+            --
+            exit: node 'a' failed: no
+            steps: 1
+            state: {"log":["b"]}
+        "#]],
     )
     .await;
 }

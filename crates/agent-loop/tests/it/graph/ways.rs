@@ -906,7 +906,7 @@ async fn writes_that_do_not_merge() {
         --
         user:      go
         --
-        exit: node 'b' failed
+        exit: node 'b' failed: what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64
         steps: 1
         state: {"log":["a","c"],"sum":1}
     "#]]).await;
