@@ -1,5 +1,6 @@
 //! What a node is given, and how it fails.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use stepfold_state_core::state::{ReadKey, Snapshot};
 use stepfold_tools::{CancellationToken, Resources};
 use tokio::sync::mpsc;
 
-use super::node::chain;
+use super::node::{chain, words_of_panic};
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
@@ -218,9 +219,9 @@ impl NodeContext {
             return Ok(decision.clone());
         }
         let about = serde_json::to_string(&about)?;
-        // Under an id within the branch; the run knows which branch it is.
-        let id = label.to_owned();
         let call = ToolCall::new(label, &*self.0.node, Arguments::parse(about));
+        // The walk puts the branch before the id.
+        let id = label.to_owned();
         Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
     }
 }
@@ -268,8 +269,8 @@ impl NodeError {
         NodeError(Kind::Failed { message: message.into(), is_permanent: true })
     }
 
-    pub(crate) fn panicked() -> Self {
-        NodeError::new("the node panicked")
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        NodeError::new(format!("the node panicked: {}", words_of_panic(panic)))
     }
 }
 
