@@ -19,8 +19,7 @@ use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
 use crate::graph::progress::keys;
 use crate::graph::{
-    Node, NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update, chain,
-    listed,
+    Node, NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update, listed,
 };
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
@@ -383,7 +382,7 @@ fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> Ended {
 fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> Ended {
     let delta = match update.delta(context.state().schema()) {
         Ok(delta) => delta,
-        Err(error) => return failed(NodeStatus::Failed, chain(&error), tries),
+        Err(error) => return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries),
     };
     if !update.outputs.is_empty()
         && let Err(error) = context.state().schema().check_write_to(keys::OUTPUTS.name(), None)
@@ -459,7 +458,7 @@ async fn drive_agent(
             Err(error) => error,
         };
         let Some(pause) = pauses.next() else {
-            return failed(NodeStatus::Failed, chain(&error), tries);
+            return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries);
         };
         tokio::select! {
             biased;

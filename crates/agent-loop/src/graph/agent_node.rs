@@ -231,7 +231,7 @@ impl AgentNode {
         let mut delta = writes.clone();
         if let (Some(key), Some(answer)) = (&self.answer, &answer) {
             let write = graph.schema().write(key.as_str(), answer.clone());
-            delta.push(write.map_err(|error| super::node::chain(&error))?);
+            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
         }
         Ok(AgentResult { answer, delta, messages: self.messages(run, graph, item) })
     }

@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::{ReadKey, Snapshot};
-use stepfold_tools::{CancellationToken, Resources};
+use stepfold_tools::{CancellationToken, Resources, ToolError};
 use tokio::sync::mpsc;
 
-use super::node::{chain, words_of_panic};
+use super::node::words_of_panic;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
@@ -35,21 +35,7 @@ use crate::run::track;
 /// }
 /// ```
 #[derive(Clone)]
-pub struct NodeContext(Arc<Inner>);
-
-struct Inner {
-    node: String,
-    label: String,
-    execution: u64,
-    item: Option<Value>,
-    state: Snapshot,
-    key: String,
-    resources: Resources,
-    cancellation: CancellationToken,
-    decisions: Vec<(String, Decision)>,
-    speaker: Option<mpsc::Sender<Said>>,
-    place: usize,
-}
+pub struct NodeContext(Arc<NodeScope>);
 
 /// What a node says while it works.
 #[derive(Debug)]
@@ -76,32 +62,7 @@ pub(crate) struct NodeScope {
 
 impl NodeContext {
     pub(crate) fn new(scope: NodeScope) -> Self {
-        let NodeScope {
-            node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
-            cancellation,
-            decisions,
-            speaker,
-            place,
-        } = scope;
-        NodeContext(Arc::new(Inner {
-            node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
-            cancellation,
-            decisions,
-            speaker,
-            place,
-        }))
+        NodeContext(Arc::new(scope))
     }
 
     /// The name of the node.
@@ -285,6 +246,7 @@ impl fmt::Display for NodeError {
 
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
-        NodeError::new(chain(&error))
+        // With its causes, in one line.
+        NodeError::new(ToolError::from(error).to_string())
     }
 }

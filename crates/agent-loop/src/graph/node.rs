@@ -1,7 +1,6 @@
 //! A node of a graph: a function over a snapshot of the state, or an agent, and what holds for its runs.
 
 use std::any::Any;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -298,16 +297,4 @@ pub(crate) fn failure_item(node: &str, error: &str, item: Option<&Value>) -> Val
 pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -11,7 +11,7 @@ use super::{Branch, BranchState, NodeOutcome, NodeStatus, Walk, track};
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
-use crate::graph::{Ended, Next, Planned, Position, chain};
+use crate::graph::{Ended, Next, NodeError, Planned, Position};
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::feed::inner_decisions;
 use crate::run::machine::{Run, nested_id};
@@ -245,7 +245,7 @@ impl Run {
                     event.messages.extend(ids.unique(&outcome.messages));
                 }
                 Err(error) => {
-                    let error = format!("what it wrote cannot be merged: {}", chain(&error));
+                    let error = format!("what it wrote cannot be merged: {}", NodeError::from(error));
                     let failed = NodeOutcome::failed(NodeStatus::Unmerged, &error, outcome.tries);
                     event.delta.extend(self.merged(&mut state, branch, &failed)?);
                     end.unmerged.push(place);
