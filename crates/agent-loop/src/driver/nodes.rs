@@ -8,7 +8,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_state_core::chat::Usage;
-use stepfold_state_core::state::Snapshot;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,7 +16,7 @@ use super::model::sleep;
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
 use crate::graph::{
-    NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update,
+    NodeContext, NodeError, NodeErrorKind, NodeWork, Planned, Said, Shape, Update,
 };
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
@@ -32,8 +31,15 @@ enum Ended {
         outcome: NodeOutcome,
         usage: Usage,
     },
-    /// It failed, and that is for the caller.
-    Failed(String),
+    /// It could not be run to its end.
+    Failed {
+        error: String,
+        tries: u32,
+    },
+    /// Its agent took too long.
+    TimedOut {
+        error: String,
+    },
     /// Its function asks somebody to decide.
     Asks(Box<ApprovalRequest>),
     /// Its agent waits, or was stopped: its run says so.
@@ -42,6 +48,12 @@ enum Ended {
     Stopped,
     /// Its agent has ended.
     Agent,
+}
+
+impl Ended {
+    fn failed(error: impl Into<String>) -> Self {
+        Ended::Failed { error: error.into(), tries: 1 }
+    }
 }
 
 /// What an agent that is a node tells the driver, which answers when it has taken note of it.
@@ -56,12 +68,15 @@ type Work<'a> = BoxFuture<'a, (usize, Ended)>;
 impl Host<'_> {
     pub(super) async fn run_nodes(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let Some(shape) = run.shape().cloned() else { return Ok(()) };
+        if run.is_cancelled_inside() {
+            let is_up = self.time_left(run).is_some_and(|left| left.is_zero());
+            return self.break_off(run, if is_up { Answer::TimedOut } else { Answer::Cancelled }).await;
+        }
         let mut queue = run.open_branches().into_iter();
         let stop = self.cancellation.child_token();
         let (speaker, mut said) = mpsc::channel(QUEUE);
         let (teller, mut told) = mpsc::channel(QUEUE);
         let bench = Bench {
-            state: run.state().snapshot(),
             speaker,
             teller,
             stop: stop.clone(),
@@ -95,6 +110,13 @@ impl Host<'_> {
                 }
             };
             let Some((place, ended)) = ended else { break };
+            // What it said, and what its agent did, came before its end.
+            while let Ok(said) = said.try_recv() {
+                self.said(run, said).await?;
+            }
+            while let Ok(told) = told.try_recv() {
+                self.told(run, told).await?;
+            }
             if let Some(fault) = self.node_ended(run, &shape, place, ended).await?
                 && failed.as_ref().is_none_or(|(earlier, _)| place < *earlier)
             {
@@ -152,6 +174,7 @@ impl Host<'_> {
         place: usize,
         ended: Ended,
     ) -> Result<Option<RunFault>, RunFault> {
+        let has_ended = matches!(ended, Ended::Agent);
         let (outcome, usage) = match ended {
             Ended::Waits | Ended::Stopped => return Ok(None),
             Ended::Asks(request) => {
@@ -160,15 +183,22 @@ impl Host<'_> {
                 return Ok(None);
             }
             Ended::Outcome { outcome, usage } => (outcome, usage),
-            Ended::Failed(error) => (NodeOutcome::failed(NodeStatus::Failed, error, 1), Usage::default()),
+            Ended::Failed { error, tries } => {
+                (NodeOutcome::failed(NodeStatus::Failed, error, tries), run.usage_of_agent(place))
+            }
+            Ended::TimedOut { error } => {
+                (NodeOutcome::failed(NodeStatus::TimedOut, error, 1), run.usage_of_agent(place))
+            }
             Ended::Agent => match run.outcome_of_agent(place) {
                 Some(ended) => ended,
                 None => return Ok(None),
             },
         };
         let node = name_of(run, place);
+        // The run of an agent that has ended gives the same whenever it is looked at, so that is an outcome.
         if let Some(error) = &outcome.error
             && !takes_failures(shape, &node)
+            && !has_ended
         {
             self.tell_finished(&node, place, &outcome).await?;
             return Ok(Some(RunFault::Node { node, error: error.clone() }));
@@ -204,7 +234,6 @@ fn name_of(run: &Run, place: usize) -> String {
 
 /// What the branches of a superstep have in common.
 struct Bench<'a> {
-    state: Snapshot,
     speaker: mpsc::Sender<Said>,
     teller: mpsc::Sender<Told>,
     stop: CancellationToken,
@@ -213,10 +242,10 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn start(&self, run: &Run, shape: &Arc<Shape>, open: OpenBranch) -> Work<'a> {
-        let OpenBranch { place, planned, execution } = open;
-        let context = self.context(run, place, planned.clone(), execution);
+        let OpenBranch { place, planned, .. } = open;
+        let context = NodeContext::of(run, place, self.stop.clone(), Some(self.speaker.clone()));
         let Some(node) = shape.place(&planned.node) else {
-            return Box::pin(async move { (place, Ended::Failed("there is no such node".to_owned())) });
+            return Box::pin(async move { (place, Ended::failed("there is no such node")) });
         };
         match &shape.nodes[node].work {
             NodeWork::Function(_) => {
@@ -242,7 +271,7 @@ impl<'a> Bench<'a> {
                 let shape = Arc::clone(shape);
                 Box::pin(async move {
                     let ended = match child {
-                        Err(error) => Ended::Failed(error.to_string()),
+                        Err(error) => Ended::failed(error.to_string()),
                         Ok(child) => {
                             drive_agent(&shape, node, child, decisions, &teller, &stop, &clock).await
                         }
@@ -253,22 +282,6 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn context(&self, run: &Run, place: usize, planned: Planned, execution: u64) -> NodeContext {
-        let branch = run.branch(place);
-        NodeContext::new(NodeScope {
-            label: branch.map(|branch| branch.label(place)).unwrap_or_default(),
-            decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
-            node: planned.node,
-            item: planned.item,
-            execution,
-            state: self.state.clone(),
-            key: run.branch_key(place),
-            resources: run.agent().config().resources.clone(),
-            cancellation: self.stop.clone(),
-            speaker: Some(self.speaker.clone()),
-            place,
-        })
-    }
 }
 
 /// Calls the function of a node, as often as it is to be tried.
@@ -346,7 +359,7 @@ async fn drive_agent(
 ) -> Ended {
     let node = &shape.nodes[place];
     let mut pauses = node.retry.iter().flat_map(stepfold_tools::Retry::pauses);
-    let (mut child, mut decisions) = (child, decisions);
+    let (mut child, mut decisions, mut tries) = (child, decisions, 1);
     loop {
         let running = child
             .resume()
@@ -359,9 +372,7 @@ async fn drive_agent(
             None => running.await,
             Some(time_out) => match tokio::time::timeout(time_out, running).await {
                 Ok(ended) => ended,
-                Err(_) => {
-                    return failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), 1);
-                }
+                Err(_) => return Ended::TimedOut { error: format!("it took longer than {time_out:?}") },
             },
         };
         let error: RunError = match ended {
@@ -372,7 +383,10 @@ async fn drive_agent(
             Ok(_) => return Ended::Agent,
             Err(error) => error,
         };
-        let Some(pause) = pauses.next() else { return Ended::Failed(crate::graph::chain(&error)) };
+        let Some(pause) = pauses.next() else {
+            return Ended::Failed { error: crate::graph::chain(&error), tries };
+        };
+        tries += 1;
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ended::Stopped,

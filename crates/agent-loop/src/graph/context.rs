@@ -15,7 +15,7 @@ use super::node::chain;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::run::{nested_id, track};
+use crate::run::{Run, nested_id, track};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -58,46 +58,27 @@ pub(crate) struct Said {
     pub(crate) value: Value,
 }
 
-/// What a context is made of.
-pub(crate) struct NodeScope {
-    pub(crate) node: String,
-    pub(crate) label: String,
-    pub(crate) execution: u64,
-    pub(crate) item: Option<Value>,
-    pub(crate) state: Snapshot,
-    pub(crate) key: String,
-    pub(crate) resources: Resources,
-    pub(crate) cancellation: CancellationToken,
-    pub(crate) decisions: Vec<(String, Decision)>,
-    pub(crate) speaker: Option<mpsc::Sender<Said>>,
-    pub(crate) place: usize,
-}
-
 impl NodeContext {
-    pub(crate) fn new(scope: NodeScope) -> Self {
-        let NodeScope {
-            node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
-            cancellation,
-            decisions,
-            speaker,
-            place,
-        } = scope;
+    /// What a branch of a run is given.
+    pub(crate) fn of(
+        run: &Run,
+        place: usize,
+        cancellation: CancellationToken,
+        speaker: Option<mpsc::Sender<Said>>,
+    ) -> Self {
+        let branch = run.branch(place);
+        let planned = branch.map(|branch| &branch.planned);
+        let node = planned.map(|planned| planned.node.clone()).unwrap_or_default();
         NodeContext(Arc::new(Inner {
+            label: branch.map(|branch| branch.label(place)).unwrap_or_default(),
+            execution: run.walk().and_then(|walk| walk.executions.get(&node).copied()).unwrap_or(0),
+            item: planned.and_then(|planned| planned.item.clone()),
             node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
+            state: run.state().snapshot(),
+            key: run.branch_key(place),
+            resources: run.agent().config().resources.clone(),
             cancellation,
-            decisions,
+            decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
             speaker,
             place,
         }))

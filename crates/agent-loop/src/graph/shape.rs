@@ -111,9 +111,14 @@ impl From<String> for Choice {
 pub struct Planned {
     /// The node.
     pub node: String,
-    /// What this branch is about, if it is one of a fan-out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What this branch is about, if it is one of a fan-out. A null is an item, too.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub item: Option<Value>,
+}
+
+/// What is there is a value, be it null.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// What a router chose, as it is recorded.
@@ -295,7 +300,12 @@ impl<'a> Steps<'a> {
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Steps { shape, position, state, branches, arrived, routes, left }
+        let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
+        // What was put off came before what comes now.
+        for planned in position.deferred {
+            steps.trigger(shape.place(&planned.node), planned.item.clone());
+        }
+        steps
     }
 
     /// The way on behind a node; several branches of it leave it once.
@@ -383,9 +393,6 @@ impl<'a> Steps<'a> {
 
     fn finish(mut self) -> Result<Next, FeedError> {
         self.complete_joins();
-        for planned in self.position.deferred {
-            self.trigger(self.shape.place(&planned.node), planned.item.clone());
-        }
         let deferred = self.hold_back_deferred();
         let exit = self.apply_limits();
         let branches = std::mem::take(&mut self.branches);

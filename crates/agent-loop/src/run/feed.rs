@@ -556,7 +556,7 @@ impl Run {
                 self.check_modified(request, arguments)?;
             }
         }
-        Ok(())
+        self.check_decisions_of_nodes(decisions)
     }
 
     fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), FeedError> {
@@ -679,7 +679,7 @@ impl Run {
 
 /// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
 /// and so it is with them.
-fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+pub(super) fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
     if messages.is_empty() {
         return messages;
     }

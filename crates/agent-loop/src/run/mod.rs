@@ -26,4 +26,4 @@ pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
 pub(crate) use self::machine::nested_id;
 pub(crate) use self::stored::check_version;
-pub(crate) use self::walk::{takes_failures, track};
+pub(crate) use self::walk::{Branch, takes_failures, track};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stepfold_state_core::chat::Usage;
-use stepfold_state_core::state::{Delta, State};
+use stepfold_state_core::state::{Delta, State, Write};
 
 use super::{Branch, BranchState, NodeOutcome, NodeStatus, Walk, track};
 use crate::approval::{ApprovalRequest, Decision};
@@ -12,6 +12,7 @@ use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
 use crate::graph::{Ended, Next, Planned, Position};
 use crate::run::event::{Event, EventKind, StepEnd};
+use crate::run::feed::{Answer, well_formed};
 use crate::run::machine::Run;
 
 impl Run {
@@ -63,10 +64,16 @@ impl Run {
             decision.reason.clone_from(&route.reason);
             delta.push(schema.write(keys::ROUTER_DECISION, decision)?);
         }
-        for planned in &next.branches {
-            if self.is_tracked(&planned.node) {
-                delta.extend(track(&self.state, planned).started(&self.state)?);
-            }
+        let tracked = next.branches.iter().filter(|planned| self.is_tracked(&planned.node));
+        let mut is_tracked = false;
+        for planned in tracked {
+            is_tracked = true;
+            delta.extend(track(&self.state, planned).started(&self.state)?);
+        }
+        if is_tracked {
+            let mut state = self.state.clone();
+            state.apply(&delta)?;
+            delta.extend(writes::overall_progress(&state)?);
         }
         Ok(delta)
     }
@@ -187,14 +194,19 @@ impl Run {
             return unknown(&branch.planned);
         }
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why, 1);
-        // What an agent has said and written until now is complete in itself.
-        match (branch.child(), self.agent_node(&branch.planned)) {
-            (Some(child), Some(node)) if child.exit().is_some() => {
-                let messages = node.messages(child, &self.state, branch.planned.item.as_ref());
-                NodeOutcome { messages, delta: branch.writes.clone(), ..outcome }
+        let (Some(child), Some(node)) = (branch.child(), self.agent_node(&branch.planned)) else {
+            return outcome;
+        };
+        // What an agent has said and written until now is kept, with its open calls answered.
+        let (mut messages, mut delta) = (node.messages(branch), branch.writes.clone());
+        if let Ok(last) = child.feed(Answer::Cancelled, child.elapsed()) {
+            let is_shared = |write: &&Write| node.shares_write(self.state.schema(), write);
+            delta.extend(last.delta.iter().filter(is_shared).cloned());
+            if node.is_in_conversation(branch.planned.item.as_ref()) {
+                messages.extend(last.messages);
             }
-            _ => outcome,
         }
+        NodeOutcome { messages, delta, ..outcome }
     }
 
     /// The end of the superstep: the writes of all branches as one delta, in their order. `new` gives the outcomes
@@ -224,7 +236,8 @@ impl Run {
             match self.merged(&mut state, branch, outcome) {
                 Ok(delta) => {
                     event.delta.extend(delta);
-                    event.messages.extend(outcome.messages.iter().cloned());
+                    // A function may say what it likes.
+                    event.messages.extend(well_formed(outcome.messages.clone()));
                 }
                 Err(error) => {
                     let error = format!("what it wrote cannot be merged: {error}");
