@@ -171,10 +171,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Difference> {
 
 /// The instructions of a record that outlives the run have no values that do not last.
 fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
-    if let (
-        EventKind::Began { instructions, .. },
-        EventKind::Began { instructions: Some(known), .. },
-    ) = (&mut made.kind, &recorded.kind)
+    if let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), .. }) =
+        (&mut made.kind, &recorded.kind)
         && instructions.as_ref() != Some(known)
         && run.lasting_instructions().as_ref() == Some(known)
     {

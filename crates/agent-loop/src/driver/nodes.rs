@@ -15,9 +15,7 @@ use super::Host;
 use super::model::sleep;
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
-use crate::graph::{
-    NodeContext, NodeError, NodeErrorKind, NodeWork, Planned, Said, Shape, Update,
-};
+use crate::graph::{NodeContext, NodeError, NodeErrorKind, NodeWork, Planned, Said, Shape, Update};
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Answer, Exit, NodeOutcome, NodeStatus, OpenBranch, Pause, Run, takes_failures};
@@ -76,12 +74,7 @@ impl Host<'_> {
         let stop = self.cancellation.child_token();
         let (speaker, mut said) = mpsc::channel(QUEUE);
         let (teller, mut told) = mpsc::channel(QUEUE);
-        let bench = Bench {
-            speaker,
-            teller,
-            stop: stop.clone(),
-            clock: Arc::clone(&self.clock),
-        };
+        let bench = Bench { speaker, teller, stop: stop.clone(), clock: Arc::clone(&self.clock) };
         let mut work = FuturesUnordered::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let (mut is_up, mut failed) = (false, None::<(usize, RunFault)>);
@@ -281,7 +274,6 @@ impl<'a> Bench<'a> {
             }
         }
     }
-
 }
 
 /// Calls the function of a node, as often as it is to be tried.

@@ -9,10 +9,10 @@ use super::{Branch, BranchState, Child, NodeOutcome, NodeStatus, Walk};
 use crate::approval::Decision;
 use crate::error::FeedError;
 use crate::graph::NodeWork;
+use crate::run::commit::Folding;
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::exit::Exit;
 use crate::run::input::Input;
-use crate::run::commit::Folding;
 use crate::run::machine::{Phase, Run, nested_id};
 use crate::run::stored::LoadError;
 
