@@ -137,12 +137,7 @@ impl Run {
                 step: recorded.step,
                 difference: Box::new(difference),
             };
-            let answer = answer_in(recorded, &run).ok_or_else(|| at(refused(&run)))?;
-            let mut made =
-                run.feed(answer, recorded.elapsed).map_err(|error| at(Difference::Refused(error)))?;
-            if run.tools().is_none() {
-                take_asking(&mut made, recorded);
-            }
+            let made = made_again(&run, recorded).map_err(at)?;
             let mut compared = made.clone();
             compared.retain_writes(&stored);
             if compared != *recorded {
@@ -154,8 +149,35 @@ impl Run {
     }
 }
 
-fn refused(run: &Run) -> Difference {
-    Difference::NotNeeded { need: format!("{:?}", run.decide()) }
+/// The event that the run makes of what came from outside when the recorded one was made.
+fn made_again(run: &Run, recorded: &Event) -> Result<Event, Difference> {
+    let answer = match &recorded.kind {
+        // The run of an agent that is a node is gone through by itself.
+        EventKind::Inner { branch, event } if run.walk().is_some() => {
+            let child = run.child_of(*branch).map_err(Difference::Refused)?;
+            let event = Box::new(made_again(&child, event)?);
+            Some(Answer::Inner { branch: *branch, event })
+        }
+        _ => answer_in(recorded, run),
+    };
+    let answer = answer.ok_or_else(|| Difference::NotNeeded { need: format!("{:?}", run.decide()) })?;
+    let mut made = run.feed(answer, recorded.elapsed).map_err(Difference::Refused)?;
+    if run.tools().is_none() {
+        take_asking(&mut made, recorded);
+    }
+    take_lasting(&mut made, recorded, run);
+    Ok(made)
+}
+
+/// The instructions of a record that outlives the run have no values that do not last.
+fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
+    if let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), .. }) =
+        (&mut made.kind, &recorded.kind)
+        && instructions.as_ref() != Some(known)
+        && run.lasting_instructions().as_ref() == Some(known)
+    {
+        *instructions = Some(known.clone());
+    }
 }
 
 impl Observer for Recording {
@@ -306,13 +328,15 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             Need::Calls | Need::Interrupted | Need::Approval,
         ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
         (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
-        (EventKind::Inner { branch, event }, Need::Nodes | Need::Interrupted | Need::Approval) => {
-            Answer::Inner { branch: *branch, event: event.clone() }
-        }
         (
             EventKind::NodeAnswered { branch, outcome, usage },
             Need::Nodes | Need::Interrupted | Need::Approval,
-        ) => Answer::Node { branch: *branch, outcome: outcome.clone(), usage: *usage },
+        ) => {
+            // What an agent came to is in its run; but how long it took is not.
+            let again = run.outcome_of_agent(*branch).filter(|_| outcome.status.is_success());
+            let outcome = again.unwrap_or_else(|| outcome.clone());
+            Answer::Node { branch: *branch, outcome, usage: *usage }
+        }
         (EventKind::NodeAsked { branch, requests }, Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::NodeAsks { branch: *branch, requests: requests.clone() }
         }

@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_state_core::chat::Usage;
-use stepfold_state_core::state::Snapshot;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,7 +18,7 @@ use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
 use crate::graph::progress::keys;
 use crate::graph::{
-    Node, NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update, listed,
+    Node, NodeContext, NodeError, NodeErrorKind, NodeWork, Planned, Said, Shape, Update, listed,
 };
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
@@ -31,8 +30,11 @@ const QUEUE: usize = 64;
 /// What a branch came to.
 enum Ended {
     Outcome(NodeOutcome),
-    /// It failed, and that is for the caller.
-    Failed(String),
+    /// It could not be run to its end.
+    Failed {
+        error: String,
+        tries: u32,
+    },
     /// Its function asks somebody to decide.
     Asks(Box<ApprovalRequest>),
     /// Its agent waits, or was stopped: its run says so.
@@ -43,6 +45,12 @@ enum Ended {
     Agent,
     /// The time of its agent's try was up, after so many tries.
     TimedOut(u32),
+}
+
+impl Ended {
+    fn failed(error: impl Into<String>) -> Self {
+        Ended::Failed { error: error.into(), tries: 1 }
+    }
 }
 
 /// What an agent that is a node tells the driver, which answers when it has taken note of it.
@@ -57,17 +65,15 @@ type Work<'a> = BoxFuture<'a, (usize, Ended)>;
 impl Host<'_> {
     pub(super) async fn run_nodes(&mut self, run: &mut Run) -> Result<(), RunFault> {
         let Some(shape) = run.shape().cloned() else { return Ok(()) };
+        if run.is_cancelled_inside() {
+            let is_up = self.time_left(run).is_some_and(|left| left.is_zero());
+            return self.break_off(run, if is_up { Answer::TimedOut } else { Answer::Cancelled }).await;
+        }
         let mut queue = run.open_branches().into_iter();
         let stop = self.cancellation.child_token();
         let (speaker, mut said) = mpsc::channel(QUEUE);
         let (teller, mut told) = mpsc::channel(QUEUE);
-        let bench = Bench {
-            state: run.state().snapshot(),
-            speaker,
-            teller,
-            stop: stop.clone(),
-            clock: Arc::clone(&self.clock),
-        };
+        let bench = Bench { speaker, teller, stop: stop.clone(), clock: Arc::clone(&self.clock) };
         let mut work = FuturesUnordered::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let (mut is_up, mut failed) = (false, None::<(usize, RunFault)>);
@@ -190,7 +196,7 @@ impl Host<'_> {
                 return Ok(None);
             }
             Ended::Outcome(outcome) => outcome,
-            Ended::Failed(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
+            Ended::Failed { error, tries } => NodeOutcome::failed(NodeStatus::Failed, error, tries),
             Ended::Agent => match run.outcome_of_agent(place) {
                 Some(ended) => ended,
                 None => return Ok(None),
@@ -237,7 +243,6 @@ fn name_of(run: &Run, place: usize) -> String {
 
 /// What the branches of a superstep have in common.
 struct Bench<'a> {
-    state: Snapshot,
     speaker: mpsc::Sender<Said>,
     teller: mpsc::Sender<Told>,
     stop: CancellationToken,
@@ -246,12 +251,10 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn start(&self, run: &Run, shape: &Arc<Shape>, open: OpenBranch) -> Work<'a> {
-        let OpenBranch { place, planned, execution } = open;
-        let context = self.context(run, place, planned.clone(), execution);
+        let OpenBranch { place, planned, .. } = open;
+        let context = NodeContext::of(run, place, self.stop.clone(), Some(self.speaker.clone()));
         let Some(node) = shape.place(&planned.node) else {
-            return Box::pin(async move {
-                (place, Ended::Failed("it is no node of the graph any more".to_owned()))
-            });
+            return Box::pin(async move { (place, Ended::failed("it is no node of the graph any more")) });
         };
         match &shape.nodes[node].work {
             NodeWork::Function(_) => {
@@ -276,7 +279,7 @@ impl<'a> Bench<'a> {
                     Err(NodeError(NodeErrorKind::Asks(request))) => {
                         Box::pin(async move { (place, Ended::Asks(request)) })
                     }
-                    Err(error) => Box::pin(async move { (place, Ended::Failed(error.to_string())) }),
+                    Err(error) => Box::pin(async move { (place, Ended::failed(error.to_string())) }),
                 }
             }
         }
@@ -319,23 +322,6 @@ impl<'a> Bench<'a> {
                 }
             }
             (place, drive_agent(&node, child, decisions, &teller, &stop, &clock, tries).await)
-        })
-    }
-
-    fn context(&self, run: &Run, place: usize, planned: Planned, execution: u64) -> NodeContext {
-        let branch = run.branch(place);
-        NodeContext::new(NodeScope {
-            label: branch.map(|branch| branch.label(place)).unwrap_or_default(),
-            decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
-            node: planned.node,
-            item: planned.item,
-            execution,
-            state: self.state.clone(),
-            key: run.branch_key(place),
-            resources: run.agent().config().resources.clone(),
-            cancellation: self.stop.clone(),
-            speaker: Some(self.speaker.clone()),
-            place,
         })
     }
 }
@@ -458,7 +444,7 @@ async fn drive_agent(
             Err(error) => error,
         };
         let Some(pause) = pauses.next() else {
-            return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries);
+            return Ended::Failed { error: NodeError::from(error).to_string(), tries };
         };
         tokio::select! {
             biased;

@@ -11,7 +11,7 @@ use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, State
 use super::context::{NodeContext, NodeError};
 use super::node::words_of_panic;
 use crate::agent::{Agent, AgentBuilder};
-use crate::run::{Exit, Input, Run};
+use crate::run::{Branch, Exit, Input, Run};
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -143,7 +143,7 @@ impl AgentNode {
         }
     }
 
-    fn is_in_conversation(&self, item: Option<&Value>) -> bool {
+    pub(crate) fn is_in_conversation(&self, item: Option<&Value>) -> bool {
         self.prompt.is_none() && item.is_none()
     }
 
@@ -170,6 +170,11 @@ impl AgentNode {
 
     /// The run of a branch, which has not begun.
     pub(crate) fn run(&self, state: &State, context: &NodeContext, id: String) -> Result<Run, NodeError> {
+        // Functions of the application say what the agent is, and what it is asked. They may panic.
+        caught("what it begins with", || self.new_run(state, context, id))
+    }
+
+    fn new_run(&self, state: &State, context: &NodeContext, id: String) -> Result<Run, NodeError> {
         let agent = self.agent_on(state)?;
         let mut input = Input::on(self.state_on(state, context.item())?);
         if let Some(prompt) = self.prompt(state, context)? {
@@ -203,14 +208,7 @@ impl AgentNode {
     }
 
     /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
-    pub(crate) fn result(
-        &self,
-        run: &Run,
-        graph: &State,
-        writes: &Delta,
-        item: Option<&Value>,
-    ) -> Result<AgentResult, String> {
-        let said = run.transcript();
+    pub(crate) fn result(&self, run: &Run, graph: &Schema, branch: &Branch) -> Result<AgentResult, String> {
         let exit = run.exit().cloned().unwrap_or(Exit::Failed);
         if !matches!(
             exit,
@@ -219,27 +217,25 @@ impl AgentNode {
             return Err(format!("the agent did not finish: {exit}"));
         }
         let answer = run.output().cloned().or_else(|| {
-            // An agent that said nothing has no answer: what others have said before it is none.
-            let known = if self.is_in_conversation(item) { graph.messages().len() } else { 0 };
-            let last = said.iter_from(known).next_back();
+            let last = branch.said.last();
             let last = last.filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
             Some(Value::String(match last.tool_result() {
                 Some(result) => result.text().into_owned(),
                 None => last.text().into_owned(),
             }))
         });
-        let mut delta = writes.clone();
+        let mut delta = branch.writes.clone();
         if let (Some(key), Some(answer)) = (&self.answer, &answer) {
-            let write = graph.schema().write(key.as_str(), answer.clone());
+            let write = graph.write(key.as_str(), answer.clone());
             delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
         }
-        Ok(AgentResult { answer, delta, messages: self.messages(run, graph, item) })
+        Ok(AgentResult { answer, delta, messages: self.messages(branch) })
     }
 
     /// What the agent has said, if it said it in the graph's conversation.
-    pub(crate) fn messages(&self, run: &Run, graph: &State, item: Option<&Value>) -> Vec<Arc<Message>> {
-        match self.is_in_conversation(item) {
-            true => run.transcript().iter_from(graph.messages().len()).cloned().collect(),
+    pub(crate) fn messages(&self, branch: &Branch) -> Vec<Arc<Message>> {
+        match self.is_in_conversation(branch.planned.item.as_ref()) {
+            true => branch.said.clone(),
             false => Vec::new(),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use stepfold_state_core::state::{Fault, Schema};
+use stepfold_tools::Effect;
 
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
@@ -88,6 +89,12 @@ fn limits(shape: &Shape) -> Vec<Fault> {
         if node.time_out.is_some_and(|time_out| time_out.is_zero()) {
             faults
                 .push(Fault::new(format!("node '{name}'"), "has a time-out of zero: no try could end well"));
+        }
+        if node.retry.is_some() && node.effect == Effect::AtMostOnce {
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "must not run twice, and is to be tried again; say that it is idempotent",
+            ));
         }
         if node.at_limit.as_deref() == Some(name) {
             faults.push(Fault::new(format!("node '{name}'"), "cannot stand in for itself at its limit"));

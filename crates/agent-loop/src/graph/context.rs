@@ -16,7 +16,7 @@ use super::node::words_of_panic;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::run::track;
+use crate::run::{Run, track};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -35,7 +35,21 @@ use crate::run::track;
 /// }
 /// ```
 #[derive(Clone)]
-pub struct NodeContext(Arc<NodeScope>);
+pub struct NodeContext(Arc<Inner>);
+
+struct Inner {
+    node: String,
+    label: String,
+    execution: u64,
+    item: Option<Value>,
+    state: Snapshot,
+    key: String,
+    resources: Resources,
+    cancellation: CancellationToken,
+    decisions: Vec<(String, Decision)>,
+    speaker: Option<mpsc::Sender<Said>>,
+    place: usize,
+}
 
 /// What a node says while it works.
 #[derive(Debug)]
@@ -45,24 +59,30 @@ pub(crate) struct Said {
     pub(crate) value: Value,
 }
 
-/// What a context is made of.
-pub(crate) struct NodeScope {
-    pub(crate) node: String,
-    pub(crate) label: String,
-    pub(crate) execution: u64,
-    pub(crate) item: Option<Value>,
-    pub(crate) state: Snapshot,
-    pub(crate) key: String,
-    pub(crate) resources: Resources,
-    pub(crate) cancellation: CancellationToken,
-    pub(crate) decisions: Vec<(String, Decision)>,
-    pub(crate) speaker: Option<mpsc::Sender<Said>>,
-    pub(crate) place: usize,
-}
-
 impl NodeContext {
-    pub(crate) fn new(scope: NodeScope) -> Self {
-        NodeContext(Arc::new(scope))
+    /// What a branch of a run is given.
+    pub(crate) fn of(
+        run: &Run,
+        place: usize,
+        cancellation: CancellationToken,
+        speaker: Option<mpsc::Sender<Said>>,
+    ) -> Self {
+        let branch = run.branch(place);
+        let planned = branch.map(|branch| &branch.planned);
+        let node = planned.map(|planned| planned.node.clone()).unwrap_or_default();
+        NodeContext(Arc::new(Inner {
+            label: branch.map(|branch| branch.label(place)).unwrap_or_default(),
+            execution: run.walk().and_then(|walk| walk.executions.get(&node).copied()).unwrap_or(0),
+            item: planned.and_then(|planned| planned.item.clone()),
+            node,
+            state: run.state().snapshot(),
+            key: run.branch_key(place),
+            resources: run.agent().config().resources.clone(),
+            cancellation,
+            decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
+            speaker,
+            place,
+        }))
     }
 
     /// The name of the node.

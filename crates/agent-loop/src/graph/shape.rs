@@ -319,7 +319,12 @@ impl<'a> Steps<'a> {
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Steps { shape, position, state, branches, arrived, routes, left }
+        let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
+        // What was put off came before what comes now.
+        for planned in position.deferred {
+            steps.trigger(shape.place(&planned.node), planned.item.clone());
+        }
+        steps
     }
 
     /// The way on behind a node; several branches of it leave it once.
@@ -411,9 +416,6 @@ impl<'a> Steps<'a> {
 
     fn finish(mut self) -> Result<Next, FeedError> {
         self.complete_joins();
-        for planned in self.position.deferred {
-            self.trigger(self.shape.place(&planned.node), planned.item.clone());
-        }
         let deferred = self.hold_back_deferred();
         let exit = self.apply_limits();
         let branches = std::mem::take(&mut self.branches);

@@ -18,14 +18,27 @@ use crate::agent::HookPoint;
 use crate::approval::{AskReason, Decision};
 use crate::error::FeedError;
 
+/// On which values events are folded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Folding {
+    /// On those that they were made on.
+    Live,
+    /// On those that there are by now, which have what the events of the run itself write.
+    CatchUp,
+}
+
 impl Run {
     /// Folds an event into the run: one that [`feed`](Run::feed) made, or one of a record.
     ///
     /// # Errors
     /// [`FeedError`] when the event does not fit where the run is; nothing is changed then.
     pub fn commit(&mut self, event: Event) -> Result<(), FeedError> {
+        self.commit_as(event, Folding::Live)
+    }
+
+    fn commit_as(&mut self, event: Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(&event)?;
-        self.commit_inner(&event)?;
+        self.commit_inner(&event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         event.fold(&mut self.state)?;
@@ -60,7 +73,7 @@ impl Run {
     /// As [`commit`](Run::commit).
     pub fn catch_up(&mut self, mut event: Event) -> Result<(), FeedError> {
         event.delta = Delta::new();
-        self.commit(event)
+        self.commit_as(event, Folding::CatchUp)
     }
 
     /// Whether the event can happen where the run is.

@@ -10,6 +10,7 @@ use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
 use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
+use super::commit::Folding;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::machine::{Need, Phase, Run, nested_id};
@@ -312,7 +313,9 @@ impl Run {
             }
             EventKind::Inner { branch, event } => {
                 let new = match self.branch(*branch).and_then(Branch::child) {
-                    None => self.new_child(*branch, event).ok().map(|child| child.lasting(event)),
+                    None => {
+                        self.new_child(*branch, event, Folding::Live).ok().map(|child| child.lasting(event))
+                    }
                     Some(child) => Some(child.lasting(event)),
                 };
                 if let Some(new) = new {
@@ -326,7 +329,7 @@ impl Run {
 
     /// The instructions of a run that has not begun, without the values of `temp:` keys. None if they have no place
     /// for such.
-    fn lasting_instructions(&self) -> Option<String> {
+    pub(crate) fn lasting_instructions(&self) -> Option<String> {
         let Phase::Fresh(fresh) = &self.phase else { return None };
         let template = self.agent.config().instructions.as_ref()?;
         if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {
@@ -581,7 +584,7 @@ impl Run {
                 self.check_modified(request, arguments)?;
             }
         }
-        Ok(())
+        self.check_decisions_of_nodes(decisions)
     }
 
     fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), FeedError> {
@@ -707,7 +710,7 @@ impl Run {
 
 /// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
 /// and so it is with them.
-fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+pub(super) fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
     if messages.is_empty() {
         return messages;
     }

@@ -26,5 +26,6 @@ pub use self::machine::{Need, Run};
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
+pub(crate) use self::machine::nested_id;
 pub(crate) use self::stored::check_version;
-pub(crate) use self::walk::{takes_failures, track};
+pub(crate) use self::walk::{Branch, takes_failures, track};

@@ -1,13 +1,16 @@
-//! How often tools really ran: counted by the tools themselves, where no outcome can be lost.
+//! How often tools and nodes really ran: counted by themselves, where no outcome can be lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stepfold_tools::ToolContext;
 
-/// Counts the executions of calls, by their idempotency keys. Clones count together.
+use crate::graph::NodeContext;
+
+/// Counts the executions of calls and of nodes, by their idempotency keys. Clones count together.
 ///
-/// A tool that is to be counted notes each execution when it begins:
+/// A tool that is to be counted notes each execution when it begins, and so does the function of a
+/// [node](Executions::note_node):
 /// ```
 /// use stepfold_agent_loop::test_kit::Executions;
 /// use stepfold_tools::{Tool, ToolContext, ToolError};
@@ -27,8 +30,8 @@ pub struct Executions(Arc<Mutex<BTreeMap<String, Execution>>>);
 /// The executions under one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Execution {
-    pub(super) tool: String,
-    pub(super) call: String,
+    /// The tool, or the node.
+    pub(super) name: String,
     pub(super) times: u64,
 }
 
@@ -40,23 +43,52 @@ impl Executions {
 
     /// The call of this context is executed.
     pub fn note(&self, context: &ToolContext) {
-        let mut executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let execution = executions.entry(context.idempotency_key().to_owned());
-        let execution = execution.or_insert_with(|| Execution {
-            tool: context.tool_name().to_owned(),
-            call: context.call_id().to_owned(),
-            times: 0,
-        });
-        execution.times += 1;
+        self.note_key(context.idempotency_key(), context.tool_name());
     }
 
-    /// How often the call with this key was executed.
+    /// The function of this node is executed.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::graph::{END, Graph, Node, NodeContext, NodeError, START};
+    /// use stepfold_agent_loop::test_kit::{Executions, Simulator};
+    /// use stepfold_tools::Effect;
+    ///
+    /// let executions = Executions::new();
+    /// let counter = executions.clone();
+    /// let pay = move |node: NodeContext| {
+    ///     counter.note_node(&node);
+    ///     async move { Ok::<_, NodeError>(()) }
+    /// };
+    /// let graph = Graph::builder("bills")
+    ///     .node("pay", Node::new(pay).effect(Effect::AtMostOnce))
+    ///     .chain([START, "pay", END])
+    ///     .build()?;
+    ///
+    /// let simulated = Simulator::new(graph.agent()).counting(&executions).check("Pay the bill.").await?;
+    /// // Begun, planned, started, answered, planned: the end.
+    /// assert_eq!((simulated.events(), simulated.interrupted() > 0), (5, true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn note_node(&self, context: &NodeContext) {
+        self.note_key(context.idempotency_key(), context.node());
+    }
+
+    fn note_key(&self, key: &str, name: &str) {
+        let mut executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let execution = executions.entry(key.to_owned());
+        execution.or_insert_with(|| Execution { name: name.to_owned(), times: 0 }).times += 1;
+    }
+
+    /// How often the call or the node with this key was executed.
     pub fn times(&self, key: &str) -> u64 {
         let executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         executions.get(key).map_or(0, |execution| execution.times)
     }
 
-    /// All executions of all calls.
+    /// All executions of all calls and nodes.
     pub fn total(&self) -> u64 {
         let executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         executions.values().map(|execution| execution.times).sum()

@@ -10,6 +10,7 @@ use crate::approval::Decision;
 use crate::error::FeedError;
 use crate::graph::NodeWork;
 use crate::graph::progress::keys::EXECUTION_COUNTS;
+use crate::run::commit::Folding;
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::exit::Exit;
 use crate::run::input::Input;
@@ -78,13 +79,17 @@ impl Run {
 
     /// Folds a commit of an agent that is a node into that agent's run, and what it writes to shared keys into the
     /// branch. All or nothing.
-    pub(in crate::run) fn commit_inner(&mut self, event: &Event) -> Result<(), FeedError> {
+    pub(in crate::run) fn commit_inner(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
         let EventKind::Inner { branch: place, event: inner } = &event.kind else { return Ok(()) };
         let mut child = match self.take_child(*place) {
             Some(child) => child,
-            None => Box::new(self.new_child(*place, inner)?),
+            None => Box::new(self.new_child(*place, inner, folding)?),
         };
-        let committed = child.commit((**inner).clone());
+        let committed = match child.commit((**inner).clone()) {
+            // The values that it was made on have gone on; with what it wrote they may be too much.
+            Err(FeedError::State(_)) if folding == Folding::CatchUp => child.catch_up((**inner).clone()),
+            committed => committed,
+        };
         let Phase::Walking(walk) = &mut self.phase else { return Ok(()) };
         let (graph, agent) = (self.state.schema(), &self.agent);
         let Some(branch) = walk.branches.get_mut(*place) else { return Ok(()) };
@@ -99,6 +104,10 @@ impl Run {
             let is_count = |write: &Write| is_plan && write.key() == EXECUTION_COUNTS.name();
             let is_shared = |write: &&Write| !is_count(write) && node.shares_write(graph, write);
             branch.writes.extend(inner.delta.iter().filter(is_shared).cloned());
+        }
+        // What a run begins with was said by others.
+        if !matches!(inner.kind, EventKind::Began { .. }) {
+            branch.said.extend(inner.messages.iter().cloned());
         }
         let pending = child.pending();
         branch.decisions.retain(|(id, _)| pending.iter().any(|request| request.id == *id));
@@ -115,13 +124,22 @@ impl Run {
     }
 
     /// The run of the branch's agent, before its first event.
-    pub(in crate::run) fn new_child(&self, place: usize, event: &Event) -> Result<Run, FeedError> {
+    pub(in crate::run) fn new_child(
+        &self,
+        place: usize,
+        event: &Event,
+        folding: Folding,
+    ) -> Result<Run, FeedError> {
         let missing = || FeedError::NoSuchBranch { branch: place };
         let EventKind::Began { id, .. } = &event.kind else { return Err(missing()) };
         let Some(branch) = self.branch(place) else { return Err(missing()) };
         let Some(node) = self.agent_node(&branch.planned) else { return Err(missing()) };
         let fault = |words: String| FeedError::Node { node: branch.planned.node.clone(), words };
-        let agent = node.agent_on(&self.state).map_err(|error| fault(error.to_string()))?;
+        let agent = match node.agent_on(&self.state) {
+            Ok(agent) => agent,
+            Err(_) if folding == Folding::CatchUp => node.agent.clone(),
+            Err(error) => return Err(fault(error.to_string())),
+        };
         let state = node.state_on(&self.state, branch.planned.item.as_ref())?;
         let input = Input::recorded(state, event);
         Run::new(&agent, input, id.as_str()).map_err(|error| fault(error.to_string()))
@@ -157,6 +175,7 @@ impl Walk {
         branch.state = BranchState::Done(Arc::new(outcome));
         branch.child = None;
         branch.writes = Delta::new();
+        branch.said = Vec::new();
         branch.asked = Vec::new();
         branch.decisions = Vec::new();
         self.open -= 1;

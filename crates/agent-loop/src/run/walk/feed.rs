@@ -13,7 +13,7 @@ use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
 use crate::graph::{Ended, Next, NodeError, Planned, Position};
 use crate::run::event::{Event, EventKind, StepEnd};
-use crate::run::feed::inner_decisions;
+use crate::run::feed::{Answer, inner_decisions, well_formed};
 use crate::run::machine::{Run, nested_id};
 
 impl Run {
@@ -63,10 +63,16 @@ impl Run {
             decision.reason.clone_from(&route.reason);
             delta.push(schema.write(keys::ROUTER_DECISION, decision)?);
         }
-        for planned in &next.branches {
-            if self.is_tracked(&planned.node) {
-                delta.extend(track(&self.state, planned).started(&self.state)?);
-            }
+        let tracked = next.branches.iter().filter(|planned| self.is_tracked(&planned.node));
+        let mut is_tracked = false;
+        for planned in tracked {
+            is_tracked = true;
+            delta.extend(track(&self.state, planned).started(&self.state)?);
+        }
+        if is_tracked {
+            let mut state = self.state.clone();
+            state.apply(&delta)?;
+            delta.extend(writes::overall_progress(&state)?);
         }
         Ok(delta)
     }
@@ -204,14 +210,19 @@ impl Run {
             return unknown(&branch.planned);
         }
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why, 1);
-        // What an agent has said and written until now is complete in itself.
-        match (branch.child(), self.agent_node(&branch.planned)) {
-            (Some(child), Some(node)) if child.exit().is_some() => {
-                let messages = node.messages(child, &self.state, branch.planned.item.as_ref());
-                NodeOutcome { messages, delta: branch.writes.clone(), ..outcome }
+        let (Some(child), Some(node)) = (branch.child(), self.agent_node(&branch.planned)) else {
+            return outcome;
+        };
+        // What an agent has said and written until now is kept, with its open calls answered.
+        let (mut messages, mut delta) = (node.messages(branch), branch.writes.clone());
+        if let Ok(last) = child.feed(Answer::Cancelled, child.elapsed()) {
+            let is_shared = |write: &&Write| node.shares_write(self.state.schema(), write);
+            delta.extend(last.delta.iter().filter(is_shared).cloned());
+            if node.is_in_conversation(branch.planned.item.as_ref()) {
+                messages.extend(last.messages);
             }
-            _ => outcome,
         }
+        NodeOutcome { delta, messages, ..outcome }
     }
 
     /// The end of the superstep: the writes of all branches as one delta, in their order. `new` gives the outcomes
@@ -242,7 +253,8 @@ impl Run {
             match self.merged(&mut state, branch, outcome) {
                 Ok(delta) => {
                     event.delta.extend(delta);
-                    event.messages.extend(ids.unique(&outcome.messages));
+                    // A function may say what it likes.
+                    event.messages.extend(ids.unique(&well_formed(outcome.messages.clone())));
                 }
                 Err(error) => {
                     let error = format!("what it wrote cannot be merged: {}", NodeError::from(error));

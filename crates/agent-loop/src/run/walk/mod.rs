@@ -16,12 +16,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
-use stepfold_tools::Effect;
+use stepfold_tools::{CancellationToken, Effect};
 
+use super::exit::Exit;
+use super::feed::inner_decisions;
 use super::machine::{Need, Phase, Run, nested_id};
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::error::FeedError;
 use crate::graph::progress::{NodeOutput, NodeRun, keys};
-use crate::graph::{AgentNode, Arrived, Ended, NodeWork, OnError, Planned, Shape};
+use crate::graph::{AgentNode, Arrived, Ended, NodeContext, NodeWork, OnError, Planned, Shape};
 
 /// Where the run of a graph is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +64,9 @@ pub(crate) struct Branch {
     /// What that run has written to shared keys.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
+    /// What that run has said: all of it, whatever its hooks make of its conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) said: Vec<Arc<Message>>,
 }
 
 /// How far a branch is.
@@ -175,6 +181,7 @@ impl Branch {
             decisions: Vec::new(),
             child: None,
             writes: Delta::new(),
+            said: Vec::new(),
         }
     }
 
@@ -335,8 +342,7 @@ impl Run {
     pub(crate) fn outcome_of_agent(&self, place: usize) -> Option<NodeOutcome> {
         let branch = self.branch(place)?;
         let (child, node) = (branch.child()?, self.agent_node(&branch.planned)?);
-        let item = branch.planned.item.as_ref();
-        let outcome = match node.result(child, &self.state, &branch.writes, item) {
+        let outcome = match node.result(child, self.state.schema(), branch) {
             Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ok(result) => NodeOutcome {
                 outputs: result.answer.map(|answer| self.track(branch).output(answer)).into_iter().collect(),
@@ -351,8 +357,38 @@ impl Run {
         Some(NodeOutcome { outputs, ..outcome })
     }
 
+    /// Whether an agent of an open branch has been cancelled: as part of this run, whose own end is not recorded.
+    pub(crate) fn is_cancelled_inside(&self) -> bool {
+        let branches = self.walk().map(|walk| walk.branches.as_slice()).unwrap_or_default();
+        let mut children = branches.iter().filter_map(Branch::child);
+        children.any(|child| child.exit() == Some(&Exit::Cancelled))
+    }
+
+    /// The run of a branch's agent as it is, or as it would begin.
+    pub(crate) fn child_of(&self, place: usize) -> Result<Run, FeedError> {
+        let branch = self.branch(place).ok_or(FeedError::NoSuchBranch { branch: place })?;
+        if let Some(child) = branch.child() {
+            return Ok(child.clone());
+        }
+        let node = self.agent_node(&branch.planned).ok_or(FeedError::NoSuchBranch { branch: place })?;
+        let context = NodeContext::of(self, place, CancellationToken::new(), None);
+        node.run(&self.state, &context, self.branch_key(place))
+            .map_err(|error| FeedError::Node { node: branch.planned.node.clone(), words: error.to_string() })
+    }
+
     pub(crate) fn is_tracked(&self, node: &str) -> bool {
         self.shape().and_then(|shape| shape.node(node)).is_some_and(|node| node.is_tracked)
+    }
+
+    /// Decisions about calls of agents that are nodes: whether these would take them.
+    pub(super) fn check_decisions_of_nodes(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
+        let Some(walk) = self.walk() else { return Ok(()) };
+        for (place, branch) in walk.branches.iter().enumerate() {
+            let Some(child) = branch.child() else { continue };
+            let inner = inner_decisions(&branch.label(place), &branch.open_requests(), decisions);
+            child.check_decisions(&inner)?;
+        }
+        Ok(())
     }
 
     /// The run of the branch's node, for those that are tracked.

@@ -1,7 +1,10 @@
-//! Generated agents, ended everywhere; and what holds for all runs.
+//! Generated agents and graphs, ended everywhere; and what holds for all runs.
 
 mod agents;
 mod examples;
+mod graph_laws;
+mod graph_plans;
+mod graphs;
 mod laws;
 mod scenarios;
 

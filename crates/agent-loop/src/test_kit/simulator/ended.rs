@@ -1,0 +1,199 @@
+//! Runs that have ended: what holds for each, and what for two of which one was ended in the middle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepfold_state_core::state::State;
+use stepfold_tools::Effect;
+
+use super::super::executions::Execution;
+use super::account::Account;
+use super::{chain, json_of, same};
+use crate::outcome::Outcome;
+use crate::replay::Recording;
+use crate::run::{Event, Run};
+
+/// A run from where it was to where it ended, or was ended.
+pub(super) struct Leg {
+    pub(super) outcome: Outcome,
+    pub(super) fault: Option<String>,
+    pub(super) is_raised: bool,
+    pub(super) stored: Vec<Event>,
+    pub(super) asked: BTreeMap<(String, u64), String>,
+    pub(super) under_way: BTreeSet<String>,
+}
+
+/// A run, in one leg or several.
+pub(super) struct Ended {
+    pub(super) start: Run,
+    pub(super) outcome: Outcome,
+    pub(super) fault: Option<String>,
+    /// Whether the fault is that of a call.
+    pub(super) is_raised: bool,
+    /// Those of all legs.
+    pub(super) events: Vec<Event>,
+    /// What the model was asked at each step of each run, the last time that it was.
+    pub(super) asked: BTreeMap<(String, u64), String>,
+    /// The keys of what was under way when a leg was ended.
+    pub(super) under_way: BTreeSet<String>,
+    pub(super) executions: BTreeMap<String, Execution>,
+    pub(super) account: Account,
+}
+
+impl Ended {
+    pub(super) fn of(start: Run, legs: Vec<Leg>, executions: BTreeMap<String, Execution>) -> Self {
+        let mut ended = Ended {
+            outcome: Outcome::failed(start.clone()),
+            account: Account::new(start.agent()),
+            start,
+            fault: None,
+            is_raised: false,
+            events: Vec::new(),
+            asked: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            executions,
+        };
+        for leg in legs {
+            ended.outcome = leg.outcome;
+            ended.fault = leg.fault;
+            ended.is_raised = leg.is_raised;
+            ended.events.extend(leg.stored);
+            ended.asked.extend(leg.asked);
+            ended.under_way.extend(leg.under_way);
+        }
+        ended.account = Account::of(ended.start.agent(), &ended.events);
+        ended
+    }
+
+    pub(super) fn state(&self) -> &State {
+        self.outcome.state()
+    }
+
+    /// Why it ended.
+    pub(super) fn words(&self) -> String {
+        let fault = self.fault.as_deref().unwrap_or_default();
+        format!("{} {fault}", self.outcome.exit())
+    }
+
+    /// What an execution does to the world: by the record, else by the tools of the whole run.
+    fn effect(&self, key: &str, tool: &str) -> Effect {
+        let by_name = || self.outcome.run().tools()?.get(tool).map(stepfold_tools::Tool::effect);
+        self.account.effect(key).or_else(by_name).unwrap_or(Effect::AtMostOnce)
+    }
+
+    pub(super) fn was_interrupted(&self) -> bool {
+        self.account.was_interrupted()
+    }
+
+    /// What holds for every run.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if !self.outcome.exit().is_resumable() {
+            self.outcome.transcript().check().map_err(|faults| format!("not well-formed: {faults}"))?;
+        }
+        let mut state = self.start.state().clone();
+        for event in &self.events {
+            event.fold(&mut state).map_err(|error| chain(&error))?;
+        }
+        same("the state that the events give", &json_of(self.state()), &json_of(&state))?;
+        same("the number of events", &self.outcome.run().events(), &(self.events.len() as u64))?;
+        let mut recording = Recording::of(&self.start);
+        for event in &self.events {
+            recording.push(event.clone());
+        }
+        let replayed =
+            recording.replay(self.start.agent()).map_err(|error| format!("replay: {}", chain(&error)))?;
+        same("the digest of the replay", &self.outcome.run().digest(), &replayed.digest())?;
+        same("the exit of the replay", &self.outcome.run().exit(), &replayed.exit())
+    }
+
+    /// The failure of a call that ends a run is told, not recorded: whoever goes on behind it goes on.
+    fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
+        let messages = |ended: &Ended| {
+            let messages = ended.events.iter().flat_map(|event| event.messages.iter());
+            messages.map(|message| json_of(&**message)).collect::<Vec<_>>()
+        };
+        let (expected, mut found) = (messages(whole), messages(self));
+        found.truncate(expected.len());
+        same("the conversation until the call failed", &expected, &found)
+    }
+
+    /// Up to the step in which something was interrupted, nothing differs.
+    fn agrees_until_interrupted(&self, whole: &Ended) -> Result<(), String> {
+        let Some(step) = self.account.interrupted_at() else { return Ok(()) };
+        let until = |ended: &Ended| {
+            let events = ended.events.iter().take_while(|event| event.step <= step);
+            let events = events.filter(|event| event.step_end.is_none() || event.step < step);
+            let messages = events.clone().flat_map(|event| event.messages.iter());
+            // Hooks write in that step also when it has ended.
+            let writes = events.filter(|event| event.step < step).flat_map(|event| event.delta.iter());
+            let messages = messages.map(|message| json_of(&**message)).collect::<Vec<_>>();
+            (messages, writes.map(json_of).collect::<Vec<_>>())
+        };
+        same("the conversation and the writes before the interruption", &until(whole), &until(self))?;
+        let asked = |ended: &Ended| {
+            let asked = ended.asked.iter().filter(|((run, step), _)| !self.account.is_behind(run, *step));
+            asked.map(|(place, request)| (place.clone(), request.clone())).collect::<Vec<_>>()
+        };
+        same("the requests before the interruption", &asked(whole), &asked(self))
+    }
+
+    /// Whether this was under way when a leg was ended: by itself, or inside of a call that was.
+    fn was_under_way(&self, key: &str) -> bool {
+        let is_inside =
+            |call: &String| key.strip_prefix(call.as_str()).is_some_and(|inside| inside.starts_with("/run/"));
+        self.under_way.contains(key) || self.under_way.iter().any(is_inside)
+    }
+}
+
+/// Whether a run that was ended in the middle came to the same.
+pub(super) fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    for (key, execution) in &ended.executions {
+        let must_not_repeat = ended.effect(key, &execution.name) == Effect::AtMostOnce;
+        // A node that asks begins again when it is answered.
+        let most = 1 + ended.account.asked(key);
+        if must_not_repeat && execution.times > most && !ended.account.is_allowed_again(key) {
+            return Err(format!("{execution:?} with the key {key} must not run twice"));
+        }
+    }
+    if ended.was_interrupted() {
+        return ended.agrees_until_interrupted(whole);
+    }
+    if whole.is_raised {
+        return ended.agrees_until_raised(whole);
+    }
+    same("the exit", &whole.words(), &ended.words())?;
+    same("the run", &comparable(whole.outcome.run()), &comparable(ended.outcome.run()))?;
+    same("the requests", &whole.asked, &ended.asked)?;
+    compare_executions(ended, whole)
+}
+
+/// All was executed as often, but for what was under way.
+fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
+    let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
+    for key in keys {
+        let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
+        let (expected, executed) = (times(whole), times(ended));
+        let most = if ended.was_under_way(key) { expected * 2 } else { expected };
+        if executed < expected || executed > most {
+            return Err(format!("what has the key {key} was executed {executed} times, not {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// The run but for the number of its events, and of those of its nodes' agents: calls that were marked one by one
+/// may be marked together when the run goes on, in one event.
+fn comparable(run: &Run) -> String {
+    let mut run = serde_json::to_value(run).unwrap_or_default();
+    forget_events(&mut run);
+    run.to_string()
+}
+
+fn forget_events(run: &mut serde_json::Value) {
+    if let Some(tally) = run.get_mut("tally").and_then(serde_json::Value::as_object_mut) {
+        tally.remove("events");
+    }
+    let branches = run.pointer_mut("/phase/walking/branches").and_then(serde_json::Value::as_array_mut);
+    for child in branches.into_iter().flatten().filter_map(|branch| branch.get_mut("child")) {
+        forget_events(child);
+    }
+}

@@ -1,0 +1,33 @@
+//! The simulator: it runs an agent or a graph, and then again and again with an end in the middle.
+//!
+//! What would surprise a reader: a run is not torn down from outside but by its own observer, which fails. An
+//! observer is told of everything before it happens, so wherever a process can die there is a moment at which
+//! the observer can fail.
+
+mod account;
+mod ended;
+mod simulate;
+mod watch;
+
+pub use self::simulate::{Simulated, SimulationError, Simulator};
+
+use std::fmt;
+
+/// What every simulated run is called.
+const RUN_ID: &str = "simulated";
+
+fn json_of<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn same<T: PartialEq + fmt::Debug>(what: &str, expected: &T, found: &T) -> Result<(), String> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(format!("{what} differs\n  expected: {expected:?}\n  found:    {found:?}")),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,340 @@
+//! Running it as often as there are points at which it can end.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::executions::Executions;
+use super::account::Account;
+use super::ended::{Ended, Leg, compare};
+use super::watch::{Stop, Watch};
+use super::{RUN_ID, chain, json_of, same};
+use crate::agent::Agent;
+use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::driver::RunBuilder;
+use crate::error::RunFault;
+use crate::outcome::Outcome;
+use crate::ports::Clock;
+use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
+
+/// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
+/// checks that it comes to the same.
+///
+/// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](super::Script) is. Tools and nodes
+/// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
+/// of the runs stands still.
+///
+/// The points, for every event of the uninterrupted run, those of agents that are nodes among them:
+/// - stopped *after* the event: the run is serialised, loaded, and resumed;
+/// - *folded*: the events up to it are committed to a fresh run, as a store does, and that is resumed. Both have
+///   to be the same, byte for byte;
+/// - the observer fails *before* the event is stored: whatever led to it has happened, and nobody knows;
+/// - the observer fails *after* the event is stored, and what was in memory is lost.
+///
+/// And once: stopped by a breakpoint before every request to the model, every call and every node, each time
+/// serialised.
+///
+/// What is checked of each:
+/// - The conversation passes [`check`](stepfold_state_core::chat::Transcript::check); folding all events over the
+///   first state gives the last one; a [replay](crate::Recording::replay) gives the same digest.
+/// - Unless something was interrupted that must not run twice, the whole run at its end (state, conversation, exit,
+///   counts, and of a graph that failed all its branches) is byte for byte the uninterrupted one, each request to a
+///   model was the same, also those of agents that are nodes, and every call and every branch was executed as often,
+///   but for those that were under way at the end: these were executed once more at most, under the same key.
+/// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
+///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one. An
+///   agent that is a node must not have such calls: its graph may go one way or the other then.
+/// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
+///   each time that it [asked](crate::graph::NodeContext::ask). If it was under way, its outcome is unknown; up to
+///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
+///   beside it. What the model or the graph makes of it is its own affair.
+///
+/// A graph is simulated as [`graph.agent()`](crate::graph::Graph::agent). Tools that an agent in a node asks for anew
+/// at each step, and those of agents that are tools, are taken to be run at most once.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use stepfold_agent_loop::Agent;
+/// use stepfold_agent_loop::test_kit::{Executions, Script, Simulator};
+/// use stepfold_tools::{Tool, ToolContext, ToolError};
+///
+/// let executions = Executions::new();
+/// let counter = executions.clone();
+/// let pay = Tool::new("pay", "Pays the open bill.", move |context: ToolContext| {
+///     counter.note(&context);
+///     async move { Ok::<_, ToolError>("paid") }
+/// });
+/// let model = Script::parse("assistant: > c1 pay()\nassistant: That is done.")?;
+/// let agent = Agent::builder(model).tools([pay.build()?]).build()?;
+///
+/// let simulated = Simulator::new(&agent).counting(&executions).check("Pay the bill.").await?;
+/// assert_eq!(simulated.outcome().text(), "That is done.");
+/// // Four events: begun, replied, started, answered; and the reply at the end.
+/// assert_eq!((simulated.events(), simulated.runs() > 20), (5, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Simulator<'a> {
+    agent: &'a Agent,
+    executions: Executions,
+    decide: Arc<Decide>,
+    seed: u64,
+}
+
+type Decide = dyn Fn(&ApprovalRequest) -> Decision + Send + Sync;
+
+/// What came of a simulation in which nothing was wrong.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    outcome: Outcome,
+    events: usize,
+    runs: usize,
+    interrupted: usize,
+}
+
+impl Simulated {
+    /// The outcome of the uninterrupted run; a partial one if it failed.
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// The number of events of the uninterrupted run.
+    pub fn events(&self) -> usize {
+        self.events
+    }
+
+    /// The number of runs that were compared with it.
+    pub fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// The number of runs in which a call was interrupted that must not run twice.
+    pub fn interrupted(&self) -> usize {
+        self.interrupted
+    }
+}
+
+/// A run that did not come to the same. It says where it ended in the middle, under which seed, and what differs.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("seed {seed}, {point}: {what}")]
+pub struct SimulationError {
+    seed: u64,
+    point: Point,
+    what: String,
+}
+
+/// Where a run was ended. Events are counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    Nowhere,
+    After(usize),
+    Folded(usize),
+    FailedBefore(usize),
+    FailedAfter(usize),
+    EveryBreakpoint,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Point::Nowhere => f.write_str("uninterrupted"),
+            Point::After(event) => write!(f, "stopped after event {event}"),
+            Point::Folded(event) => write!(f, "folded up to event {event}"),
+            Point::FailedBefore(event) => write!(f, "died before event {event} was stored"),
+            Point::FailedAfter(event) => write!(f, "died after event {event} was stored"),
+            Point::EveryBreakpoint => f.write_str("stopped at every breakpoint"),
+        }
+    }
+}
+
+/// More stops than any run has points: a run that never ends is a fault, too.
+const MOST_STOPS: usize = 10_000;
+
+impl<'a> Simulator<'a> {
+    /// A simulator of this agent, which approves all calls and has those not run again that may have happened.
+    pub fn new(agent: &'a Agent) -> Self {
+        let decide = |request: &ApprovalRequest| match request.reason {
+            AskReason::MayHaveHappened => Decision::reject("it may have happened"),
+            AskReason::Rule | AskReason::Node => Decision::Approve,
+        };
+        Simulator { agent, executions: Executions::new(), decide: Arc::new(decide), seed: 0 }
+    }
+
+    /// With tools that note their executions here.
+    #[must_use]
+    pub fn counting(mut self, executions: &Executions) -> Self {
+        self.executions = executions.clone();
+        self
+    }
+
+    /// With these decisions about calls, which have to be the same for the same request.
+    #[must_use]
+    pub fn deciding(mut self, decide: impl Fn(&ApprovalRequest) -> Decision + Send + Sync + 'static) -> Self {
+        self.decide = Arc::new(decide);
+        self
+    }
+
+    /// With the seed that agent and input were generated from, to be told with a failure.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Runs the agent on this input as often as there are points to end at.
+    ///
+    /// # Errors
+    /// [`SimulationError`] for the first run that did not come to the same.
+    pub async fn check(&self, input: impl Into<Input>) -> Result<Simulated, SimulationError> {
+        let input = input.into();
+        let at = |point| move |what| SimulationError { seed: self.seed, point, what };
+        let whole = self.uninterrupted(&input).await.map_err(at(Point::Nowhere))?;
+        let mut simulated =
+            Simulated { outcome: whole.outcome.clone(), events: whole.events.len(), runs: 0, interrupted: 0 };
+        for event in 0..=whole.events.len() {
+            let points = [Point::After(event), Point::Folded(event)];
+            let failing = [Point::FailedBefore(event), Point::FailedAfter(event)];
+            let failing = failing.into_iter().filter(|_| event > 0);
+            for point in points.into_iter().chain(failing) {
+                let ended = self.ended_at(point, &input, &whole).await.map_err(at(point))?;
+                simulated.runs += 1;
+                simulated.interrupted += usize::from(ended.was_interrupted());
+            }
+        }
+        self.stepped(&input, &whole).await.map_err(at(Point::EveryBreakpoint))?;
+        simulated.runs += 1;
+        Ok(simulated)
+    }
+
+    fn fresh(&self, input: &Input) -> Result<Run, String> {
+        Run::new(self.agent, input.clone(), RUN_ID).map_err(|error| error.to_string())
+    }
+
+    async fn uninterrupted(&self, input: &Input) -> Result<Ended, String> {
+        let start = self.fresh(input)?;
+        self.executions.take();
+        let leg = self.leg(start.clone(), Stop::Never, &[]).await?;
+        let ended = Ended::of(start, vec![leg], self.executions.take());
+        ended.check()?;
+        Ok(ended)
+    }
+
+    /// A run with an end at this point, compared with the uninterrupted one.
+    async fn ended_at(&self, point: Point, input: &Input, whole: &Ended) -> Result<Ended, String> {
+        let start = self.fresh(input)?;
+        let stop = match point {
+            Point::After(event) | Point::Folded(event) => Stop::After(event),
+            Point::FailedBefore(event) => Stop::Before(event),
+            Point::FailedAfter(event) => Stop::Stored(event),
+            Point::Nowhere | Point::EveryBreakpoint => Stop::Never,
+        };
+        self.executions.take();
+        let first = self.leg(start.clone(), stop, &[]).await?;
+        let folded = folded(start.clone(), &first.stored)?;
+        let stopped = match point {
+            Point::After(_) | Point::FailedBefore(_) => first.outcome.run().to_json(),
+            _ => folded.to_json(),
+        };
+        same("the run at its end", &folded.to_json(), &stopped)?;
+        let loaded = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
+        same("the run that was loaded", &stopped, &loaded.to_json())?;
+        let second = self.leg(loaded, Stop::Never, &first.stored).await?;
+        let ended = Ended::of(start, vec![first, second], self.executions.take());
+        ended.check()?;
+        compare(&ended, whole)?;
+        Ok(ended)
+    }
+
+    /// A run that stops before each request and each call, and is stored each time.
+    async fn stepped(&self, input: &Input, whole: &Ended) -> Result<(), String> {
+        let start = self.fresh(input)?;
+        let tools = self.agent.static_offer().map(|offer| offer.tools.clone()).unwrap_or_default();
+        let breakpoints = tools.names().map(|tool| Breakpoint::tool(tool).every());
+        let nodes = start.shape().map(|shape| shape.names.clone()).unwrap_or_default();
+        let nodes = nodes.into_iter().map(|node| Breakpoint::node(node).every());
+        let breakpoints: Vec<Breakpoint> =
+            [Breakpoint::model().every()].into_iter().chain(breakpoints).chain(nodes).collect();
+        self.executions.take();
+        let (mut legs, mut run) = (Vec::<Leg>::new(), start.clone());
+        loop {
+            let before: Vec<Event> = legs.iter().flat_map(|leg| leg.stored.clone()).collect();
+            let leg = self.leg(run, Stop::At(breakpoints.clone()), &before).await?;
+            let is_paused = matches!(leg.outcome.exit(), Exit::Paused(Pause::Breakpoint(_)));
+            let stopped = leg.outcome.run().to_json();
+            legs.push(leg);
+            if !is_paused {
+                break;
+            }
+            if legs.len() > MOST_STOPS {
+                return Err("the run never ends".to_owned());
+            }
+            run = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
+        }
+        let ended = Ended::of(start, legs, self.executions.take());
+        ended.check()?;
+        same("the exit", &whole.words(), &ended.words())?;
+        same("the state", &json_of(whole.state()), &json_of(ended.state()))?;
+        same("the executions", &whole.executions, &ended.executions)
+    }
+
+    /// Goes on with a run, after the events that it has, until it ends, or is ended.
+    async fn leg(&self, run: Run, stop: Stop, before: &[Event]) -> Result<Leg, String> {
+        let mut watch = Watch::new(stop.clone(), Account::of(self.agent, before));
+        let decide = |requests: Vec<ApprovalRequest>| {
+            let decided = requests.into_iter().map(|request| {
+                let decision = (self.decide)(&request);
+                (request.id, decision)
+            });
+            std::future::ready(decided.collect::<Vec<_>>())
+        };
+        let mut going = run.resume().clock(Still).approve_with(decide).observe(&mut watch);
+        if let Stop::At(breakpoints) = stop {
+            going = breakpoints.into_iter().fold(going, RunBuilder::break_at);
+        }
+        let mut is_raised = false;
+        let (outcome, fault) = match going.await {
+            Ok(outcome) => (outcome, None),
+            Err(error) => {
+                is_raised = matches!(error.fault(), RunFault::Tool(_));
+                let fault = match error.fault() {
+                    RunFault::Observer(_) => None,
+                    fault => Some(chain(fault)),
+                };
+                (error.outcome().clone(), fault)
+            }
+        };
+        let Watch { stored, asked, under_way, .. } = watch;
+        Ok(Leg { outcome, fault, is_raised, stored, asked, under_way })
+    }
+}
+
+impl fmt::Debug for Simulator<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulator")
+            .field("agent", &self.agent)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Time stands still.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A fresh run with the events of a store.
+fn folded(mut run: Run, events: &[Event]) -> Result<Run, String> {
+    for event in events {
+        // As they come out of a store.
+        let stored = json_of(event);
+        let event = serde_json::from_str(&stored).map_err(|error| error.to_string())?;
+        run.commit(event).map_err(|error| format!("a stored event does not fit: {error}"))?;
+    }
+    Ok(run)
+}
