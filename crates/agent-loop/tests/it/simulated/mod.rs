@@ -4,6 +4,7 @@ mod agents;
 mod examples;
 mod graph_laws;
 mod graph_plans;
+mod graph_regressions;
 mod graphs;
 mod laws;
 mod scenarios;
