@@ -13,8 +13,8 @@ use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
 use crate::graph::{Ended, Next, NodeError, Planned, Position};
 use crate::run::event::{Event, EventKind, StepEnd};
-use crate::run::feed::{Answer, inner_decisions, well_formed};
-use crate::run::machine::{Run, nested_id};
+use crate::run::feed::{Answer, well_formed};
+use crate::run::machine::Run;
 
 impl Run {
     /// The next superstep.
@@ -157,9 +157,6 @@ impl Run {
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
         self.check_decisions(decisions)?;
-        for (place, branch) in walk.branches.iter().enumerate() {
-            branch.check_decisions(place, decisions)?;
-        }
         let kind = EventKind::Decided { decisions: decisions.to_vec() };
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         let rejected = |place: usize, branch: &Branch| {
@@ -293,21 +290,6 @@ impl Run {
             state.apply(&delta)?;
         }
         Ok(delta)
-    }
-}
-
-impl Branch {
-    /// Whether what was decided about calls of its agent fits these.
-    fn check_decisions(&self, place: usize, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
-        let Some(child) = self.child() else { return Ok(()) };
-        let label = self.label(place);
-        let own = inner_decisions(&label, &self.open_requests(), decisions);
-        child.check_decisions(&own).map_err(|error| match error {
-            FeedError::ModifiedArguments { id, faults } => {
-                FeedError::ModifiedArguments { id: nested_id(&label, &id), faults }
-            }
-            error => error,
-        })
     }
 }
 

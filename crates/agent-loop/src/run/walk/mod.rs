@@ -386,7 +386,13 @@ impl Run {
         for (place, branch) in walk.branches.iter().enumerate() {
             let Some(child) = branch.child() else { continue };
             let inner = inner_decisions(&branch.label(place), &branch.open_requests(), decisions);
-            child.check_decisions(&inner)?;
+            child.check_decisions(&inner).map_err(|error| match error {
+                FeedError::ModifiedArguments { id, faults } => {
+                    let id = nested_id(&branch.label(place), &id);
+                    FeedError::ModifiedArguments { id, faults }
+                }
+                error => error,
+            })?;
         }
         Ok(())
     }

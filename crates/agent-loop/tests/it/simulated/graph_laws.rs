@@ -61,7 +61,6 @@ fn a_graph_that_is_ended_anywhere_comes_to_the_same() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    println!("{enough} graphs: {seen:#?}");
     if enough >= 256 {
         let missing: Vec<&str> = SEEN.iter().copied().filter(|what| !seen.contains_key(*what)).collect();
         assert!(missing.is_empty(), "never generated: {missing:?}; of {enough} graphs: {seen:#?}");
