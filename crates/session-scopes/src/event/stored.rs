@@ -114,7 +114,7 @@ impl Event {
     /// # Ok::<(), stepfold_session_scopes::SessionError>(())
     /// ```
     pub fn to_stored(&self) -> Result<String, SessionError> {
-        self.to_json(EventOut { id: Some(&self.id), at: Some(self.at), ..self.out() })
+        self.to_json(&EventOut { id: Some(&self.id), at: Some(self.at), ..self.out() })
     }
 
     /// Reads a whole event back, of any format that was ever written.
@@ -146,7 +146,7 @@ impl Event {
     /// # Ok::<(), stepfold_session_scopes::SessionError>(())
     /// ```
     pub fn to_body(&self) -> Result<String, SessionError> {
-        self.to_json(self.out())
+        self.to_json(&self.out())
     }
 
     /// Puts an event together from its id, its time and its body, of any format that was ever written.
@@ -176,8 +176,8 @@ impl Event {
         }
     }
 
-    fn to_json(&self, out: EventOut<'_>) -> Result<String, SessionError> {
-        serde_json::to_string(&out)
+    fn to_json(&self, out: &EventOut<'_>) -> Result<String, SessionError> {
+        serde_json::to_string(out)
             .map_err(|source| SessionError::Stored { what: format!("event {}", self.id), source })
     }
 }

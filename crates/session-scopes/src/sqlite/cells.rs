@@ -62,8 +62,16 @@ pub(super) struct Stored {
     ladder: Ladder,
 }
 
-/// The columns of a [`Stored`], as [`Stored::read`] takes them.
-const STORED_COLUMNS: &str = "key, version, schema, value, generation, start, length, last, rowid, ladder";
+/// A query for rows of values of the stream ?1, as [`Stored::read`] takes them, by a rule.
+macro_rules! stored_by {
+    ($rule:literal) => {
+        concat!(
+            "SELECT key, version, schema, value, generation, start, length, last, rowid, ladder ",
+            "FROM stepfold_cells WHERE stream = ?1 AND ",
+            $rule
+        )
+    };
+}
 
 impl Stored {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
@@ -131,11 +139,7 @@ pub(super) fn stored_since(
     version: u64,
 ) -> Result<Vec<Stored>, SessionError> {
     let failed = failed("read values");
-    let mut query = connection
-        .prepare_cached(&format!(
-            "SELECT {STORED_COLUMNS} FROM stepfold_cells WHERE stream = ?1 AND version > ?2"
-        ))
-        .map_err(failed)?;
+    let mut query = connection.prepare_cached(stored_by!("version > ?2")).map_err(failed)?;
     let rows = query.query_map([stream, to_db(version)], Stored::read);
     rows.and_then(Iterator::collect).map_err(failed)
 }
@@ -182,11 +186,7 @@ impl<'a> SessionCells<'a> {
     fn find(&self, key: &str) -> Result<Option<Stored>, SessionError> {
         let failed = failed("read a value");
         let connection = &self.desk.connection;
-        let mut query = connection
-            .prepare_cached(&format!(
-                "SELECT {STORED_COLUMNS} FROM stepfold_cells WHERE stream = ?1 AND key = ?2"
-            ))
-            .map_err(failed)?;
+        let mut query = connection.prepare_cached(stored_by!("key = ?2")).map_err(failed)?;
         query.query_row(params![self.stream, key], Stored::read).optional().map_err(failed)
     }
 
@@ -209,8 +209,8 @@ impl<'a> SessionCells<'a> {
             return Ok(());
         }
         let (value, generation, start, length) = columns(&change).unwrap_or_default();
-        let list = stored.as_ref().and_then(|stored| stored.row.list);
-        let before = list.filter(|list| Some(list.generation) == generation).and_then(|list| list.last);
+        let was = stored.as_ref().and_then(|stored| stored.row.list);
+        let before = was.filter(|list| Some(list.generation) == generation).and_then(|list| list.last);
         let mut last = before;
         if let (Change::List(_, rows), Some(generation)) = (change, generation) {
             for (place, items) in rows {
