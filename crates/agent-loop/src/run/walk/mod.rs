@@ -323,19 +323,19 @@ impl Run {
         let branch = self.branch(place)?;
         let (child, node) = (branch.child()?, self.agent_node(&branch.planned)?);
         let item = branch.planned.item.as_ref();
+        let is_output = node.kind.is_some() || self.is_tracked(&branch.planned.node);
+        let output = |answer| NodeOutput { kind: node.kind.clone(), ..self.track(branch).output(answer) };
         let outcome = match node.result(child, &self.state, &branch.writes, item) {
             Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ok(result) => NodeOutcome {
-                outputs: result.answer.map(|answer| self.track(branch).output(answer)).into_iter().collect(),
+                outputs: result.answer.filter(|_| is_output).map(output).into_iter().collect(),
                 delta: result.delta,
                 messages: result.messages,
                 tries: 1,
                 ..NodeOutcome::default()
             },
         };
-        let is_tracked = self.is_tracked(&branch.planned.node);
-        let outputs = if is_tracked { outcome.outputs } else { Vec::new() };
-        Some((NodeOutcome { outputs, ..outcome }, child.usage()))
+        Some((outcome, child.usage()))
     }
 
     pub(crate) fn is_tracked(&self, node: &str) -> bool {
