@@ -85,8 +85,8 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`Traces`], [`Recording`] for
-//! replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
+//! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
 //!

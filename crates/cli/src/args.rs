@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Say more; twice or thrice for more still. RUST_LOG says it in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Send spans of runs, model calls and tool calls to the collector of OpenTelemetry at this URL, by OTLP over HTTP.
+    #[arg(long, global = true, value_name = "URL", env = "STEPFOLD_OTLP")]
+    pub(crate) otlp: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -110,6 +113,14 @@ pub(crate) enum Command {
         #[arg(value_name = "VERSION")]
         to: u64,
     },
+    /// Delete a session for good. Others that were forked from it stay.
+    Delete {
+        #[command(flatten)]
+        place: Place,
+        /// The user's values (`user:`) as well, which are shared with the user's other sessions.
+        #[arg(long)]
+        user_state: bool,
+    },
     /// Read or write the state of a session.
     State {
         #[command(subcommand)]
@@ -150,8 +161,8 @@ pub(crate) struct Place {
     /// The agent file.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
-    /// The session. `run` and `chat` begin a new one unless it is said; all others take the one that was
-    /// written last.
+    /// The session. `run` and `chat` begin a new one unless it is said, `delete` has to be told; all others take
+    /// the one that was written last.
     #[arg(short, long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// The SQLite file with the sessions; in the user's data folder unless said.

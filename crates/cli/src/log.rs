@@ -1,24 +1,41 @@
-//! Where traces go: to standard error, as much as `-v` or `RUST_LOG` ask for.
+//! Where traces go: to standard error, as much as `-v` or `RUST_LOG` ask for, and spans to a collector if there is one.
 
 use std::io::IsTerminal as _;
 
-use tracing_subscriber::EnvFilter;
+use stepfold::otel::{Exporter, Guard, OtelError};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 /// `RUST_LOG` wins over `-v`; without both there are warnings only.
-pub(crate) fn start(verbose: u8) {
+///
+/// Whoever holds what comes back sends the spans that are left when it ends.
+pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
     let asked = crate::environment("RUST_LOG").and_then(|filter| filter.into_string().ok());
     let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
-            0 => "warn",
+            // An export that failed is told at the end, in words.
+            0 => "warn,opentelemetry_sdk=off",
             1 => "warn,stepfold=info",
             2 => "info,stepfold=debug",
             _ => "trace",
         }
         .to_owned()
     });
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
+    let notes = fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_filter(EnvFilter::new(filter));
+    let notes = Registry::default().with(notes);
+    match collector {
+        None => {
+            notes.init();
+            Ok(None)
+        }
+        Some(url) => {
+            let (spans, guard) = Exporter::to(url).service("stepfold").layer()?;
+            notes.with(spans).init();
+            Ok(Some(guard))
+        }
+    }
 }

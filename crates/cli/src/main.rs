@@ -20,14 +20,22 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use stepfold::otel::Guard;
 
 use crate::args::Args;
 use crate::error::{Ending, Misuse};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    log::start(args.verbose);
+    let spans = match log::start(args.verbose, args.otlp.as_deref()) {
+        Ok(spans) => spans,
+        Err(error) => return tell(&args, &Misuse(error::chain(&error)).into()).into(),
+    };
     let ending = run(&args).unwrap_or_else(|error| tell(&args, &error));
+    // What was done is done, whether or not somebody could be told of it.
+    if let Some(Err(error)) = spans.map(Guard::shutdown) {
+        anstream::eprintln!("{}warning{:#}: {}", show::BAD, show::BAD, error::chain(&error));
+    }
     ending.into()
 }
 

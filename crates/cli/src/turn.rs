@@ -1,11 +1,13 @@
 //! A turn, from the question to its end: followed as it happens, stopped by Ctrl-C, decided about on the way.
 
+use std::pin::pin;
+
 use anyhow::Context as _;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{Ended, Invocation, RunnerError};
+use stepfold::runner::{Ended, Invocation, RunnerError, Seen};
 use stepfold::session_scopes::EventRange;
 
 use crate::desk::Desk;
@@ -52,16 +54,27 @@ impl Turns<'_> {
         let stored = session.read(EventRange::None).await?;
         let state = stored.state(self.desk.runner.schema()).ok();
         let mut watch = Watch::new(self.json, state);
+        let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);
+        let mut turns = Watch::turns();
+        // One listener, armed anew: an interrupt between two events must not go by unheard.
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
         let mut interrupts = 0;
         loop {
             tokio::select! {
                 seen = events.next() => match seen {
-                    Some(seen) => watch.see(&seen),
+                    Some(seen) => {
+                        watch.see(&seen);
+                        if let Seen::Event { event, .. } = &seen {
+                            traces.observe(event).await.map_err(anyhow::Error::from_boxed)?;
+                        }
+                    }
                     None => break,
                 },
-                interrupt = tokio::signal::ctrl_c() => {
-                    interrupt.context("Ctrl-C cannot be waited for")?;
+                _ = turns.tick() => watch.turn(),
+                heard = &mut interrupt => {
+                    heard.context("Ctrl-C cannot be waited for")?;
+                    interrupt.set(tokio::signal::ctrl_c());
                     interrupts += 1;
                     if interrupts > 1 {
                         std::process::exit(130);

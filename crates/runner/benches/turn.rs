@@ -2,7 +2,8 @@
 //!
 //! A turn here is two replies and one call that does nothing: four commits, `began`, `replied`, `answered` and
 //! `replied`. SQLite's commits survive the process but are not flushed to the disk, so that
-//! what is measured is our own work; the durable turn is printed beside.
+//! what is measured is our own work. What a long run takes on the disk, and what a whole step of it takes with its
+//! commits flushed, is printed before: plain, and with the marker of a call that must not run twice.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,6 +13,7 @@
 )]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
@@ -26,14 +28,16 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 fn main() {
-    bytes_of_a_step();
-    durable_turn();
+    bytes_of_500_steps();
+    whole_step();
     divan::main();
 }
 
 /// Calls the tool, then says that it is done; so many calls in a row.
 struct Model {
-    calls: usize,
+    calls: u32,
+    /// The calls of this turn.
+    made: AtomicU32,
 }
 
 impl ChatModel for Model {
@@ -43,10 +47,10 @@ impl ChatModel for Model {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let log = &request.messages;
-        let of_this_turn = (0..log.len()).rev().map_while(|place| log.get(place));
-        let said = of_this_turn.take_while(|message| message.role() != Role::User);
-        let calls = said.filter(|message| message.role() == Role::Assistant).count();
-        let (message, finish) = match calls < self.calls {
+        let begins = log.last().is_some_and(|message| message.role() == Role::User);
+        let made = if begins { 0 } else { self.made.load(Ordering::Relaxed) };
+        self.made.store(made + 1, Ordering::Relaxed);
+        let (message, finish) = match made < self.calls {
             true => (call(log.len()), FinishReason::ToolCalls),
             false => (Message::assistant("done"), FinishReason::Stop),
         };
@@ -59,10 +63,11 @@ fn call(number: usize) -> Message {
     Message::new(Role::Assistant).with_part(call)
 }
 
-fn agent(calls: usize) -> Agent {
+fn agent(calls: u32, effect: Effect) -> Agent {
     let nothing = Tool::new("nothing", "Does nothing.", async || Ok::<_, ToolError>("ok"));
-    Agent::builder(Model { calls })
-        .tools([nothing.effect(Effect::Pure).build().expect("the tool is valid")])
+    Agent::builder(Model { calls, made: AtomicU32::new(0) })
+        .instructions("You do what has to be done.")
+        .tools([nothing.effect(effect).build().expect("the tool is valid")])
         .max_steps(10_000)
         .repeat_guard(None)
         .build()
@@ -74,7 +79,9 @@ fn runtime() -> Runtime {
 }
 
 const STORES: [&str; 2] = ["memory", "sqlite"];
-const EVENTS: [u64; 3] = [10, 1_000, 10_000];
+const MESSAGES: [usize; 3] = [10, 1_000, 10_000];
+/// Of the run whose steps are measured.
+const STEPS: u32 = 500;
 
 /// A store, and the folder that it may need.
 fn open(kind: &str) -> (AnyStore, Option<TempDir>) {
@@ -90,77 +97,98 @@ fn sqlite(folder: &Path, durability: Durability) -> AnyStore {
     AnyStore::new(options.open().expect("the file is new"))
 }
 
-fn runner(store: &AnyStore, calls: usize) -> Runner {
-    Runner::builder(agent(calls), store.clone()).build()
+async fn session_of(store: &AnyStore, calls: u32, effect: Effect) -> SessionHandle {
+    let runner = Runner::builder(agent(calls, effect), store.clone()).build();
+    runner.session("ada", "s1").await.expect("the store works")
 }
 
-async fn session(store: &AnyStore, calls: usize) -> SessionHandle {
-    runner(store, calls).session("ada", "s1").await.expect("the store works")
+/// One whose turns make one call.
+async fn session(store: &AnyStore) -> SessionHandle {
+    session_of(store, 1, Effect::Pure).await
 }
 
 async fn turn(session: &SessionHandle) {
     session.run("go").await.expect("the script says what is asked for");
 }
 
-/// A session with so many events, made by turns.
-async fn filled(store: &AnyStore, events: u64) -> SessionHandle {
-    let handle = session(store, 1).await;
-    for _ in 0..events / 4 {
+/// A session with so many messages, which is as many events, made by turns.
+async fn filled(store: &AnyStore, messages: usize) -> SessionHandle {
+    let handle = session(store).await;
+    for _ in 0..messages / 4 {
         turn(&handle).await;
     }
     handle
 }
 
 /// A turn in a session that is kept open: only what is new is read.
-#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 20, sample_size = 5)]
-fn kept_open<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
+#[divan::bench(args = MESSAGES, consts = [0, 1], sample_count = 20, sample_size = 5)]
+fn kept_open<const STORE: usize>(bencher: Bencher<'_, '_>, messages: usize) {
     let runtime = runtime();
     let (store, _folder) = open(STORES[STORE]);
-    let session = runtime.block_on(filled(&store, events));
+    let session = runtime.block_on(filled(&store, messages));
     bencher.bench_local(|| runtime.block_on(turn(&session)));
 }
 
 /// A turn in a session that is opened for it: all of it is read.
-#[divan::bench(args = EVENTS, consts = [0, 1], sample_count = 10, sample_size = 2)]
-fn reopened<const STORE: usize>(bencher: Bencher<'_, '_>, events: u64) {
+#[divan::bench(args = MESSAGES, consts = [0, 1], sample_count = 10, sample_size = 2)]
+fn reopened<const STORE: usize>(bencher: Bencher<'_, '_>, messages: usize) {
     let runtime = runtime();
     let (store, _folder) = open(STORES[STORE]);
-    runtime.block_on(filled(&store, events));
-    bencher.bench_local(|| runtime.block_on(async { turn(&session(&store, 1).await).await }));
+    runtime.block_on(filled(&store, messages));
+    bencher.bench_local(|| runtime.block_on(async { turn(&session(&store).await).await }));
 }
 
-/// What a step of one call takes on the disk, once the store is closed.
-fn bytes_of_a_step() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let runtime = runtime();
-    let store = sqlite(folder.path(), Durability::Process);
-    let events = runtime.block_on(async {
-        let session = session(&store, 500).await;
-        turn(&session).await;
-        session.read(EventRange::All).await.expect("the store works").events.len()
-    });
-    drop((store, runtime));
+/// What 500 steps of one call take on the disk, once the store is closed.
+fn bytes_of_500_steps() {
+    let mut empty = 0;
+    for (what, effect) in
+        [("nothing", None), ("plain", Some(Effect::Pure)), ("marked", Some(Effect::AtMostOnce))]
+    {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let runtime = runtime();
+        let store = sqlite(folder.path(), Durability::Process);
+        let events = runtime.block_on(async {
+            let Some(effect) = effect else { return 0 };
+            let session = session_of(&store, STEPS, effect).await;
+            turn(&session).await;
+            session.read(EventRange::All).await.expect("the store works").events.len()
+        });
+        drop((store, runtime));
+        let size = closed_size(folder.path());
+        if effect.is_none() {
+            empty = size;
+        }
+        let a_step = (size - empty) / u64::from(STEPS);
+        println!("{STEPS} steps over SQLite, {what}: {events} events, {size} bytes; a step {a_step} bytes");
+    }
+}
+
+/// The size of the file once the store is closed.
+fn closed_size(folder: &Path) -> u64 {
     // Whoever closes the file last, in a thread of the store, moves the log into it and removes the log.
-    let log = folder.path().join("sessions.db-wal");
+    let log = folder.join("sessions.db-wal");
     let began = Instant::now();
     while log.exists() && began.elapsed() < Duration::from_secs(10) {
         std::thread::yield_now();
     }
-    let file = folder.path().join("sessions.db").metadata().expect("the store made it");
-    println!("500 steps of one call over SQLite: {events} events, {} bytes a step", file.len() / 500);
+    folder.join("sessions.db").metadata().expect("the store made it").len()
 }
 
-/// A turn whose commits are flushed to the disk.
-fn durable_turn() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let store = sqlite(folder.path(), Durability::Full);
-    runtime().block_on(async {
-        let session = session(&store, 1).await;
-        turn(&session).await;
-        let began = Instant::now();
-        for _ in 0..100 {
+/// A step of one call, of a run of many: its commits, and all that the runner and the loop do for them.
+fn whole_step() {
+    let over = |what: &str, effect: Effect, store: &AnyStore| {
+        runtime().block_on(async {
+            let session = session_of(store, STEPS, effect).await;
+            let began = Instant::now();
             turn(&session).await;
+            println!("a step of one call over {what}: {:?}", began.elapsed() / STEPS);
+        });
+    };
+    for (kind, effect) in [("plain", Effect::Pure), ("marked", Effect::AtMostOnce)] {
+        over(&format!("memory, {kind}"), effect, &AnyStore::new(MemoryStore::new()));
+        for (flushed, durability) in [("not flushed", Durability::Process), ("flushed", Durability::Full)] {
+            let folder = tempfile::tempdir().expect("a folder can be made");
+            over(&format!("SQLite, {kind}, {flushed}"), effect, &sqlite(folder.path(), durability));
         }
-        println!("a turn of four durable commits over SQLite: {:?}", began.elapsed() / 100);
-    });
+    }
 }

@@ -29,8 +29,6 @@ pub(crate) struct Journal {
     pub(crate) place: u64,
     /// What tells the events of a resumed run from those of another worker that resumes it too.
     pub(crate) attempt: Option<String>,
-    /// The instructions as they are stored, if they are not stored as they are.
-    pub(crate) instructions: Option<String>,
     /// The run as it is after what was stored.
     pub(crate) ahead: Run,
     /// What was said meanwhile; what is stored of it goes.
@@ -41,13 +39,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
-        let started = match &event.kind {
-            EventKind::Started { calls } => {
-                let open = self.ahead.open_calls();
-                open.into_iter().filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
-            }
-            _ => Vec::new(),
-        };
+        let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is said by the agent as it is today, and stored with what ends it.
         let ended = self.ahead.commit(event.clone()).is_ok().then(|| self.ahead.exit()).flatten();
         let stamp = Stamp {
@@ -57,11 +49,6 @@ impl Journal {
             agent: self.agent.name(),
             at: self.clock.now(),
         };
-        let mut lasting = event.clone();
-        if let (EventKind::Began { instructions, .. }, Some(stored)) = (&mut lasting.kind, &self.instructions)
-        {
-            *instructions = Some(stored.clone());
-        }
         let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } = event.kind {
             stored = with_agent(stored, &self.agent);

@@ -115,6 +115,6 @@ pub use crate::error::RunnerError;
 pub use crate::handle::{Resume, SessionHandle};
 pub use crate::hub::Seen;
 pub use crate::invocation::{Ended, Invocation};
-pub use crate::ports::{SystemClock, WallClock};
+pub use crate::ports::{ShortIds, SystemClock, WallClock};
 pub use crate::record::RECORD_FORMAT;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};

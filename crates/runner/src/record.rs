@@ -1,7 +1,7 @@
 //! A commit of the loop as an event of a session, and back.
 //!
-//! Messages and writes are the session event's own, so that stores, lists and other programs see them; what
-//! only the machine needs rides along as a record. Nothing is stored twice, and nothing of `temp:` is stored.
+//! Name, messages and writes are the session event's own, so that stores, lists and other programs see them; what
+//! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
 
 use serde_json::Value;
 use stepfold_agent_loop::trim::Summary;
@@ -14,7 +14,8 @@ use stepfold_state_core::state::Write;
 
 use crate::error::RunnerError;
 
-/// The format of the records of a run.
+/// The format of the records of a run: version 1 of it is the [rest](agent_loop::Event::to_rest) of an event, whose
+/// [name](agent_loop::Event::name) is the kind of the session's event, and whose messages and writes are those of it.
 pub const RECORD_FORMAT: &str = "stepfold.run";
 
 /// The metadata entry that has the fingerprint of the agent, at the beginning of an invocation.
@@ -57,13 +58,13 @@ pub(crate) fn session_event(
     // The id tells a repeated append from a new one, also from that of another worker at the same place.
     let attempt = stamp.attempt.map(|attempt| format!(".{attempt}")).unwrap_or_default();
     let id = EventId::new(format!("{}.{}{attempt}", stamp.invocation, stamp.place))?;
+    let data =
+        event.to_rest().map_err(|source| SessionError::Stored { what: format!("event {id}"), source })?;
     let mut stored = Event::new(id, stamp.invocation.clone(), Author::new(author)?, stamp.at)
         .with_kind(kind)
-        .with_delta(std::mem::take(&mut event.delta))
+        .with_delta(event.delta)
         .with_started(started);
-    stored.messages = std::mem::take(&mut event.messages);
-    let data = serde_json::to_value(&event)
-        .map_err(|source| SessionError::Stored { what: format!("event {}", stored.id), source })?;
+    stored.messages = event.messages;
     Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
 }
 
@@ -98,11 +99,11 @@ pub(crate) fn loop_event(
     if record.version > FORMAT_VERSION {
         return Err(RunnerError::NewerRecord { key, version, found: record.version });
     }
-    let read = serde_json::from_value::<agent_loop::Event>(record.data.clone());
-    let mut event = read.map_err(|source| RunnerError::Record { key, version, source: source.into() })?;
-    event.messages.clone_from(&committed.event.messages);
-    event.delta = committed.event.actions.delta.clone();
-    Ok(Some(event))
+    let Event { kind, messages, actions, .. } = &*committed.event;
+    let delta = actions.delta.clone();
+    agent_loop::Event::from_rest(kind.as_str(), record.data.clone(), messages.clone(), delta)
+        .map(Some)
+        .map_err(|source| RunnerError::Record { key, version, source: source.into() })
 }
 
 fn run_record(event: &Event) -> Option<&Record> {
@@ -131,6 +132,6 @@ pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
 
 /// The summary that an event has made.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
-    let summary = run_record(event)?.data.get("kind")?.get("summarized")?.get("summary")?;
-    serde_json::from_value(summary.clone()).ok()
+    let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
+    serde_json::from_value(record.data.get("summary")?.clone()).ok()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
-use stepfold_agent_loop::{Agent, Ids, RandomIds};
+use stepfold_agent_loop::{Agent, Ids};
 use stepfold_session_scopes::{
     AnyStore, AppId, CreateSession, ErrorKind, EventRange, GetSession, SessionError, SessionId, SessionKey,
     SessionSchema, SessionStore, UserId,
@@ -13,7 +13,7 @@ use stepfold_session_scopes::{
 
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
-use crate::ports::{SystemClock, WallClock};
+use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::slot::Slot;
 
 /// What happens to a message for a session whose agent is at work.
@@ -118,9 +118,10 @@ pub struct RunnerBuilder {
 }
 
 impl Runner {
-    /// Starts a runner of this agent on this store. The application is called as the agent is, unless
+    /// Starts a runner of this agent, or graph, on this store. The application is called as the agent is, unless
     /// [said](RunnerBuilder::app).
-    pub fn builder(agent: Agent, store: impl SessionStore) -> RunnerBuilder {
+    pub fn builder(agent: impl Into<Agent>, store: impl SessionStore) -> RunnerBuilder {
+        let agent = agent.into();
         let schema = SessionSchema::new(agent.schema().clone());
         let app = AppId::new(agent.name()).or_else(|_| AppId::new("app"));
         RunnerBuilder {
@@ -130,7 +131,7 @@ impl Runner {
             schema,
             busy: Busy::default(),
             max_waiting: 16,
-            ids: Arc::new(RandomIds),
+            ids: Arc::new(ShortIds),
             clock: Arc::new(SystemClock),
         }
     }
@@ -248,7 +249,7 @@ impl RunnerBuilder {
         self
     }
 
-    /// Where the names of invocations come from; random ones unless said.
+    /// Where the names of invocations come from; random ones ([`ShortIds`]) unless said.
     pub fn ids(mut self, ids: impl Ids + 'static) -> Self {
         self.ids = Arc::new(ids);
         self

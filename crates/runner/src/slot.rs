@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::SessionKey;
+use stepfold_session_scopes::{SessionKey, Timestamp};
 use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
@@ -26,12 +26,29 @@ pub(crate) struct Slot {
 #[derive(Default)]
 pub(crate) struct Known {
     /// None until it was read, and after anything that makes it doubtful.
-    pub(crate) history: Option<History>,
-    /// The last run as it stopped in this process, with the version of the session then: it has its `temp:`
-    /// values.
-    pub(crate) stopped: Option<(u64, Box<Run>)>,
+    pub(crate) history: Option<Arc<History>>,
+    /// The last run as it stopped in this process. It has its `temp:` values, and knows the conversation.
+    pub(crate) stopped: Option<Left>,
     /// What was said to a run and is not stored yet: if that run does not take it, the next one does.
     pub(crate) left_over: LeftOver,
+}
+
+/// A run as it stopped in this process, and the session as it left it.
+pub(crate) struct Left {
+    pub(crate) run: Box<Run>,
+    version: u64,
+    created: Option<Timestamp>,
+}
+
+impl Left {
+    pub(crate) fn new(run: Run, version: u64, created: Option<Timestamp>) -> Self {
+        Left { run: Box::new(run), version, created }
+    }
+
+    /// Whether the session is as the run has left it.
+    pub(crate) fn is_last_of(&self, history: &History) -> bool {
+        self.version == history.version && self.created == history.created
+    }
 }
 
 /// What was said and is not stored yet, in order. A run reads from it, and only a commit takes from it.

@@ -15,7 +15,7 @@ use crate::hub::{Hub, Publish};
 use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::runner::Inner;
-use crate::slot::{Current, Known, Slot};
+use crate::slot::{Current, Known, Left, Slot};
 
 /// What an invocation is to do.
 pub(crate) enum Order {
@@ -70,13 +70,14 @@ impl Turn {
     }
 
     /// The session with what is new since `known`, and the history with it.
-    async fn read_since(&self, known: Option<History>) -> Result<(History, Session), RunnerError> {
+    async fn read_since(&self, known: Option<Arc<History>>) -> Result<Read, RunnerError> {
         let failed = |error: SessionError| RunnerError::store(&self.slot.key, error);
         let since =
             known.as_ref().map_or(EventRange::All, |history| EventRange::AfterVersion(history.version));
         let get = GetSession::new(self.slot.key.clone());
         let session = self.runner.store.get(get.clone().events(since)).await.map_err(failed)?;
-        let mut history = known.unwrap_or_default();
+        // Nobody else has it, but for one who looks at it just now.
+        let mut history = known.map(Arc::unwrap_or_clone).unwrap_or_default();
         // A rewind hides what was folded already.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
         let is_another = since != EventRange::All && !history.is_of(&session);
@@ -88,14 +89,17 @@ impl Turn {
             false => session,
         };
         history.extend(&session)?;
-        Ok((history, session))
+        Ok((Arc::new(history), session))
     }
 
     /// The whole session, read anew.
-    pub(crate) async fn read(&self) -> Result<(History, Session), RunnerError> {
+    pub(crate) async fn read(&self) -> Result<Read, RunnerError> {
         self.read_since(None).await
     }
 }
+
+/// What the events of a session add up to, and the session with its values.
+pub(crate) type Read = (Arc<History>, Session);
 
 /// A run that has not ended, its invocation, and how many of its events are stored.
 struct Stopped {
@@ -118,8 +122,8 @@ impl Drop for Work {
 impl Work {
     /// A new turn; then one for what was said too late to join it.
     async fn begin(&mut self, input: Input, id: InvocationId) -> Ended {
-        self.finish_what_was_cut_off().await?;
-        let outcome = self.turn(input, &id, 0).await?;
+        let read = self.finish_what_was_cut_off().await?;
+        let outcome = self.turn(read, input, &id, 0).await?;
         self.go_on(outcome).await
     }
 
@@ -128,7 +132,8 @@ impl Work {
         while let Some(said) = self.said_too_late(&outcome) {
             let id = self.new_invocation()?;
             let messages = said.len();
-            outcome = self.turn(Input::from(said), &id, messages).await?;
+            let read = self.catch_up().await?;
+            outcome = self.turn(read, Input::from(said), &id, messages).await?;
         }
         Ok(outcome)
     }
@@ -158,10 +163,12 @@ impl Work {
     }
 
     /// A turn that begins with this, of which some messages had joined a run that did not take them.
-    async fn turn(&mut self, input: Input, id: &InvocationId, joined: usize) -> Ended {
-        let (history, session) = self.catch_up().await?;
+    async fn turn(&mut self, read: Read, input: Input, id: &InvocationId, joined: usize) -> Ended {
+        let (history, session) = read;
         let state = history.state(&session, &self.turn.runner.schema)?;
-        let input = input.on_state(state).with_summary(history.summary.clone());
+        // The run that has left the conversation as it is now, if it was one of this process.
+        let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
+        let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
         let run = Run::new(&self.turn.runner.agent, input, run_id(key, id))
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
@@ -169,7 +176,8 @@ impl Work {
     }
 
     async fn resume(&mut self, decisions: Vec<(String, Decision)>, with_changed_agent: bool) -> Ended {
-        let stopped = self.last_run(with_changed_agent).await?.ok_or_else(|| self.nothing_to_resume())?;
+        let read = self.catch_up().await?;
+        let stopped = self.last_run(&read, with_changed_agent)?.ok_or_else(|| self.nothing_to_resume())?;
         self.check_decisions(&stopped.run, &decisions)?;
         let outcome = self.drive(stopped, 0, decisions).await?;
         self.go_on(outcome).await
@@ -193,14 +201,15 @@ impl Work {
     }
 
     async fn abandon(&mut self) -> Ended {
-        let stopped = match self.last_run(true).await {
+        let read = self.catch_up().await?;
+        let stopped = match self.last_run(&read, true) {
             Ok(stopped) => stopped.ok_or_else(|| self.nothing_to_resume())?,
             // This agent cannot read the record. A run that begins and is cancelled at once comes behind it, and
             // repairs what it has left open.
             Err(RunnerError::Recover { .. }) => {
                 self.current.cancellation.cancel();
                 let id = self.new_invocation()?;
-                return self.turn(Input::new(), &id, 0).await;
+                return self.turn(read, Input::new(), &id, 0).await;
             }
             Err(error) => return Err(error),
         };
@@ -208,9 +217,12 @@ impl Work {
         self.drive(stopped, 0, Vec::new()).await
     }
 
-    /// A crash may have left a run in the middle. It goes on to its end before anything new begins.
-    async fn finish_what_was_cut_off(&mut self) -> Result<(), RunnerError> {
-        let Some(stopped) = self.last_run(false).await? else { return Ok(()) };
+    /// A crash may have left a run in the middle. It goes on to its end before anything new begins. Gives the
+    /// session as it is then.
+    async fn finish_what_was_cut_off(&mut self) -> Result<Read, RunnerError> {
+        let read = self.catch_up().await?;
+        let Some(stopped) = self.last_run(&read, false)? else { return Ok(read) };
+        drop(read);
         let pending: Vec<String> = stopped.run.pending().into_iter().map(|request| request.id).collect();
         let outcome = match pending.is_empty() {
             true => self.drive(stopped, 0, Vec::new()).await?,
@@ -220,7 +232,7 @@ impl Work {
             Exit::Paused(Pause::Approval) => {
                 Err(self.pending(outcome.pending().into_iter().map(|request| request.id).collect()))
             }
-            _ => Ok(()),
+            _ => self.catch_up().await,
         }
     }
 
@@ -233,29 +245,32 @@ impl Work {
     }
 
     /// Reads what is new.
-    async fn catch_up(&mut self) -> Result<(History, Session), RunnerError> {
+    async fn catch_up(&mut self) -> Result<Read, RunnerError> {
         let known = self.known.history.take();
         let (history, session) = self.turn.read_since(known).await?;
-        // Somebody else went on with it.
-        self.known.stopped.take_if(|(version, _)| *version != history.version);
-        self.known.history = Some(history.clone());
+        // Somebody else went on with it, or made it anew.
+        self.known.stopped.take_if(|left| !left.is_last_of(&history));
+        self.known.history = Some(Arc::clone(&history));
         Ok((history, session))
     }
 
     /// The last run if it has not ended.
-    async fn last_run(&mut self, with_changed_agent: bool) -> Result<Option<Stopped>, RunnerError> {
-        let (history, session) = self.catch_up().await?;
+    fn last_run(
+        &self,
+        (history, session): &Read,
+        with_changed_agent: bool,
+    ) -> Result<Option<Stopped>, RunnerError> {
         let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
         let changes = history.changes(&self.turn.runner.agent);
         if !changes.is_empty() && !with_changed_agent {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let run = if let Some((_, run)) = &self.known.stopped {
-            Some((**run).clone())
+        let run = if let Some(left) = &self.known.stopped {
+            Some((*left.run).clone())
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
-            let state = history.state(&session, &self.turn.runner.schema)?;
+            let state = history.state(session, &self.turn.runner.schema)?;
             history.last_run(agent, state, key)?
         };
         let run = run.filter(|run| run.exit().is_none());
@@ -268,7 +283,8 @@ impl Work {
         let Stopped { run, invocation, place } = from;
         let inner = &self.turn.runner;
         self.known.left_over.read_again();
-        let version = self.known.history.as_ref().map_or(0, |history| history.version);
+        let history = self.known.history.as_ref();
+        let (version, created) = history.map_or((0, None), |history| (history.version, history.created));
         // Several workers may resume one invocation. If they made the same event, the store would take the
         // second for the first one repeated, and both would believe that the call is theirs to start.
         let attempt = (place > 0).then(|| inner.ids.next());
@@ -282,7 +298,6 @@ impl Work {
             version,
             place,
             attempt,
-            instructions: run.lasting_instructions(),
             ahead: run.clone(),
             left_over: self.known.left_over.clone(),
             joined,
@@ -303,7 +318,7 @@ impl Work {
             .await;
         match ended {
             Ok(outcome) => {
-                self.known.stopped = Some((journal.version, Box::new(outcome.run().clone())));
+                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, created));
                 Ok(Arc::new(outcome))
             }
             Err(error) => {

@@ -1,12 +1,15 @@
 //! What sessions cost. `cargo bench -p stepfold-session-scopes --all-features`.
 //!
 //! Memory and SQLite, whose commits here survive the process but are not flushed to the disk, so that what
-//! is measured is our own work; the durable rate is printed beside. PostgreSQL is measured where the
-//! environment variable `STEPFOLD_BENCH_POSTGRES` holds the address of an empty database.
+//! is measured is our own work; the durable rate is printed beside, and what SQLite alone takes on this
+//! machine for the same. PostgreSQL is measured at the address of an empty database in the environment
+//! variable `STEPFOLD_BENCH_POSTGRES`, or else with a server of the benchmark's own, where one is installed.
 
 #![allow(
     clippy::expect_used,
+    clippy::panic,
     clippy::unwrap_used,
+    clippy::print_stderr,
     clippy::print_stdout,
     clippy::needless_pass_by_value,
     reason = "a benchmark that cannot go on should stop, and says what it found"
@@ -31,12 +34,16 @@ use stepfold_state_core::state::{Handler, Schema, Write};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+#[path = "../tests/it/server.rs"]
+mod server;
+
 fn main() {
     // Who names a benchmark wants no more than that.
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();
         durable_rates();
         tasks_at_once();
+        floor_of_sqlite();
         cpu_of_sqlite();
         postgres_rates();
     }
@@ -250,6 +257,17 @@ fn fork<B: Bench>(bencher: Bencher<'_, '_>, events: u64) {
     });
 }
 
+/// A fork of 10,000 events at version 10. What the others replaced has to be read.
+#[divan::bench(types = [Memory, Sqlite], sample_count = 10, sample_size = 2)]
+fn fork_far_back<B: Bench>(bencher: Bencher<'_, '_>) {
+    let bench = B::open();
+    bench.session(10_000);
+    bencher.bench_local(|| {
+        let fork = ForkSession::new(key("s"), now()).at_version(10);
+        bench.wait(bench.store().fork(fork)).expect("the version is there")
+    });
+}
+
 /// 1,000 sessions, metadata only.
 #[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 1)]
 fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {
@@ -300,6 +318,11 @@ fn start() -> Instant {
     Instant::now()
 }
 
+#[cfg(not(target_os = "linux"))]
+fn cpu_time() -> Duration {
+    Duration::ZERO
+}
+
 /// The CPU time of all threads of this process, in user and in system mode.
 #[cfg(target_os = "linux")]
 fn cpu_time() -> Duration {
@@ -311,22 +334,128 @@ fn cpu_time() -> Duration {
     times.sum()
 }
 
+/// A file of so many tables, without anything of ours, and its transactions: a row for each table.
+struct Bare {
+    connection: rusqlite::Connection,
+    inserts: Vec<String>,
+    _folder: TempDir,
+}
+
+impl Bare {
+    fn new(tables: usize, synchronous: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = rusqlite::Connection::open(folder.path().join("bare.db")).unwrap();
+        connection.pragma_update(None, "journal_mode", "wal").unwrap();
+        connection.pragma_update(None, "synchronous", synchronous).unwrap();
+        for table in 0..tables {
+            let create = format!("CREATE TABLE t{table} (number INTEGER PRIMARY KEY, body TEXT)");
+            connection.execute_batch(&create).unwrap();
+        }
+        let inserts = (0..tables).map(|table| format!("INSERT INTO t{table} (body) VALUES (?1)")).collect();
+        Bare { connection, inserts, _folder: folder }
+    }
+
+    fn run(&self, statement: &str) {
+        self.connection.prepare_cached(statement).unwrap().execute([]).unwrap();
+    }
+
+    fn transaction(&self, rows: usize) {
+        let body = "x".repeat(250);
+        self.run("BEGIN IMMEDIATE");
+        for _ in 0..rows {
+            for insert in &self.inserts {
+                self.connection.prepare_cached(insert).unwrap().execute([&body]).unwrap();
+            }
+        }
+        self.run("COMMIT");
+    }
+
+    /// Durable transactions a second.
+    fn rate(&self, rows: usize) -> f64 {
+        let (start, mut count) = (start(), 0.0);
+        while start.elapsed() < Duration::from_secs(1) {
+            self.transaction(rows);
+            count += 1.0;
+        }
+        count / start.elapsed().as_secs_f64()
+    }
+}
+
+/// Prints what SQLite takes for less than an append is, so that it can be told what is ours.
+#[cfg(target_os = "linux")]
+fn floor_of_sqlite() {
+    println!("CPU time of a transaction of SQLite alone (no flush; rows of 250 bytes)");
+    for (tables, what) in [(1, "a row"), (4, "a row in each of 4 tables")] {
+        let bare = Bare::new(tables, "NORMAL");
+        // A thread that never sleeps learns what it took at the next tick only, so these batches are longer.
+        print_cpu(what, 10 * BATCH, || {
+            let cpu = cpu_time();
+            (0..10 * BATCH).for_each(|_| bare.transaction(1));
+            cpu_time().saturating_sub(cpu)
+        });
+    }
+    print_cpu("to ask a thread and to be answered", BATCH, || handed_over(BATCH));
+    let bare = Bare::new(1, "FULL");
+    let (one, many) = (bare.rate(1), bare.rate(64) * 64.0);
+    println!("durable rows a second in SQLite alone: {one:.0} one by one, {many:.0} by 64");
+}
+
+#[cfg(not(target_os = "linux"))]
+fn floor_of_sqlite() {}
+
+/// How many operations are measured together.
+#[cfg(target_os = "linux")]
+const BATCH: usize = 300;
+
+/// Prints the CPU time of an operation in the cheapest and in the middle one of eleven batches of so many:
+/// whatever else the machine does makes a batch dearer, and none cheaper.
+#[cfg(target_os = "linux")]
+fn print_cpu(what: &str, count: usize, mut batch: impl FnMut() -> Duration) {
+    #[expect(clippy::cast_precision_loss, reason = "it is small")]
+    let mut micros: Vec<f64> = (0..11).map(|_| batch().as_secs_f64() * 1e6 / count as f64).collect();
+    micros.sort_by(f64::total_cmp);
+    println!("  {what:38} {:6.1} us at least, {:6.1} us at the median", micros[0], micros[5]);
+}
+
+/// Asks a thread that does nothing, so many times, one after the other; the CPU time that it took.
+#[cfg(target_os = "linux")]
+fn handed_over(times: usize) -> Duration {
+    let cpu = cpu_time();
+    let (jobs, mut queue) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(64);
+    let thread = std::thread::spawn(move || {
+        while let Some(answer) = queue.blocking_recv() {
+            answer.send(()).expect("it is waited for");
+        }
+    });
+    runtime().block_on(async {
+        for _ in 0..times {
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            jobs.send(answer).await.expect("the thread is there");
+            answered.await.expect("it answers");
+        }
+    });
+    let cpu = cpu_time().saturating_sub(cpu);
+    drop(jobs);
+    thread.join().unwrap();
+    cpu
+}
+
 /// Prints the CPU time of an append over SQLite: two writes, no flush, one append after the other.
 /// Goal: 60 us, flat.
 #[cfg(target_os = "linux")]
 fn cpu_of_sqlite() {
     println!("CPU time of an append over SQLite (two writes; user and system, all threads)");
     let print = |what: &str, bench: &Sqlite, mut writer: Writer| {
-        let appends: Vec<_> = std::iter::repeat_with(|| writer.next()).take(3_000).collect();
-        let (cpu, wall) = (cpu_time(), start());
-        bench.wait(async {
-            for append in appends {
-                bench.store().append(append).await.expect("nobody else writes");
-            }
+        print_cpu(what, BATCH, || {
+            let appends: Vec<_> = std::iter::repeat_with(|| writer.next()).take(BATCH).collect();
+            let cpu = cpu_time();
+            bench.wait(async {
+                for append in appends {
+                    bench.store().append(append).await.expect("nobody else writes");
+                }
+            });
+            cpu_time().saturating_sub(cpu)
         });
-        let micros = |time: Duration| time.as_secs_f64() * 1e6 / 3_000.0;
-        let (cpu, wall) = (micros(cpu_time().saturating_sub(cpu)), micros(wall.elapsed()));
-        println!("  {what:38} {cpu:6.1} us, answered after {wall:6.1} us");
     };
     for events in [10, 10_000] {
         let bench = Sqlite::open();
@@ -379,10 +508,15 @@ async fn rate(store: &impl SessionStore, sessions: u64) -> f64 {
 fn durable_rates() {
     println!("durable appends a second in SQLite (synchronous=FULL)");
     let bench = Sqlite::with(Durability::Full);
-    let one = bench.wait(rate(bench.store(), 1));
-    for sessions in [8, 64] {
+    let mut one = None;
+    for sessions in [1, 8, 64] {
+        let (cpu, start) = (cpu_time(), start());
         let rate = bench.wait(rate(bench.store(), sessions));
-        println!("  {sessions:3} sessions {rate:9.0}, {:.1} times the {one:.0} of one", rate / one);
+        let cpu = cpu_time().saturating_sub(cpu).as_secs_f64() * 1e6 / (rate * start.elapsed().as_secs_f64());
+        let times = rate / *one.get_or_insert(rate);
+        println!(
+            "  {sessions:3} session(s) {rate:9.0}, {times:5.1} times those of one, {cpu:6.1} us of CPU each"
+        );
     }
 }
 
@@ -415,11 +549,16 @@ fn tasks_at_once() {
 
 #[expect(clippy::disallowed_methods, reason = "where the database is, is of the machine")]
 fn postgres_rates() {
-    let Ok(url) = std::env::var("STEPFOLD_BENCH_POSTGRES") else { return };
     // The driver's tasks live in the runtime that opened the store.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (url, which) = if let Ok(url) = std::env::var("STEPFOLD_BENCH_POSTGRES") {
+        (url, "the server of STEPFOLD_BENCH_POSTGRES")
+    } else {
+        let Some(server) = server::server() else { return };
+        (runtime.block_on(server.database("bench")), "a server of our own that does not flush")
+    };
     let store = runtime.block_on(PostgresStore::open(url)).unwrap();
-    println!("appends a second in PostgreSQL");
+    println!("appends a second in PostgreSQL, two writes each, {which}");
     for sessions in [1, 8, 32] {
         println!("  {sessions:3} session(s) {:9.0}", runtime.block_on(rate(&store, sessions)));
     }

@@ -79,7 +79,8 @@
 //! An append costs what is written, whatever the number of events, sessions and keys. Lists grow by the items
 //! that are added; `union`, `upsert_by` and custom handlers read the list that they look through. Reading the
 //! last n events costs n. A fork copies the heads of the session's values and no event; a rewind looks at
-//! every key and writes those that have changed since.
+//! every key and writes those that have changed since. Over SQLite, both read the events behind the version
+//! that they go back to.
 //!
 //! # What is absent
 //!

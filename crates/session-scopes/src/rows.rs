@@ -205,24 +205,46 @@ pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)>
 pub(crate) struct Assembly {
     extent: Extent,
     items: Vec<Option<Arc<Value>>>,
+    /// How many places have no item yet.
+    missing: usize,
 }
 
 impl Assembly {
     pub(crate) fn new(extent: Extent) -> Self {
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
-        Assembly { extent, items: vec![None; length] }
+        Assembly { extent, items: vec![None; length], missing: length }
     }
 
-    /// Adds a stored chunk.
+    /// Adds a stored chunk, which covers those that were added before.
+    #[cfg(any(test, feature = "postgres"))]
     pub(crate) fn add(&mut self, place: u64, text: &str) -> Result<(), SessionError> {
         let items: Vec<Value> = read_json("items of a list", text)?;
+        self.each(place, items, |slot, item| *slot = Some(item));
+        Ok(())
+    }
+
+    /// Adds a chunk that is covered by those that were added before.
+    #[cfg(any(test, feature = "sqlite"))]
+    pub(crate) fn add_older(&mut self, place: u64, items: Vec<Value>) {
+        self.each(place, items, |slot, item| {
+            slot.get_or_insert(item);
+        });
+    }
+
+    fn each(&mut self, place: u64, items: Vec<Value>, fill: impl Fn(&mut Option<Arc<Value>>, Arc<Value>)) {
         for (place, item) in (place..).zip(items) {
             let index = place.checked_sub(self.extent.start).and_then(|index| usize::try_from(index).ok());
             if let Some(slot) = index.and_then(|index| self.items.get_mut(index)) {
-                *slot = Some(Arc::new(item));
+                self.missing -= usize::from(slot.is_none());
+                fill(slot, Arc::new(item));
             }
         }
-        Ok(())
+    }
+
+    /// Whether every place has an item, so that older chunks have nothing to add.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.missing == 0
     }
 
     /// The list.
@@ -285,6 +307,7 @@ impl Segment {
 }
 
 /// Whether a history, given newest segment first, has the row of this stream and version.
+#[cfg(feature = "postgres")]
 pub(crate) fn in_lineage(lineage: &[Segment], stream: i64, version: u64) -> bool {
     // A row of version 0 is of the initial state, which the oldest segment holds.
     let oldest = lineage.last();

@@ -47,7 +47,7 @@
 //! | [`tools`] | what a model may do: typed tools, bound to state |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
-//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
+//! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed; [graphs](agent_loop::graph) of agents and functions |
 //! | [`runner`] | an agent in a session |
 //!
 //! # Features
@@ -65,13 +65,14 @@
 //! | `openai` | | models that speak OpenAI's chat completions, at any address |
 //! | `anthropic` | | Anthropic's models |
 //! | `postgres` | | sessions in PostgreSQL |
+//! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
 //!
 //! # What is absent
 //!
-//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has; exporting them is the
-//! program's.
+//! The facade has no logic. Spans go to whatever subscriber of `tracing` the program has, unless it installs the one of
+//! the feature `otel`.
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
@@ -87,8 +88,12 @@ pub use stepfold_state_core as state_core;
 #[doc(inline)]
 pub use stepfold_tools as tools;
 
+#[cfg(feature = "otel")]
+pub mod otel;
+
 /// The names that most programs use.
 pub mod prelude {
+    pub use stepfold_agent_loop::graph::Graph;
     pub use stepfold_agent_loop::{
         Agent, Decision, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run, RunEvent,
         RunLimits,
@@ -115,6 +120,8 @@ pub mod guide {
     pub mod tools {}
     #[doc = include_str!("../guide/loop.md")]
     pub mod the_loop {}
+    #[doc = include_str!("../guide/graphs.md")]
+    pub mod graphs {}
     #[doc = include_str!("../guide/sessions.md")]
     pub mod sessions {}
     #[doc = include_str!("../guide/providers.md")]
@@ -127,6 +134,9 @@ pub mod guide {
     pub mod testing {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
+    #[cfg(feature = "otel")]
+    #[doc = include_str!("../guide/traces.md")]
+    pub mod traces {}
     #[doc = include_str!("../guide/writing_a_store.md")]
     pub mod writing_a_store {}
     #[doc = include_str!("../guide/writing_a_provider.md")]

@@ -51,6 +51,26 @@ impl ToolError {
         ToolError(Kind::Failed { message: message.into(), is_permanent: true })
     }
 
+    /// The same error, if it is for the model, without further tries.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::ToolError;
+    ///
+    /// fn parse(text: &str) -> Result<f64, ToolError> {
+    ///     // The text does not become a number by trying again.
+    ///     text.parse::<f64>().map_err(|error| ToolError::from(error).into_permanent())
+    /// }
+    /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid float literal");
+    /// ```
+    #[must_use]
+    pub fn into_permanent(mut self) -> Self {
+        if let Kind::Failed { is_permanent, .. } = &mut self.0 {
+            *is_permanent = true;
+        }
+        self
+    }
+
     /// An error that no model can do anything about: it ends the run, and the outcomes of the other
     /// calls are kept.
     pub fn fatal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {

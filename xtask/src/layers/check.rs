@@ -328,7 +328,7 @@ mod tests {
             krate("stepfold-tools", &[], &[&["anyhow"], &["tracing-subscriber"]]),
             &expect![[r"
                 `stepfold-tools` has `anyhow` by way of anyhow: a library's errors are types that its callers can match on; allowed in: stepfold-cli, stepfold-examples, xtask
-                `stepfold-tools` has `tracing-subscriber` by way of tracing-subscriber: where traces go is for the program to say, not for a library; allowed in: stepfold-cli, stepfold-examples, xtask
+                `stepfold-tools` has `tracing-subscriber` by way of tracing-subscriber: where traces go is for the program to say, not for a library; allowed in: stepfold, stepfold-cli, stepfold-examples, xtask
             "]],
         );
         // What a library does inside is its own affair.

@@ -114,9 +114,9 @@ pub const FENCES: &[Fence] = &[
         reason: "a library's errors are types that its callers can match on",
     },
     Fence {
-        libraries: &["tracing-subscriber", "env_logger"],
+        libraries: &["tracing-subscriber", "tracing-opentelemetry", "opentelemetry_sdk", "env_logger"],
         reach: Reach::Direct,
-        allowed: &[CLI, EXAMPLES, XTASK],
+        allowed: &[FACADE, CLI, EXAMPLES, XTASK],
         reason: "where traces go is for the program to say, not for a library",
     },
 ];

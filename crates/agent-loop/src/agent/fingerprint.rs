@@ -1,11 +1,12 @@
 //! What a run depends on, part by part, so that a stored run can say what of its agent has changed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Agent;
+use super::{Agent, Config, RepeatGuard, RunLimits};
 use crate::digest;
 
 /// What a run depends on, part by part, each as a digest or in words.
@@ -38,7 +39,7 @@ impl Fingerprint {
         if let Some(template) = &config.instructions {
             add("instructions", digest::of(template.text()));
         }
-        add("limits", digest::of(&format!("{:?}", config.limits)));
+        add("limits", digest_of(&LimitsIn::of(&config.limits)));
         add("exit conditions", config.exit_tools.join(", "));
         add("approval", format!("{:?}", config.approval));
         add("hooks", format!("{:?}", config.hooks));
@@ -49,14 +50,7 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
-        let rules = (
-            config.final_answer,
-            config.recover_leaked_calls,
-            config.raise_on_failure,
-            config.ask_when_uncertain,
-            format!("{:?}", config.repeat_guard),
-        );
-        add("rules", digest::of(&rules));
+        add("rules", digest_of(&RulesIn::of(config)));
         for key in config.schema.keys() {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
             add(&format!("state key {}", key.name()), digest_of(&words));
@@ -94,6 +88,58 @@ impl Fingerprint {
     }
 }
 
+/// The limits as they are digested. One that is added later is left out while it has its default, so that the runs
+/// that were stored before it know their agent again.
+#[derive(Serialize)]
+struct LimitsIn {
+    steps: u64,
+    calls_per_reply: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Duration>,
+}
+
+impl LimitsIn {
+    fn of(limits: &RunLimits) -> Self {
+        // Field by field: whoever adds a limit comes by here.
+        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time } = *limits;
+        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time }
+    }
+}
+
+/// The switches of an agent as they are digested, by the same rule.
+#[derive(Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+struct RulesIn {
+    final_answer: bool,
+    recover_leaked_calls: bool,
+    raise_on_failure: bool,
+    ask_when_uncertain: bool,
+    repeat_guard: Option<RepeatGuardIn>,
+}
+
+#[derive(Serialize)]
+struct RepeatGuardIn {
+    warn: u32,
+    stop: u32,
+}
+
+impl RulesIn {
+    fn of(config: &Config) -> Self {
+        let guard = |RepeatGuard { warn, stop }| RepeatGuardIn { warn, stop };
+        RulesIn {
+            final_answer: config.final_answer,
+            recover_leaked_calls: config.recover_leaked_calls,
+            raise_on_failure: config.raise_on_failure,
+            ask_when_uncertain: config.ask_when_uncertain,
+            repeat_guard: config.repeat_guard.map(guard),
+        }
+    }
+}
+
 /// A digest of what a value says, whatever order its objects are in: that order depends on features of the
 /// build, and a run must load in the next build as well.
 fn digest_of<T: Serialize>(value: &T) -> String {
@@ -108,5 +154,23 @@ fn sorted(value: Value) -> Value {
         }
         Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
         value => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    /// What is digested, for limits that are as they are unless said: a limit that is added later must not show
+    /// here, or else every run that is stored looks as if its agent had changed.
+    #[test]
+    fn limits_are_digested_without_those_that_nobody_set() {
+        let words = |limits: RunLimits| serde_json::to_string(&LimitsIn::of(&limits)).unwrap();
+        expect![[r#"{"steps":100,"calls_per_reply":64}"#]].assert_eq(&words(RunLimits::default()));
+        let limits = RunLimits::default().with_tokens(5).with_time(Duration::from_millis(1500));
+        expect![[r#"{"steps":100,"calls_per_reply":64,"tokens":5,"time":{"secs":1,"nanos":500000000}}"#]]
+            .assert_eq(&words(limits));
     }
 }

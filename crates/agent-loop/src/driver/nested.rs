@@ -5,7 +5,6 @@
 //! the outer run reach it.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -300,7 +299,7 @@ fn answer(
     writes: &Delta,
 ) -> Result<Value, ToolError> {
     if let Some(error) = error {
-        return Err(ToolError::permanent(chain(&error)));
+        return Err(ToolError::from(error).into_permanent());
     }
     for write in writes {
         if let (Some(value), Some(handler)) = (write.value(), write.handler()) {
@@ -324,17 +323,6 @@ fn answer(
             words => format!("the agent did not finish: {exit}. Its last words: {words}"),
         })),
     }
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// Reports what the inner run does, and keeps what it writes to shared keys.

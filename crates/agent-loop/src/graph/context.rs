@@ -15,7 +15,7 @@ use super::node::chain;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::run::{nested_id, track};
+use crate::run::track;
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -218,7 +218,8 @@ impl NodeContext {
             return Ok(decision.clone());
         }
         let about = serde_json::to_string(&about)?;
-        let id = nested_id(&self.0.label, label);
+        // Under an id within the branch; the run knows which branch it is.
+        let id = label.to_owned();
         let call = ToolCall::new(label, &*self.0.node, Arguments::parse(about));
         Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
     }

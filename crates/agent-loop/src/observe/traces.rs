@@ -61,6 +61,7 @@ impl Traces {
                 gen_ai.input.messages = field::Empty,
                 stepfold.exit = field::Empty,
                 error.r#type = field::Empty,
+                otel.status_code = field::Empty,
             )
         })
     }
@@ -87,6 +88,7 @@ impl Traces {
             gen_ai.input.messages = field::Empty,
             gen_ai.output.messages = field::Empty,
             error.r#type = field::Empty,
+            otel.status_code = field::Empty,
         );
         if self.with_content {
             chat.record("gen_ai.input.messages", json(&request.messages));
@@ -132,6 +134,7 @@ impl Traces {
             gen_ai.tool.call.arguments = field::Empty,
             gen_ai.tool.call.result = field::Empty,
             error.r#type = field::Empty,
+            otel.status_code = field::Empty,
         );
         if self.with_content {
             span.record("gen_ai.tool.call.arguments", arguments);
@@ -141,18 +144,24 @@ impl Traces {
 
     fn ended(&mut self, exit: &Exit) {
         // A model call that failed was never committed.
-        let failed = matches!(exit, Exit::Failed);
-        if let Some(chat) = self.chat.take().filter(|_| failed) {
-            chat.record("error.type", "model_error");
+        let has_failed = matches!(exit, Exit::Failed);
+        if let Some(chat) = self.chat.take().filter(|_| has_failed) {
+            failed_with(&chat, "model_error");
         }
         self.tools.clear();
         if let Some(run) = self.run.take() {
             run.record("stepfold.exit", exit.to_string());
-            if failed {
-                run.record("error.type", "run_error");
+            if has_failed {
+                failed_with(&run, "run_error");
             }
         }
     }
+}
+
+/// Says that what a span stands for failed, in the words of its own and in those that every viewer looks at.
+fn failed_with(span: &Span, error: &str) {
+    span.record("error.type", error);
+    span.record("otel.status_code", "ERROR");
 }
 
 fn json<T: serde::Serialize>(value: &T) -> String {
@@ -168,7 +177,7 @@ impl Observer for Traces {
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 if let Some(span) = self.tools.remove(call_id) {
                     if *status != stepfold_tools::Status::Succeeded {
-                        span.record("error.type", format!("{status:?}"));
+                        failed_with(&span, &format!("{status:?}"));
                     }
                     if self.with_content {
                         span.record("gen_ai.tool.call.result", text.as_str());

@@ -8,6 +8,7 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Outcome, Status};
 
 use super::batch::{Batch, Call, CallState, Suspended};
+use super::call_ids::CallIds;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, inner_decisions, outcome_unknown};
@@ -111,7 +112,14 @@ impl Run {
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                self.show(instructions.clone(), view, &log);
+                let earlier = self.shown_before.take().filter(|_| event.rewrite.is_none());
+                let followed = earlier
+                    .filter(|_| self.agent.config().window.is_none())
+                    .and_then(|earlier| Prompt::following(*earlier, instructions.as_deref(), &view, &log));
+                match followed {
+                    Some(prompt) => self.prompt = prompt,
+                    None => self.show(instructions.clone(), view, &log),
+                }
                 Phase::Opening
             }
             (EventKind::Summarized { summary: Some(summary), .. }, _) => {
@@ -370,14 +378,14 @@ impl Run {
     fn note_ids(&mut self, event: &Event) {
         let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known_good == 0;
         if event.rewrite.is_some() || is_new {
-            self.call_ids = ids_of(self.state.messages());
+            self.call_ids = CallIds::of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();
             }
             return;
         }
         let calls = event.messages.iter().flat_map(|message| message.tool_calls());
-        self.call_ids.extend(calls.map(|call| call.id.as_str().into()));
+        calls.for_each(|call| self.call_ids.insert(&call.id));
     }
 
     /// After a hook rewrote the log: what the policies show of the new one.
@@ -489,8 +497,4 @@ fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
 
 fn done(outcome: Outcome) -> CallState {
     CallState::Done(Arc::new(outcome))
-}
-
-pub(super) fn ids_of(log: &Transcript) -> std::collections::HashSet<Box<str>> {
-    log.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str().into()).collect()
 }

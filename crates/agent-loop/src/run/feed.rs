@@ -13,7 +13,7 @@ use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::machine::{Need, Phase, Run, nested_id};
-use super::walk::NodeOutcome;
+use super::walk::{Branch, NodeOutcome};
 use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
 use crate::error::{FeedError, StartError};
@@ -299,9 +299,34 @@ impl Run {
         })
     }
 
-    /// The instructions of a run that has not begun, as a record may have them that outlives it: without the
-    /// values of `temp:` keys. None if they have no place for such.
-    pub fn lasting_instructions(&self) -> Option<String> {
+    /// The next event as a record may have it that outlives the run: the instructions, also those of agents that are
+    /// nodes, without the values of `temp:` keys. Writes to such keys are left: see
+    /// [`retain_writes`](Event::retain_writes).
+    pub fn lasting(&self, event: &Event) -> Event {
+        let mut lasting = event.clone();
+        match &mut lasting.kind {
+            EventKind::Began { instructions, .. } => {
+                if let Some(stored) = self.lasting_instructions() {
+                    *instructions = Some(stored);
+                }
+            }
+            EventKind::Inner { branch, event } => {
+                let new = match self.branch(*branch).and_then(Branch::child) {
+                    None => self.new_child(*branch, event).ok().map(|child| child.lasting(event)),
+                    Some(child) => Some(child.lasting(event)),
+                };
+                if let Some(new) = new {
+                    **event = new;
+                }
+            }
+            _ => {}
+        }
+        lasting
+    }
+
+    /// The instructions of a run that has not begun, without the values of `temp:` keys. None if they have no place
+    /// for such.
+    fn lasting_instructions(&self) -> Option<String> {
         let Phase::Fresh(fresh) = &self.phase else { return None };
         let template = self.agent.config().instructions.as_ref()?;
         if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {

@@ -1,14 +1,15 @@
 //! What a run begins with.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, State};
 
+use super::call_ids::CallIds;
 use super::event::Event;
 use super::machine::Run;
+use super::prompt::Prompt;
 use crate::trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
@@ -50,12 +51,23 @@ pub struct Input {
 }
 
 /// What need not be found out again about a conversation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// How many messages are known to be well-formed.
     pub(crate) messages: usize,
     /// The ids of the calls in them.
-    pub(crate) call_ids: HashSet<Box<str>>,
+    pub(crate) call_ids: CallIds,
+    /// What the model was shown of them.
+    pub(crate) prompt: Option<Box<Prompt>>,
+}
+
+impl Known {
+    /// What a run knows that has ended. One that has not may have calls without results.
+    fn of(run: &Run) -> Option<Self> {
+        run.exit()?;
+        let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
+        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
+    }
 }
 
 impl Input {
@@ -86,11 +98,8 @@ impl Input {
     /// # }).unwrap();
     /// ```
     pub fn after(run: Run) -> Self {
-        // What has not ended may have calls without results.
-        let has_ended = run.exit().is_some();
-        let messages = run.transcript().len();
-        let Run { state, summary, call_ids, .. } = run;
-        let known = has_ended.then_some(Known { messages, call_ids });
+        let known = Known::of(&run);
+        let Run { state, summary, .. } = run;
         Input { state: Some(state), summary, known, ..Input::default() }
     }
 
@@ -126,10 +135,11 @@ impl Input {
 
 /// For a runner, which brings the state and the record.
 impl Input {
-    /// The same on this state, in place of one that it has. Of an input [after](Input::after) a run, it has the same
-    /// conversation.
+    /// The same on this state, in place of one that it has. If its conversation is the one that a run has left when
+    /// it ended, that run knows things of it that are not found out again: see [`Input::after`].
     #[must_use]
-    pub fn on_state(mut self, state: State) -> Self {
+    pub fn on_state(mut self, state: State, left_by: Option<&Run>) -> Self {
+        self.known = left_by.and_then(Known::of);
         self.state = Some(state);
         self
     }

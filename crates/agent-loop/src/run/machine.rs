@@ -1,6 +1,6 @@
 //! What a run is, and what it needs next: a pure function of where it is.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{Effect, Outcome, Tools};
 
 use super::batch::{Batch, Call, CallState, Suspended};
+use super::call_ids::CallIds;
+use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
-use super::input::Input;
+use super::input::{Input, Known};
 use super::prompt::Prompt;
 use super::walk::{self, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
@@ -70,9 +72,11 @@ pub struct Run {
     pub(super) approved: Vec<Approved>,
     pub(super) prompt: Prompt,
     /// Ids of all calls in the log.
-    pub(super) call_ids: HashSet<Box<str>>,
+    pub(super) call_ids: CallIds,
     /// How many messages of the log were known to be well-formed before the run began.
     pub(super) known_good: usize,
+    /// What was shown of them by the run before, until this one begins.
+    pub(super) shown_before: Option<Box<Prompt>>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -191,7 +195,7 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
-        let (known_good, call_ids) = known.map(|known| (known.messages, known.call_ids)).unwrap_or_default();
+        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
             id,
@@ -207,6 +211,7 @@ impl Run {
             prompt: Prompt::empty(),
             call_ids,
             known_good,
+            shown_before,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -222,8 +227,9 @@ impl Run {
             summary: None,
             approved: Vec::new(),
             prompt: Prompt::empty(),
-            call_ids: HashSet::new(),
+            call_ids: CallIds::default(),
             known_good: 0,
+            shown_before: None,
             offer: agent.static_offer().cloned(),
         }
     }
@@ -358,6 +364,27 @@ impl Run {
         let Phase::Calling(batch) = &self.phase else { return None };
         let call = batch.calls.get(place)?;
         Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+    }
+
+    /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
+    /// is the next one.
+    pub fn starts(&self, event: &Event) -> Vec<String> {
+        match (&event.kind, &self.phase) {
+            (EventKind::Started { calls }, Phase::Calling(_)) => {
+                let open = self.open_calls().into_iter();
+                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            }
+            (EventKind::Started { calls }, Phase::Walking(walk)) => {
+                let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
+                calls.iter().filter_map(branch).collect()
+            }
+            (EventKind::Inner { branch, event }, Phase::Walking(walk)) => {
+                let Some(open) = walk.branches.get(*branch) else { return Vec::new() };
+                let started = open.child().map(|child| child.starts(event)).unwrap_or_default();
+                started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// What the idempotency keys of this step's calls begin with.

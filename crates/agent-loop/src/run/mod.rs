@@ -6,6 +6,7 @@
 //! replay is to commit the events of a record.
 
 mod batch;
+mod call_ids;
 mod commit;
 mod event;
 mod exit;
@@ -13,6 +14,7 @@ mod feed;
 mod input;
 mod machine;
 mod prompt;
+mod rest;
 mod stored;
 mod walk;
 
@@ -24,6 +26,5 @@ pub use self::machine::{Need, Run};
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
-pub(crate) use self::machine::nested_id;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{takes_failures, track};

@@ -53,6 +53,26 @@ impl Prompt {
         prompt
     }
 
+    /// Shows the whole log: what an earlier run showed of it, and what it has gained since. O(what is new).
+    ///
+    /// None unless that run showed all that there was, under the same instructions.
+    pub(crate) fn following(
+        earlier: Prompt,
+        instructions: Option<&str>,
+        view: &View,
+        log: &Transcript,
+    ) -> Option<Self> {
+        let is_plain = |view: &View| view.is_whole() && view.summary().is_none();
+        let Shown::Plain(before) = &earlier.shown else { return None };
+        let follows = is_plain(before) && is_plain(view) && earlier.instructions.as_deref() == instructions;
+        if !follows {
+            return None;
+        }
+        let mut prompt = earlier;
+        prompt.grow(log);
+        Some(prompt)
+    }
+
     /// The same with what the log has gained since. O(what is new), unless the window has to shrink.
     pub(crate) fn grow(&mut self, log: &Transcript) {
         let before = self.shown.view().transcript().len();

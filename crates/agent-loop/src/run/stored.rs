@@ -12,7 +12,7 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Schema, State, StateError};
 use thiserror::Error;
 
-use super::commit::ids_of;
+use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
@@ -200,8 +200,9 @@ impl Run {
         let mut run = Run {
             agent: agent.clone(),
             id: stored.id,
-            call_ids: ids_of(state.messages()),
+            call_ids: CallIds::of(state.messages()),
             known_good: 0,
+            shown_before: None,
             state,
             phase: stored.phase,
             tally: stored.tally,

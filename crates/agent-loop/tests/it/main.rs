@@ -12,6 +12,7 @@
 
 mod loop_rows;
 mod oracle;
+mod progress;
 mod regressions;
 mod simulated;
 mod trim;

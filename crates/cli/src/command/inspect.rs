@@ -32,7 +32,7 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         show::print(&if json {
             format!("{}\n", diff_json(&before, &after))
         } else {
-            after.diff(&before).to_string()
+            readable(after).diff(&readable(before)).to_string()
         });
         return Ok(Ending::Done);
     }
@@ -162,8 +162,7 @@ impl View<'_> {
 fn show_event(committed: &CommittedEvent, counts: bool) {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
-    let said: Transcript = event.messages.iter().cloned().collect();
-    let mut said = said.to_string();
+    let mut said = show::said(event.messages.iter().map(|message| &**message)).to_string();
     if !event.actions.started.is_empty() {
         said = format!("starts {}", event.actions.started.join(", "));
     }
@@ -192,7 +191,7 @@ fn answered(event: &Event) -> Option<String> {
             Some(format!("({} {}{mark})", outcome.call_id(), outcome.tool()))
         }
         stepfold::agent_loop::EventKind::Decided { decisions } => {
-            let words = decisions.iter().map(|(id, decision)| format!("{id}: {}", json!(decision)));
+            let words = decisions.iter().map(|(id, decision)| show::decision(id, decision));
             Some(words.collect::<Vec<_>>().join(", "))
         }
         _ => None,
@@ -219,6 +218,13 @@ fn past(session: &Session, schema: &Schema, version: u64) -> anyhow::Result<Stat
         }
     }
     Ok(state)
+}
+
+/// A state whose messages are to be shown.
+fn readable(mut state: State) -> State {
+    let said = show::said(state.messages().iter().map(|message| &**message));
+    state.replace_messages(said);
+    state
 }
 
 fn diff_json(before: &State, after: &State) -> Value {

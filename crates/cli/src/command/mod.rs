@@ -30,6 +30,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Replay { place } => history::replay(place, json).await,
         Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
         Command::Rewind { place, to } => history::rewind(place, *to, json).await,
+        Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await
         }

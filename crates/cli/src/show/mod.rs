@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use stepfold::prelude::*;
-use stepfold::state_core::chat::{Arguments, Role, ToolCall};
+use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
 pub(crate) use self::watch::{Watch, changes};
 
@@ -55,6 +55,37 @@ pub(crate) fn call(call: &ToolCall) -> String {
 /// The same of its parts.
 pub(crate) fn call_of(id: &str, tool: &str, arguments: &str) -> String {
     call(&ToolCall::new(id, tool, Arguments::parse(arguments)))
+}
+
+/// What was said, to be shown. Results in pieces of text become one text: the notation of pieces is JSON, which reads
+/// back but does not read well.
+pub(crate) fn said<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {
+    messages.into_iter().map(readable).collect()
+}
+
+fn readable(message: &Message) -> Message {
+    let is_text = |result: &&ToolResult| match result.content() {
+        ToolContent::Parts(parts) => parts.iter().all(|part| matches!(part.content, Content::Text(_))),
+        _ => false,
+    };
+    let in_pieces = message.tool_result().filter(is_text);
+    in_pieces.map_or_else(
+        || message.clone(),
+        |result| {
+            Message::tool(ToolResult::value(result.call_id(), result.name(), result.text().into_owned()))
+        },
+    )
+}
+
+/// What was decided about a call.
+pub(crate) fn decision(id: &str, decision: &Decision) -> String {
+    match decision {
+        Decision::Approve => format!("{id} approved"),
+        Decision::Reject { reason } if reason.is_empty() => format!("{id} rejected"),
+        Decision::Reject { reason } => format!("{id} rejected: {reason}"),
+        Decision::Modify { arguments } => format!("{id} approved with {arguments}"),
+        decision => format!("{id}: {decision:?}"),
+    }
 }
 
 /// A number of things, in words.

@@ -1,30 +1,65 @@
 //! A run as it happens: text as it comes, calls, results, and what changes in the state.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use stepfold::agent_loop::Event;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{aside, call_of, line, note, print, short};
+
+/// How long the wheel stands still.
+const TURN: Duration = Duration::from_millis(120);
+
+/// What the wheel looks like, turn by turn.
+const WHEEL: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
+
+/// What is waited for is cut here: a wheel has to fit in a line.
+const NAME: usize = 40;
 
 /// Shows the events of a run.
 pub(crate) struct Watch {
     json: bool,
     /// The state as far as it is known, to say what changes.
     state: Option<State>,
-    waiting: Option<ProgressBar>,
+    waiting: Option<Waiting>,
     is_in_text: bool,
+    has_wheel: bool,
+}
+
+/// What is waited for, and since when.
+struct Waiting {
+    what: String,
+    since: Instant,
+    turns: usize,
 }
 
 impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
-        Watch { json, state, waiting: None, is_in_text: false }
+        let has_wheel = !json && std::io::stderr().is_terminal();
+        Watch { json, state, waiting: None, is_in_text: false, has_wheel }
+    }
+
+    /// When to [turn](Self::turn) the wheel.
+    pub(crate) fn turns() -> Interval {
+        let mut turns = interval_at(Instant::now() + TURN, TURN);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        turns
+    }
+
+    /// Turns the wheel, if something is waited for and somebody sits there.
+    pub(crate) fn turn(&mut self) {
+        let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_wheel) else { return };
+        let wheel = WHEEL[waiting.turns % WHEEL.len()];
+        waiting.turns += 1;
+        let (what, seconds) = (&waiting.what, waiting.since.elapsed().as_secs());
+        on_this_line(&format!("{wheel} {what} {seconds}s"));
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
@@ -99,22 +134,25 @@ impl Watch {
         }
     }
 
-    /// Turns a wheel while something is waited for. It is there at a terminal only.
     fn wait(&mut self, what: &str) {
         self.end();
-        let wheel = ProgressBar::new_spinner().with_message(what.to_owned());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-            wheel.set_style(style);
-        }
-        wheel.enable_steady_tick(Duration::from_millis(120));
-        self.waiting = Some(wheel);
+        let what = what.chars().take(NAME).collect();
+        self.waiting = Some(Waiting { what, since: Instant::now(), turns: 0 });
     }
 
+    /// Whether or not the wheel has turned: the terminal may have shown a `^C` there.
     fn stop_waiting(&mut self) {
-        if let Some(wheel) = self.waiting.take() {
-            wheel.finish_and_clear();
+        if self.waiting.take().is_some() && self.has_wheel {
+            on_this_line("");
         }
     }
+}
+
+/// Writes this in place of the line that the cursor is in.
+fn on_this_line(text: &str) {
+    let mut terminal = anstream::stderr().lock();
+    // When nobody can be told, there is nobody to tell.
+    let _ = write!(terminal, "\r{text}\x1b[K").and_then(|()| terminal.flush());
 }
 
 impl Drop for Watch {

@@ -216,21 +216,25 @@ fn an_approval_pauses_and_another_process_decides() {
         exit 2
     "#]],
     );
-    room.check("inspect a.toml", expect![[r#"
+    room.check(
+        "inspect a.toml",
+        expect![[r#"
         session s1 of a/local, version 10
 
             1  began     user:      pay the bill
             2  replied   assistant: I pay.   > p1 pay(euro=5)
-            3  decided   p1: {"modify":{"arguments":{"euro":4}}}
+            3  decided   p1 approved with {"euro":4}
             4  started   starts p1
-            5  answered  tool:      @{"tool_result": {"call_id": "p1", "name": "pay", "parts": [{"text": "paid"}, {"text": "\n[The arguments were changed before the call ran, to {\"euro\":4}]"}]}}
+            5  answered  tool p1 pay: paid
+                                    [The arguments were changed before the call ran, to {"euro":4}]
             6  replied   assistant: It is paid.
             7  began     user:      the other one
             8  replied   assistant: > p2 pay(euro=7)
             9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
            10  replied   assistant: That was all.
 
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

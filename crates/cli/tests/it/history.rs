@@ -229,3 +229,59 @@ fn state_is_written_between_runs_by_its_handlers() {
         "#]],
     );
 }
+
+#[test]
+fn what_is_deleted_is_gone_and_is_never_guessed() {
+    let room = Room::new(
+        "[state.\"user:name\"]\ntype = \"string\"\n[tools.remember]\n\
+         builtin = { name = \"remember\", keys = [\"user:name\"] }",
+        "assistant: > c1 remember(key=\"user:name\", value=\"Ada\")\nassistant: Hello.",
+    );
+    room.say("run a.toml -s s1 hello", "");
+    room.say("fork a.toml -s s1 --to s2", "");
+    room.check(
+        "delete a.toml",
+        expect![[r#"
+        | error: say which session is to be deleted, with --session ID
+        exit 2
+    "#]],
+    );
+    room.check(
+        "delete a.toml -s s1",
+        expect![[r#"
+        session s1 is deleted, with 4 events
+    "#]],
+    );
+    room.check(
+        "delete a.toml -s s1",
+        expect![[r#"
+        | error: there is no session a/local/s1; `stepfold sessions a.toml` lists those that are there
+        exit 2
+    "#]],
+    );
+    room.check(
+        "state get a.toml -s s2",
+        expect![[r#"
+        user:name = "Ada"
+    "#]],
+    );
+    room.check(
+        "delete a.toml -s s2 --user-state",
+        expect![[r#"
+        session s2 is deleted, with 4 events and the user's values of user:name
+    "#]],
+    );
+    room.check(
+        "sessions a.toml",
+        expect![[r#"
+        | agent a has no session of user local
+    "#]],
+    );
+    room.say("run a.toml -s s3 --set user:name=Bea hello", "");
+    room.check(
+        "delete a.toml -s s3 --user-state --json",
+        expect![[r#"
+        {"events":4,"keys":[],"session":"s3","user_keys":["user:name"]}
+    "#]],
+    );
+}

@@ -16,4 +16,6 @@ mod documents;
 mod history;
 mod room;
 mod servers;
+mod spans;
+mod terminal;
 mod tools;

@@ -8,12 +8,12 @@ use stepfold_state_core::List;
 use stepfold_state_core::state::{Cell, Write};
 
 use super::error::failed;
-use super::history::History;
 use super::threads::Desk;
+use super::trail::{self, CELL_COLUMNS, CellRow, ItemsRow, Trail, row_number};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{Assembly, Change, Extent, Found, Head, Plan, Planner, by_key, from_db, read_json, to_db};
-use crate::session::{Held, Values, Visible};
+use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, read_json, to_db};
+use crate::session::{Held, Values};
 
 /// The columns of a value: `schema, value, generation, start, length`, from `first` on.
 fn read_head(row: &Row<'_>, first: usize) -> rusqlite::Result<(i64, Result<Head, SessionError>)> {
@@ -44,181 +44,146 @@ fn columns(change: &Change) -> Option<HeadColumns> {
     }
 }
 
-/// The values of one session.
+/// The values of one session, while an event writes to them.
 pub(super) struct SessionCells<'a> {
-    pub(super) desk: &'a mut Desk,
+    desk: &'a mut Desk,
     /// The session's number.
-    pub(super) stream: i64,
-    /// What shows which items count. Read when it is needed.
-    history: Option<(History, Visible)>,
-    /// The version that the session has.
-    pub(super) now: u64,
+    stream: i64,
+    /// The version that the event makes.
+    version: u64,
+    trail: Trail,
+}
+
+/// What the table has of a key.
+struct Stored {
+    rowid: i64,
+    row: CellRow,
+    found: Found,
 }
 
 impl<'a> SessionCells<'a> {
-    pub(super) fn new(desk: &'a mut Desk, stream: i64, now: u64) -> Self {
-        SessionCells { desk, stream, history: None, now }
+    pub(super) fn new(desk: &'a mut Desk, stream: i64, version: u64) -> Self {
+        SessionCells { desk, stream, version, trail: Trail::default() }
     }
 
-    /// Folds writes into the values, which then are those of `version`.
-    pub(super) fn write(
-        &mut self,
-        version: u64,
-        planner: &Planner<'_>,
-        writes: &[&Write],
-    ) -> Result<(), SessionError> {
+    /// Folds writes into the values; what the event has to remember of that.
+    pub(super) fn write(mut self, planner: &Planner<'_>, writes: &[&Write]) -> Result<Trail, SessionError> {
         if writes.is_empty() {
-            return Ok(());
+            return Ok(self.trail);
         }
         let schema = self.desk.schemas.number(&self.desk.connection, planner.schema.text())?;
         for (key, writes) in by_key(writes) {
-            let found = self.find(key)?;
-            let plan = match planner.plan(found.as_ref(), None, &writes)? {
+            let stored = self.find(key)?;
+            let found = stored.as_ref().map(|stored| &stored.found);
+            let plan = match planner.plan(found, None, &writes)? {
                 Plan::NeedsItems => {
-                    let items = match &found {
-                        Some(Found { head: Head::List(extent), .. }) => Some(self.items(key, *extent)?),
-                        _ => None,
-                    };
-                    planner.plan(found.as_ref(), items, &writes)?
+                    let list = stored.as_ref().and_then(|stored| stored.row.list.as_ref());
+                    let items =
+                        list.map(|list| trail::items(&self.desk.connection, key, list)).transpose()?;
+                    planner.plan(found, items, &writes)?
                 }
                 plan @ Plan::Change(_) => plan,
             };
             if let Plan::Change(change) = plan {
-                self.apply(key, version, schema, found.is_some(), change)?;
+                self.apply(key, schema, stored, change)?;
             }
         }
-        Ok(())
+        Ok(self.trail)
     }
 
-    fn find(&mut self, key: &str) -> Result<Option<Found>, SessionError> {
+    fn find(&mut self, key: &str) -> Result<Option<Stored>, SessionError> {
         let failed = failed("read a value");
         let found = {
             let mut query = self
                 .desk
                 .connection
                 .prepare_cached(
-                    "SELECT schema, value, generation, start, length FROM stepfold_cells WHERE stream = ?1 AND key = ?2",
+                    "SELECT key, version, schema, value, generation, start, length, last, rowid \
+                     FROM stepfold_cells WHERE stream = ?1 AND key = ?2",
                 )
                 .map_err(failed)?;
-            query.query_row(params![self.stream, key], |row| read_head(row, 0)).optional().map_err(failed)?
+            let row =
+                query.query_row(params![self.stream, key], |row| Ok((CellRow::read(row)?, row.get(8)?)));
+            row.optional().map_err(failed)?
         };
-        let Some((schema, head)) = found else { return Ok(None) };
-        Ok(Some(Found { head: head?, schema: self.desk.schemas.text(&self.desk.connection, schema)? }))
+        let Some((row, rowid)) = found else { return Ok(None) };
+        let schema = self.desk.schemas.text(&self.desk.connection, row.schema)?;
+        Ok(Some(Stored { rowid, found: Found { head: row.head()?, schema }, row }))
     }
 
     fn apply(
         &mut self,
         key: &str,
-        version: u64,
         schema: i64,
-        was_there: bool,
+        stored: Option<Stored>,
         change: Change,
     ) -> Result<(), SessionError> {
         if change == Change::Nothing {
             return Ok(());
         }
-        let failed = failed("write a value");
-        let connection = &self.desk.connection;
-        let run = |statement: &str, values: &[&dyn rusqlite::ToSql]| {
-            connection
-                .prepare_cached(statement)
-                .and_then(|mut statement| statement.execute(values))
-                .map_err(failed)
+        let (rowid, replaced) = stored.map(|stored| (stored.rowid, stored.row)).unzip();
+        let new = columns(&change).map(|(value, generation, start, length)| {
+            let before =
+                replaced.as_ref().and_then(|row| row.list).filter(|list| Some(list.generation) == generation);
+            (value, generation, start, length, before.and_then(|list| list.last))
+        });
+        self.trail.replaced.extend(replaced);
+        let Some((value, generation, start, length, before)) = new else {
+            return self.run("DELETE FROM stepfold_cells WHERE rowid = ?1", params![rowid]);
         };
-        let version = to_db(version);
-        if was_there {
-            run(
-                "INSERT INTO stepfold_past (stream, until, key, version, schema, value, generation, start, length) \
-                 SELECT stream, ?3, key, version, schema, value, generation, start, length FROM stepfold_cells \
-                 WHERE stream = ?1 AND key = ?2",
-                &[&self.stream, &key, &version],
-            )?;
-        }
-        let Some((value, generation, start, length)) = columns(&change) else {
-            return run("DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[&self.stream, &key])
-                .map(drop);
-        };
-        run(
-            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (stream, key) DO UPDATE SET version = ?3, \
-             schema = ?4, value = ?5, generation = ?6, start = ?7, length = ?8",
-            &[&self.stream, &key, &version, &schema, &value, &generation, &start, &length],
-        )?;
-        if let Change::List(_, rows) = change {
+        let mut last = before;
+        if let (Change::List(_, rows), Some(generation)) = (change, generation) {
             for (place, items) in rows {
-                run(
-                    "INSERT INTO stepfold_items (stream, key, generation, version, place, items) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                    &[
-                        &self.stream,
-                        &key,
-                        &generation,
-                        &version,
-                        &to_db(place),
-                        &Value::Array(items).to_string(),
-                    ],
-                )?;
+                last = Some(row_number(self.stream, self.version));
+                self.trail.items.push(ItemsRow { key: key.to_owned(), generation, place, before, items });
             }
         }
-        Ok(())
-    }
-
-    /// The items of a list.
-    fn items(&mut self, key: &str, extent: Extent) -> Result<List<Arc<Value>>, SessionError> {
-        if self.history.is_none() {
-            let history = History::read(&self.desk.connection, self.stream)?;
-            let visible = Visible::at(self.now, &history.rewinds);
-            self.history = Some((history, visible));
-        }
-        let Some((history, visible)) = &self.history else { return Ok(List::new()) };
-        items(&self.desk.connection, history, visible, key, extent)
-    }
-}
-
-/// The items of a session's list: the rows that count, later ones over earlier ones.
-fn items(
-    connection: &rusqlite::Connection,
-    history: &History,
-    visible: &Visible,
-    key: &str,
-    extent: Extent,
-) -> Result<List<Arc<Value>>, SessionError> {
-    let failed = failed("read the items of a list");
-    let mut query = connection
-        .prepare_cached(
-            "SELECT version, place, items FROM stepfold_items \
-             WHERE stream = ?1 AND key = ?2 AND generation = ?3 ORDER BY version, place",
-        )
-        .map_err(failed)?;
-    let mut assembly = Assembly::new(extent);
-    for segment in history.lineage.iter().rev() {
-        let list = params![segment.stream, key, to_db(extent.generation)];
-        let mut rows = query.query(list).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let version = from_db(row.get(0).map_err(failed)?);
-            if history.shows(visible, segment.stream, version) {
-                let text = row.get_ref(2).map_err(failed)?;
-                let text = text.as_str().map_err(|error| failed(error.into()))?;
-                assembly.add(from_db(row.get(1).map_err(failed)?), text)?;
-            }
+        let version = to_db(self.version);
+        match rowid {
+            Some(rowid) => self.run(
+                "UPDATE stepfold_cells SET version = ?2, schema = ?3, value = ?4, generation = ?5, start = ?6, \
+                 length = ?7, last = ?8 WHERE rowid = ?1",
+                params![rowid, version, schema, value, generation, start, length, last],
+            ),
+            None => self.run(
+                "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![self.stream, key, version, schema, value, generation, start, length, last],
+            ),
         }
     }
-    assembly.finish(key)
+
+    fn run(&self, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<(), SessionError> {
+        let statement = self.desk.connection.prepare_cached(statement);
+        statement
+            .and_then(|mut statement| statement.execute(values))
+            .map(drop)
+            .map_err(failed("write a value"))
+    }
 }
 
 /// All values of a session.
-pub(super) fn session_values(
-    desk: &mut Desk,
-    stream: i64,
-    history: &History,
-    visible: &Visible,
-) -> Result<Values, SessionError> {
-    let rows = heads(
-        desk,
-        "SELECT key, schema, value, generation, start, length FROM stepfold_cells WHERE stream = ?1",
-        stream,
-    )?;
-    collect(desk, rows, |desk, key, extent| items(&desk.connection, history, visible, key, extent))
+pub(super) fn session_values(desk: &mut Desk, stream: i64) -> Result<Values, SessionError> {
+    let failed = failed("read values");
+    let rows: Vec<CellRow> = {
+        let mut query = desk
+            .connection
+            .prepare_cached(&format!("SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1"))
+            .map_err(failed)?;
+        let rows = query.query_map([stream], CellRow::read);
+        rows.and_then(Iterator::collect).map_err(failed)?
+    };
+    let mut values = Vec::with_capacity(rows.len());
+    for row in rows {
+        let cell = match (&row.list, row.head()?) {
+            (Some(list), _) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
+            (None, Head::Json(value)) => Cell::from(value),
+            (None, Head::List(_)) => Cell::list(List::new()),
+        };
+        let schema = desk.schemas.text(&desk.connection, row.schema)?;
+        values.push((Arc::from(row.key), Held { cell, schema }));
+    }
+    Ok(values.into_iter().collect())
 }
 
 type HeadRow = (String, i64, Head);

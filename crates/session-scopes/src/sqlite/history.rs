@@ -3,10 +3,11 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
+use super::trail::{row_number, version_of};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{SessionId, SessionKey};
-use crate::rows::{Segment, from_db, in_lineage, to_db};
+use crate::rows::{Segment, from_db};
 use crate::session::{Parent, Rewound, Session, Visible};
 use crate::store::EventRange;
 use crate::time::Timestamp;
@@ -22,10 +23,8 @@ pub(super) struct SessionRow {
     parent: Option<(String, u64)>,
 }
 
-pub(super) const SESSION_COLUMNS: &str =
-    "number, version, oldest, created, updated, parent_id, parent_version";
-
 impl SessionRow {
+    /// Reads `number, version, oldest, created, updated, parent_id, parent_version`.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
@@ -39,17 +38,29 @@ impl SessionRow {
         })
     }
 
-    /// The row of a session.
+    /// The row of a session, with the version and the time of its newest event.
     pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, SessionError> {
         let failed = failed("find a session");
         let mut query = connection
             .prepare_cached(
-                "SELECT number, version, oldest, created, updated, parent_id, parent_version \
-                 FROM stepfold_sessions WHERE app = ?1 AND user = ?2 AND id = ?3",
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, \
+                 e.number, e.at FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
+                 (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
+                 AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1) \
+                 WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
             )
             .map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
-        query.query_row(parts, SessionRow::read).optional().map_err(failed)
+        let read = |row: &Row<'_>| {
+            let mut found = SessionRow::read(row)?;
+            let newest: Option<i64> = row.get(7)?;
+            if let Some(version) = newest.map(version_of).filter(|version| *version > found.version) {
+                found.version = version;
+                found.updated = Timestamp::from_micros(row.get(8)?);
+            }
+            Ok(found)
+        };
+        query.query_row(parts, read).optional().map_err(failed)
     }
 
     /// The row of a session that has to be there.
@@ -73,6 +84,13 @@ impl SessionRow {
             values: None,
             events: Vec::new(),
         })
+    }
+}
+
+impl Segment {
+    /// The rows of events of this part behind a version: those above the first number, up to the second.
+    pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
+        (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto))
     }
 }
 
@@ -126,11 +144,6 @@ impl History {
         rows.and_then(Iterator::collect).map_err(failed)
     }
 
-    /// Whether the row of this stream and version counts today.
-    pub(super) fn shows(&self, visible: &Visible, stream: i64, version: u64) -> bool {
-        visible.contains(version) && in_lineage(&self.lineage, stream, version)
-    }
-
     /// Where the state of a version is written down.
     pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
         self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
@@ -153,17 +166,17 @@ impl History {
         let failed = failed("read events");
         let mut query = connection
             .prepare_cached(
-                "SELECT version, body FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
-                 ORDER BY version DESC LIMIT ?4",
+                "SELECT number, body FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                 ORDER BY number DESC LIMIT ?3",
             )
             .map_err(failed)?;
         let mut events = Vec::new();
         for segment in &self.lineage {
             let left = i64::try_from(limit - events.len()).unwrap_or(i64::MAX);
-            let bounds = params![segment.stream, to_db(after.max(segment.after)), to_db(segment.upto), left];
-            let mut rows = query.query(bounds).map_err(failed)?;
+            let (from, to) = segment.rows_after(after);
+            let mut rows = query.query([from, to, left]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
-                let version = from_db(row.get(0).map_err(failed)?);
+                let version = version_of(row.get(0).map_err(failed)?);
                 let body = row.get_ref(1).map_err(failed)?;
                 let body = body.as_str().map_err(|error| failed(error.into()))?;
                 events.push(CommittedEvent { version, event: Event::from_stored(body)?.into() });
@@ -183,16 +196,16 @@ impl History {
         let failed = failed("find events by their time");
         let mut query = connection
             .prepare_cached(
-                "SELECT version FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
-                 AND at < ?4 ORDER BY version DESC LIMIT 1",
+                "SELECT number FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND at < ?3 \
+                 ORDER BY number DESC LIMIT 1",
             )
             .map_err(failed)?;
         for segment in &self.lineage {
-            let after = to_db(oldest.max(segment.after));
-            let bounds = params![segment.stream, after, to_db(segment.upto), time.as_micros()];
+            let (from, to) = segment.rows_after(oldest);
+            let bounds = params![from, to, time.as_micros()];
             let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
-            if let Some(version) = found {
-                return Ok(from_db(version));
+            if let Some(number) = found {
+                return Ok(version_of(number));
             }
         }
         Ok(oldest)

@@ -9,8 +9,10 @@ mod error;
 mod history;
 mod read;
 mod schemas;
+mod sweep;
 mod tables;
 mod threads;
+mod trail;
 mod write;
 
 use std::fmt;
@@ -19,10 +21,11 @@ use std::thread;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use self::error::failed;
 use self::schemas::Schemas;
-use self::threads::{Counter, Desk, start_readers, start_writer};
+use self::threads::{Desk, Readers, Writer, start_readers, start_writer};
 use self::write::Prepared;
 use crate::apply::initial;
 use crate::error::SessionError;
@@ -107,6 +110,11 @@ impl SqliteOptions {
         let connection = Connection::open(&self.path).map_err(failed)?;
         connection.busy_timeout(self.busy_timeout).map_err(failed)?;
         connection.set_prepared_statement_cache_capacity(64);
+        // What is in the log is copied to the file, with flushes of its own, each time that so much has come
+        // together: 16 MB. The same pages change again and again, so that waiting longer copies less.
+        connection.pragma_update(None, "wal_autocheckpoint", 4_000).map_err(failed)?;
+        // Or SQLite prepares some statements anew whenever a value is bound, to look for a better plan.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         self.use_wal(&connection)?;
         let synchronous = match self.durability {
             Durability::Full => "FULL",
@@ -172,8 +180,8 @@ fn desk(connection: Connection) -> Desk {
 #[derive(Clone)]
 pub struct SqliteStore {
     path: PathBuf,
-    writer: Counter,
-    readers: Counter,
+    writer: Writer,
+    readers: Readers,
 }
 
 impl SqliteStore {

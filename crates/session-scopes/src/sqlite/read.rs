@@ -1,15 +1,18 @@
 //! The operations that change nothing, each inside one read transaction: what they see is of one moment.
 
+use std::collections::HashMap;
+
 use rusqlite::params;
 
 use super::cells::{find_scope, session_values, shared_values};
 use super::error::failed;
-use super::history::{History, SESSION_COLUMNS, SessionRow};
+use super::history::{History, SessionRow};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::rows::from_db;
 use crate::scope::ByScope;
-use crate::session::{Session, Values, Visible};
+use crate::session::{Rewound, Session, Values, Visible};
 use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
@@ -37,7 +40,7 @@ fn session(
         Some(ByScope {
             app: shared(desk, &key.app, None)?,
             user: shared(desk, &key.app, Some(&key.user))?,
-            session: session_values(desk, number, &history, &visible)?,
+            session: session_values(desk, number)?,
         })
     } else {
         None
@@ -63,24 +66,74 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     let after = request.after.as_ref().map(Cursor::position).transpose()?;
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX - 1);
-    let mut rows: Vec<(SessionRow, String)> = {
-        let query = format!(
-            "SELECT {SESSION_COLUMNS}, id FROM stepfold_sessions WHERE app = ?1 AND user = ?2 \
-             AND (updated, number) < (?3, ?4) ORDER BY updated DESC, number DESC LIMIT ?5"
-        );
-        let mut query = desk.connection.prepare_cached(&query).map_err(failed)?;
+    let mut rows: Vec<(SessionRow, SessionId)> = {
+        let mut query = desk
+            .connection
+            .prepare_cached(
+                "SELECT r.number, r.version, s.oldest, s.created, r.updated, s.parent_id, s.parent_version, s.id \
+                 FROM stepfold_recent r CROSS JOIN stepfold_sessions s ON s.number = r.number \
+                 WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
+                 ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
+            )
+            .map_err(failed)?;
         let bounds =
             params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
-        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get(7)?)));
-        rows.and_then(Iterator::collect).map_err(failed)?
+        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get::<_, String>(7)?)));
+        let rows: Vec<_> = rows.and_then(Iterator::collect).map_err(failed)?;
+        let with_id = |(row, id): (SessionRow, String)| Ok::<_, SessionError>((row, SessionId::new(id)?));
+        rows.into_iter().map(with_id).collect::<Result<_, _>>()?
     };
     let is_last = rows.len() <= request.limit;
     rows.truncate(request.limit);
-    let next = rows.last().filter(|_| !is_last).map(|(row, _)| Cursor::behind(row.updated, row.number));
+    let wants_more = request.state || request.events != EventRange::None;
+    let oldest = rows.last().map(|(row, _)| (row.updated, row.number));
+    let mut rewinds = match oldest {
+        Some(oldest) if !wants_more => rewinds_of(desk, request, (updated, number), oldest)?,
+        _ => HashMap::new(),
+    };
+    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
     let sessions = rows.into_iter().map(|(row, id)| {
-        let id = SessionId::new(id)?;
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        session(desk, row, key, request.events, request.state)
+        if wants_more {
+            return session(desk, row, key, request.events, request.state);
+        }
+        let rewinds = rewinds.remove(&row.number).unwrap_or_default();
+        let visible = Visible::at(row.version, &rewinds);
+        row.session(key, visible)
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
+}
+
+/// The rewinds of all sessions of a page, from its `newest` (which is not on it) to its `oldest`.
+fn rewinds_of(
+    desk: &Desk,
+    request: &ListSessions,
+    newest: (Timestamp, i64),
+    oldest: (Timestamp, i64),
+) -> Result<HashMap<i64, Vec<Rewound>>, SessionError> {
+    let failed = failed("list sessions");
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "SELECT l.number, w.version, w.target FROM stepfold_recent r \
+             CROSS JOIN stepfold_lineage l ON l.number = r.number CROSS JOIN stepfold_rewinds w \
+             ON w.stream = l.stream AND w.version > l.after AND w.version <= l.upto \
+             WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
+             AND (r.updated, r.number) >= (?5, ?6)",
+        )
+        .map_err(failed)?;
+    let (app, user) = (request.app.as_str(), request.user.as_str());
+    let bounds = params![app, user, newest.0.as_micros(), newest.1, oldest.0.as_micros(), oldest.1];
+    let mut rows = query.query(bounds).map_err(failed)?;
+    let mut found: HashMap<i64, Vec<Rewound>> = HashMap::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let (version, to): (i64, i64) =
+            row.get(1).and_then(|version| Ok((version, row.get(2)?))).map_err(failed)?;
+        let number: i64 = row.get(0).map_err(failed)?;
+        found.entry(number).or_default().push(Rewound { version: from_db(version), to: from_db(to) });
+    }
+    for rewinds in found.values_mut() {
+        rewinds.sort_unstable_by_key(|rewound| rewound.version);
+    }
+    Ok(found)
 }

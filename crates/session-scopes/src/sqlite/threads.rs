@@ -1,14 +1,15 @@
 //! The threads that talk to SQLite: one that writes, a few that read.
 //!
-//! The writer takes whatever waits, up to 64 jobs, runs each in a savepoint of one transaction, commits
-//! once, and answers then. So many writers share the cost of one flush to disk, and an answer means that
+//! The writer takes whatever waits, up to 64 jobs, runs each in a savepoint of one transaction (a single one
+//! needs none), commits once, and answers then. So many writers share the cost of one flush to disk, and an answer means that
 //! it happened.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::error::{closed, failed};
 use super::schemas::Schemas;
@@ -61,12 +62,12 @@ where
     }
 }
 
-/// Where jobs are handed in.
+/// Where jobs for the writer are handed in.
 #[derive(Clone)]
-pub(super) struct Counter(mpsc::Sender<Box<dyn Job>>);
+pub(super) struct Writer(mpsc::Sender<Box<dyn Job>>);
 
-impl Counter {
-    /// Runs `work` at a desk and returns what it gives; if it writes, once that is committed.
+impl Writer {
+    /// Runs `work` at the desk and returns what it gives, once that is committed.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
@@ -78,22 +79,81 @@ impl Counter {
     }
 }
 
-/// Starts the thread that writes. It ends when the last counter is dropped.
-pub(super) fn start_writer(desk: Desk) -> Result<Counter, SessionError> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    spawn("stepfold-sqlite-writer", move || write_all(desk, receiver))?;
-    Ok(Counter(sender))
+/// Where jobs for the readers are handed in.
+#[derive(Clone)]
+pub(super) struct Readers(Arc<Opening>);
+
+impl Readers {
+    /// Runs `work` at a desk and returns what it gives.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let (sender, receiver) = oneshot::channel();
+        let job = Box::new(Work { run: Some(work), result: None, sender });
+        let line = &self.0.0;
+        // The reader that takes the job gives its room back.
+        line.room.acquire().await.map_err(|_| closed())?.forget();
+        line.lock().jobs.push_back(job);
+        line.arrived.notify_one();
+        receiver.await.map_err(|_| closed())?
+    }
 }
 
-/// Starts a thread for each of these connections. They share one queue.
-pub(super) fn start_readers(desks: Vec<Desk>) -> Result<Counter, SessionError> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    let receiver = Arc::new(Mutex::new(receiver));
-    for desk in desks {
-        let receiver = Arc::clone(&receiver);
-        spawn("stepfold-sqlite-reader", move || read_all(desk, &receiver))?;
+/// Dropped with the last place where jobs for readers are handed in, which ends them.
+struct Opening(Arc<Line>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.arrived.notify_all();
     }
-    Ok(Counter(sender))
+}
+
+/// Jobs for whichever reader is idle. A job wakes one of them.
+struct Line {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    room: Semaphore,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Box<dyn Job>>,
+    is_closed: bool,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next job; none once no more can come.
+    fn next(&self) -> Option<Box<dyn Job>> {
+        let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.is_closed;
+        let waiting = self.arrived.wait_while(self.lock(), idle);
+        let job = waiting.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()?;
+        self.room.add_permits(1);
+        Some(job)
+    }
+}
+
+/// Starts the thread that writes. It ends when the last [`Writer`] is dropped.
+pub(super) fn start_writer(desk: Desk) -> Result<Writer, SessionError> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    spawn("stepfold-sqlite-writer", move || write_all(desk, receiver))?;
+    Ok(Writer(sender))
+}
+
+/// Starts a thread for each of these connections. They end when the last [`Readers`] is dropped.
+pub(super) fn start_readers(desks: Vec<Desk>) -> Result<Readers, SessionError> {
+    let line = Line { waiting: Mutex::default(), arrived: Condvar::new(), room: Semaphore::new(QUEUE) };
+    let opening = Opening(Arc::new(line));
+    for desk in desks {
+        let line = Arc::clone(&opening.0);
+        spawn("stepfold-sqlite-reader", move || read_all(desk, &line))?;
+    }
+    Ok(Readers(Arc::new(opening)))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
@@ -126,6 +186,14 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
         .prepare_cached("BEGIN IMMEDIATE")
         .and_then(|mut begin| begin.execute([]))
         .map_err(failed)?;
+    if let [job] = group {
+        // It is alone, so the transaction is all there is to undo.
+        if !job.run(desk) {
+            desk.undo();
+            return Ok(());
+        }
+        return desk.execute("COMMIT");
+    }
     for job in group {
         desk.execute("SAVEPOINT job")?;
         if !job.run(desk) {
@@ -167,11 +235,8 @@ fn again(failure: &mut SessionError) -> SessionError {
     }
 }
 
-fn read_all(mut desk: Desk, receiver: &Mutex<mpsc::Receiver<Box<dyn Job>>>) {
-    loop {
-        // One reader waits for a job, the others for its place.
-        let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(mut job) = job else { return };
+fn read_all(mut desk: Desk, line: &Line) {
+    while let Some(mut job) = line.next() {
         let begun = desk.execute("BEGIN");
         let failure = begun.and_then(|()| {
             job.run(&mut desk);

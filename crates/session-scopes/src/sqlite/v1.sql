@@ -6,7 +6,9 @@ INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0);
 -- The JSON of schemas, once each.
 CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 
--- A number is never used again: forks refer to sessions that were deleted.
+-- A number is never used again: forks refer to sessions that were deleted. An append does not touch this
+-- table: `version` and `updated` are those that the session was made with or pruned at, and hold until it has
+-- a newer event.
 CREATE TABLE stepfold_sessions (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     app TEXT NOT NULL, user TEXT NOT NULL, id TEXT NOT NULL,
@@ -15,7 +17,13 @@ CREATE TABLE stepfold_sessions (
     parent_id TEXT, parent_version INTEGER,
     UNIQUE (app, user, id)
 );
-CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, user, updated, number);
+
+-- The list of sessions: when each was written last, and which version that gave it.
+CREATE TABLE stepfold_recent (
+    app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (app, user, updated, number)
+) WITHOUT ROWID;
 
 -- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.
 CREATE TABLE stepfold_lineage (
@@ -24,35 +32,27 @@ CREATE TABLE stepfold_lineage (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 
+-- All that an event leaves for ever, in one row, so that an append writes one page. Its number is that of the
+-- stream, shifted by 32 bits, and the version. `trail` is JSON: the values that the event replaced, and the
+-- items that it added to lists. The row of version 0 has the items of the initial state. Where retention took
+-- the event, `id` and `body` are null and the trail has what other rows still need.
 CREATE TABLE stepfold_events (
-    stream INTEGER NOT NULL, version INTEGER NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, body TEXT NOT NULL
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
 );
-CREATE UNIQUE INDEX stepfold_events_by_version ON stepfold_events (stream, version);
-CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (stream, id);
+CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 
 CREATE TABLE stepfold_rewinds (
     stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 
--- The values of sessions as they are, and as they were until a version.
+-- The values of sessions as they are. `last` is the row of events with the newest items of a list; each row
+-- tells where the items before its own are.
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, generation INTEGER, start INTEGER, length INTEGER
+    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
-CREATE TABLE stepfold_past (
-    stream INTEGER NOT NULL, until INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
-    schema INTEGER NOT NULL, value TEXT, generation INTEGER, start INTEGER, length INTEGER
-);
-CREATE UNIQUE INDEX stepfold_past_by_until ON stepfold_past (stream, until, key);
-
--- Items of lists, several a row as they were written.
-CREATE TABLE stepfold_items (
-    stream INTEGER NOT NULL, key TEXT NOT NULL, generation INTEGER NOT NULL, version INTEGER NOT NULL,
-    place INTEGER NOT NULL, items TEXT NOT NULL
-);
-CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
 -- What outlives sessions. An app's own scope has the empty user.
 CREATE TABLE stepfold_scopes (

@@ -7,12 +7,16 @@ use super::cells::{SessionCells, find_scope, scope_number, shared_values, write_
 use super::error::failed;
 use super::history::{History, SessionRow};
 use super::read;
+use super::sweep::sweep;
 use super::threads::Desk;
+use super::trail::{
+    CELL_COLUMNS, CellRow, Trail, check_version_fits, replaced_since, row_number, version_of,
+};
 use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
-use crate::rows::{Planner, Segment, from_db, to_db};
+use crate::rows::{Planner, Segment, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
@@ -27,7 +31,11 @@ pub(super) struct Prepared {
     pub(super) body: String,
 }
 
-fn run(desk: &Desk, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<usize, SessionError> {
+pub(super) fn run(
+    desk: &Desk,
+    statement: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> Result<usize, SessionError> {
     let statement = desk.connection.prepare_cached(statement);
     statement.and_then(|mut statement| statement.execute(values)).map_err(failed("write"))
 }
@@ -54,10 +62,16 @@ impl NewSession<'_> {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
             &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version],
         )?;
-        match inserted {
-            0 => Err(SessionError::already_exists(&self.key)),
-            _ => Ok(desk.connection.last_insert_rowid()),
+        if inserted == 0 {
+            return Err(SessionError::already_exists(&self.key));
         }
+        let number = desk.connection.last_insert_rowid();
+        run(
+            desk,
+            "INSERT INTO stepfold_recent (app, user, updated, number, version) VALUES (?1, ?2, ?3, ?4, ?5)",
+            &[&app, &user, &at, &number, &version],
+        )?;
+        Ok(number)
     }
 }
 
@@ -102,7 +116,15 @@ pub(super) fn create(
         &[&number, &to_db(Segment::OPEN)],
     )?;
     let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 0 };
-    SessionCells::new(desk, number, 0).write(0, &planner, &split.session)?;
+    let trail = SessionCells::new(desk, number, 0).write(&planner, &split.session)?.to_text()?;
+    if trail.is_some() {
+        let (row, at) = (row_number(number, 0), at.as_micros());
+        run(
+            desk,
+            "INSERT INTO stepfold_events (number, at, trail) VALUES (?1, ?2, ?3)",
+            &[&row, &at, &trail],
+        )?;
+    }
     write_both(desk, &key, &planner, &split)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None))
 }
@@ -128,9 +150,9 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
-    SessionCells::new(desk, row.number, row.version).write(version, &planner, &split.session)?;
+    let trail = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
-    commit(desk, row.number, version, event, body)
+    commit(desk, key, &row, event, body, &trail)
 }
 
 /// The first receipt, if the event was committed already.
@@ -144,7 +166,7 @@ fn repeated(
     let failed = failed("look for an event");
     let mut query = desk
         .connection
-        .prepare_cached("SELECT version, body = ?3 FROM stepfold_events WHERE stream = ?1 AND id = ?2")
+        .prepare_cached("SELECT number, body = ?3 FROM stepfold_events WHERE number >> 32 = ?1 AND id = ?2")
         .map_err(failed)?;
     let found: Option<(i64, bool)> = query
         .query_row(params![row.number, id.as_str(), body], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -152,46 +174,59 @@ fn repeated(
         .map_err(failed)?;
     match found {
         None => Ok(None),
-        Some((version, true)) => Ok(Some(Receipt { event: id.clone(), version: from_db(version) })),
+        Some((number, true)) => Ok(Some(Receipt { event: id.clone(), version: version_of(number) })),
         Some((_, false)) => Err(SessionError::event_reused(key, id)),
     }
 }
 
+/// Adds an event with what it leaves, as the next one of the session.
 fn commit(
     desk: &Desk,
-    number: i64,
-    version: u64,
+    key: &SessionKey,
+    row: &SessionRow,
     event: &Event,
     body: &str,
+    trail: &Trail,
 ) -> Result<Receipt, SessionError> {
-    let (row_version, at) = (to_db(version), event.at.as_micros());
+    let (version, at) = (row.version + 1, event.at.as_micros());
+    check_version_fits(version)?;
     run(
         desk,
-        "INSERT INTO stepfold_events (stream, version, id, at, body) VALUES (?1, ?2, ?3, ?4, ?5)",
-        &[&number, &row_version, &event.id.as_str(), &at, &body],
+        "INSERT INTO stepfold_events (number, at, id, trail, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+        &[&row_number(row.number, version), &at, &event.id.as_str(), &trail.to_text()?, &body],
     )?;
     run(
         desk,
-        "UPDATE stepfold_sessions SET version = ?2, updated = ?3 WHERE number = ?1",
-        &[&number, &row_version, &at],
+        "UPDATE stepfold_recent SET updated = ?5, version = ?6 \
+         WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
+        &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number, &at, &to_db(version)],
     )?;
     Ok(Receipt { event: event.id.clone(), version })
 }
 
-/// The rows of a state as it was at version ?2 in stream ?1. A new row for each key is made of them.
-macro_rules! as_of {
-    ($before:literal, $columns:literal, $after:literal) => {
-        concat!(
-            $before,
-            " SELECT ",
-            $columns,
-            " FROM (SELECT key, version, schema, value, generation, start, length ",
-            "FROM stepfold_cells WHERE stream = ?1 AND version <= ?2 ",
-            "UNION ALL SELECT key, version, schema, value, generation, start, length ",
-            "FROM stepfold_past WHERE stream = ?1 AND until > ?2 AND version <= ?2) ",
-            $after,
-        )
-    };
+/// Gives a session the values that a stream had at a version, as values of the session's version `now`.
+/// Those that the session has stay.
+fn restore(
+    desk: &Desk,
+    number: i64,
+    now: Option<u64>,
+    stream: i64,
+    version: u64,
+) -> Result<(), SessionError> {
+    let now = now.map(to_db);
+    if stream != number {
+        run(
+            desk,
+            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
+             SELECT ?2, key, COALESCE(?4, version), schema, value, generation, start, length, last \
+             FROM stepfold_cells WHERE stream = ?1 AND version <= ?3 ON CONFLICT DO NOTHING",
+            &[&stream, &number, &to_db(version), &now],
+        )?;
+    }
+    for cell in replaced_since(&desk.connection, stream, version)? {
+        cell.insert(&desk.connection, number, now.unwrap_or(cell.version))?;
+    }
+    Ok(())
 }
 
 pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
@@ -219,15 +254,9 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, ?2, ?3)",
         &[&number, &to_db(version), &to_db(Segment::OPEN)],
     )?;
-    run(
-        desk,
-        as_of!(
-            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
-            "?3, key, version, schema, value, generation, start, length",
-            ""
-        ),
-        &[&history.stream_of(version), &to_db(version), &number],
-    )?;
+    if let Some(stream) = history.stream_of(version) {
+        restore(desk, number, None, stream, version)?;
+    }
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
@@ -252,30 +281,31 @@ pub(super) fn rewind(
     check_version(&request.key, &row, request.to)?;
     let history = History::read(&desk.connection, row.number)?;
     let (version, to) = (row.version + 1, to_db(request.to));
-    run(
-        desk,
-        "INSERT INTO stepfold_past (stream, until, key, version, schema, value, generation, start, length) \
-         SELECT stream, ?3, key, version, schema, value, generation, start, length FROM stepfold_cells \
-         WHERE stream = ?1 AND version > ?2",
-        &[&row.number, &to, &to_db(version)],
-    )?;
+    let trail = Trail { replaced: cells_since(desk, row.number, to)?, items: Vec::new() };
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2", &[&row.number, &to])?;
     // What is still there has not changed since.
-    run(
-        desk,
-        as_of!(
-            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
-            "?3, key, ?4, schema, value, generation, start, length",
-            "WHERE true ON CONFLICT (stream, key) DO NOTHING"
-        ),
-        &[&history.stream_of(request.to), &to, &row.number, &to_db(version)],
-    )?;
+    if let Some(stream) = history.stream_of(request.to) {
+        restore(desk, row.number, Some(version), stream, request.to)?;
+    }
     run(
         desk,
         "INSERT INTO stepfold_rewinds (stream, version, target) VALUES (?1, ?2, ?3)",
         &[&row.number, &to_db(version), &to],
     )?;
-    commit(desk, row.number, version, event, body)
+    commit(desk, &request.key, &row, event, body, &trail)
+}
+
+/// The values that a session got after a version.
+fn cells_since(desk: &Desk, stream: i64, version: i64) -> Result<Vec<CellRow>, SessionError> {
+    let failed = failed("read values");
+    let mut query = desk
+        .connection
+        .prepare_cached(&format!(
+            "SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1 AND version > ?2"
+        ))
+        .map_err(failed)?;
+    let rows = query.query_map([stream, version], CellRow::read);
+    rows.and_then(Iterator::collect).map_err(failed)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
@@ -324,6 +354,11 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     let history = History::read(&desk.connection, row.number)?;
     let session_keys = keys(desk, "SELECT key FROM stepfold_cells WHERE stream = ?1", row.number)?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    run(
+        desk,
+        "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
+        &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number],
+    )?;
     run(desk, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
@@ -353,41 +388,6 @@ fn keys(desk: &Desk, query: &str, of: i64) -> Result<Vec<String>, SessionError> 
     keys.and_then(Iterator::collect).map_err(failed)
 }
 
-/// Deletes the rows of a stream that no session's history has any more.
-fn sweep(desk: &Desk, stream: i64) -> Result<(), SessionError> {
-    let failed = failed("see who shares a history");
-    let query = desk.connection.prepare_cached(
-        "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) FROM stepfold_lineage l \
-         JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = ?1",
-    );
-    let (upto, oldest, count): (Option<i64>, Option<i64>, i64) = query
-        .and_then(|mut query| query.query_row([stream], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))))
-        .map_err(failed)?;
-    let (upto, oldest) = (upto.unwrap_or(-1), oldest.unwrap_or(i64::MAX));
-    for statement in [
-        "DELETE FROM stepfold_events WHERE stream = ?1 AND (version > ?2 OR version <= ?3)",
-        "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
-        "DELETE FROM stepfold_past WHERE stream = ?1 AND (version > ?2 OR until <= ?3)",
-        "DELETE FROM stepfold_items WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
-        "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2 AND ?3 = ?3",
-    ] {
-        run(desk, statement, &[&stream, &upto, &oldest])?;
-    }
-    // Lists that were replaced leave items behind, which a fork may still need.
-    if count == 1 {
-        run(
-            desk,
-            "DELETE FROM stepfold_items WHERE stream = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_cells c \
-             WHERE c.stream = ?1 AND c.key = stepfold_items.key AND c.generation = stepfold_items.generation) \
-             AND NOT EXISTS (SELECT 1 FROM stepfold_past p WHERE p.stream = ?1 \
-             AND p.key = stepfold_items.key AND p.generation = stepfold_items.generation) \
-             AND ?1 IN (SELECT number FROM stepfold_sessions)",
-            &[&stream],
-        )?;
-    }
-    Ok(())
-}
-
 pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, SessionError> {
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
@@ -402,7 +402,12 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
             first.map_or(row.version, |first| first - 1)
         }
     };
-    run(desk, "UPDATE stepfold_sessions SET oldest = ?2 WHERE number = ?1", &[&row.number, &to_db(oldest)])?;
+    // The newest event, which had told version and time, may be among those that go.
+    run(
+        desk,
+        "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4 WHERE number = ?1",
+        &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros()],
+    )?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }
@@ -420,16 +425,16 @@ fn first_since(
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT version FROM stepfold_events WHERE stream = ?1 AND version > ?2 AND version <= ?3 \
-             AND at >= ?4 ORDER BY version LIMIT 1",
+            "SELECT number FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND at >= ?3 \
+             ORDER BY number LIMIT 1",
         )
         .map_err(failed)?;
     for segment in history.lineage.iter().rev() {
-        let after = to_db(oldest.max(segment.after));
-        let bounds = params![segment.stream, after, to_db(segment.upto), time.as_micros()];
+        let (from, to) = segment.rows_after(oldest);
+        let bounds = params![from, to, time.as_micros()];
         let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
-        if let Some(version) = found {
-            return Ok(Some(from_db(version)));
+        if let Some(number) = found {
+            return Ok(Some(version_of(number)));
         }
     }
     Ok(None)

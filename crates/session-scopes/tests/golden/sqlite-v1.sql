@@ -9,36 +9,29 @@ CREATE TABLE stepfold_sessions (
     parent_id TEXT, parent_version INTEGER,
     UNIQUE (app, user, id)
 );
-CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, user, updated, number);
+CREATE TABLE stepfold_recent (
+    app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (app, user, updated, number)
+) WITHOUT ROWID;
 CREATE TABLE stepfold_lineage (
     number INTEGER NOT NULL, stream INTEGER NOT NULL, after INTEGER NOT NULL, upto INTEGER NOT NULL,
     PRIMARY KEY (number, stream)
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 CREATE TABLE stepfold_events (
-    stream INTEGER NOT NULL, version INTEGER NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, body TEXT NOT NULL
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
 );
-CREATE UNIQUE INDEX stepfold_events_by_version ON stepfold_events (stream, version);
-CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (stream, id);
+CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 CREATE TABLE stepfold_rewinds (
     stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, generation INTEGER, start INTEGER, length INTEGER
+    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
-CREATE TABLE stepfold_past (
-    stream INTEGER NOT NULL, until INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
-    schema INTEGER NOT NULL, value TEXT, generation INTEGER, start INTEGER, length INTEGER
-);
-CREATE UNIQUE INDEX stepfold_past_by_until ON stepfold_past (stream, until, key);
-CREATE TABLE stepfold_items (
-    stream INTEGER NOT NULL, key TEXT NOT NULL, generation INTEGER NOT NULL, version INTEGER NOT NULL,
-    place INTEGER NOT NULL, items TEXT NOT NULL
-);
-CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 CREATE TABLE stepfold_scopes (
     scope INTEGER PRIMARY KEY AUTOINCREMENT, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
 );
@@ -58,30 +51,23 @@ CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, ope
 CREATE INDEX stepfold_operations_by_number ON stepfold_operations (scope, number);
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1);
 INSERT INTO stepfold_schemas VALUES (1, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
-INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 4, 0, 1700000000000000, 1700000001000000, NULL, NULL);
+INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL);
 INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1);
+INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4);
+INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1);
 INSERT INTO stepfold_lineage VALUES (1, 1, 0, 9223372036854775807);
 INSERT INTO stepfold_lineage VALUES (2, 1, 0, 1);
 INSERT INTO stepfold_lineage VALUES (2, 2, 1, 9223372036854775807);
-INSERT INTO stepfold_events VALUES (1, 1, 'e1', 1700000001000000, '{"v":1,"id":"e1","invocation":"i","author":"agent","at":1700000001000000,"messages":[{"role":"user","parts":[{"text":"hi"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[2]},{"key":"app:n","handler":"sum","value":1},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"id":1}]},{"key":"n","handler":"sum","value":2}]}');
-INSERT INTO stepfold_events VALUES (1, 2, 'e2', 1700000001000000, '{"v":1,"id":"e2","invocation":"i","author":"agent","at":1700000001000000,"messages":[{"role":"user","parts":[{"text":"no"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[9]},{"key":"app:n","handler":"sum","value":2},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"done":true,"id":1}]},{"key":"n","handler":"sum","value":5}]}');
-INSERT INTO stepfold_events VALUES (1, 3, 'e4', 1700000001000000, '{"v":1,"id":"e4","invocation":"i","author":"user","at":1700000001000000,"kind":"rewind","rewound_to":1}');
-INSERT INTO stepfold_events VALUES (1, 4, 'e5', 1700000001000000, '{"v":1,"id":"e5","invocation":"i","author":"agent","at":1700000001000000,"delta":[{"key":"list","handler":"merge_lists","value":[3]}]}');
+INSERT INTO stepfold_events VALUES (4294967296, 1700000000000000, NULL, '{"items":[["list",0,0,null,[1]]]}', NULL);
+INSERT INTO stepfold_events VALUES (4294967297, 1700000001000000, 'e1', '{"replaced":[["list",0,1,null,[0,0,1,4294967296]]],"items":[["list",0,1,4294967296,[2]]]}', '{"v":1,"id":"e1","invocation":"i","author":"agent","at":1700000001000000,"messages":[{"role":"user","parts":[{"text":"hi"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[2]},{"key":"app:n","handler":"sum","value":1},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"id":1}]},{"key":"n","handler":"sum","value":2}]}');
+INSERT INTO stepfold_events VALUES (4294967298, 1700000001000000, 'e2', '{"replaced":[["list",1,1,null,[0,0,2,4294967297]],["n",1,1,"2",null]],"items":[["list",0,2,4294967297,[9]]]}', '{"v":1,"id":"e2","invocation":"i","author":"agent","at":1700000001000000,"messages":[{"role":"user","parts":[{"text":"no"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[9]},{"key":"app:n","handler":"sum","value":2},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"done":true,"id":1}]},{"key":"n","handler":"sum","value":5}]}');
+INSERT INTO stepfold_events VALUES (4294967299, 1700000001000000, 'e4', '{"replaced":[["list",2,1,null,[0,0,3,4294967298]],["n",2,1,"7",null]]}', '{"v":1,"id":"e4","invocation":"i","author":"user","at":1700000001000000,"kind":"rewind","rewound_to":1}');
+INSERT INTO stepfold_events VALUES (4294967300, 1700000001000000, 'e5', '{"replaced":[["list",3,1,null,[0,0,2,4294967297]]],"items":[["list",0,2,4294967297,[3]]]}', '{"v":1,"id":"e5","invocation":"i","author":"agent","at":1700000001000000,"delta":[{"key":"list","handler":"merge_lists","value":[3]}]}');
 INSERT INTO stepfold_rewinds VALUES (1, 3, 1);
-INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, NULL, 0, 0, 2);
-INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, '2', NULL, NULL, NULL);
-INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, NULL, 0, 0, 3);
-INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, '2', NULL, NULL, NULL);
-INSERT INTO stepfold_past VALUES (1, 1, 'list', 0, 1, NULL, 0, 0, 1);
-INSERT INTO stepfold_past VALUES (1, 2, 'list', 1, 1, NULL, 0, 0, 2);
-INSERT INTO stepfold_past VALUES (1, 2, 'n', 1, 1, '2', NULL, NULL, NULL);
-INSERT INTO stepfold_past VALUES (1, 3, 'list', 2, 1, NULL, 0, 0, 3);
-INSERT INTO stepfold_past VALUES (1, 3, 'n', 2, 1, '7', NULL, NULL, NULL);
-INSERT INTO stepfold_past VALUES (1, 4, 'list', 3, 1, NULL, 0, 0, 2);
-INSERT INTO stepfold_items VALUES (1, 'list', 0, 0, 0, '[1]');
-INSERT INTO stepfold_items VALUES (1, 'list', 0, 1, 1, '[2]');
-INSERT INTO stepfold_items VALUES (1, 'list', 0, 2, 2, '[9]');
-INSERT INTO stepfold_items VALUES (1, 'list', 0, 4, 2, '[3]');
+INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, NULL, 0, 0, 2, 4294967297);
+INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, '2', NULL, NULL, NULL, NULL);
+INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, NULL, 0, 0, 3, 4294967300);
+INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, '2', NULL, NULL, NULL, NULL);
 INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice');
 INSERT INTO stepfold_scopes VALUES (2, 'app', '');
 INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, '"Ada"', NULL, NULL);

@@ -17,6 +17,7 @@ mod children;
 mod contract;
 mod crashes;
 mod golden;
+mod model;
 mod parallel;
 mod scenario;
 mod semantics;

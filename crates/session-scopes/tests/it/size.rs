@@ -1,7 +1,7 @@
 //! What a long session takes on the disk.
 
 use serde_json::json;
-use stepfold_session_scopes::{EventRange, GetSession, SessionStore, SqliteStore};
+use stepfold_session_scopes::{Durability, EventRange, GetSession, SessionStore, SqliteOptions, SqliteStore};
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
 use crate::scenario::{append, create, key, writing};
@@ -47,4 +47,38 @@ async fn five_hundred_steps_take_linear_space_and_less_than_half_a_megabyte() {
     assert!(last < second * 3 / 2, "{sizes:?}");
     let session = store.get(GetSession::new(key("s")).events(EventRange::Last(1))).await.unwrap();
     assert_eq!(session.get("list").unwrap().len(), Some(500));
+}
+
+/// Each page costs two system calls and a checksum, so how many there are is what an append costs.
+#[tokio::test]
+async fn an_append_writes_four_pages_however_much_there_is() {
+    const FRAME: u64 = 4096 + 24;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
+    create(&store, &key("s")).await;
+    let mut before = 0;
+    for events in [10, 1_500] {
+        for number in 0..events {
+            let other = key(format!("{events}-{number}"));
+            create(&store, &other).await;
+        }
+        small_steps(&store, before, before + events).await;
+        before += events;
+        bytes_of(&path);
+        small_steps(&store, before, before + 100).await;
+        before += 100;
+        let log = std::fs::metadata(folder.path().join("sessions.db-wal")).unwrap().len();
+        // Four, and what a page that is full brings now and then.
+        let pages = log / FRAME;
+        assert!((400..500).contains(&pages), "{pages} pages in 100 appends after {events} events");
+    }
+}
+
+/// Steps of a number and an item for a list.
+async fn small_steps(store: &SqliteStore, from: u64, to: u64) {
+    for step in from..to {
+        let event = writing(step, &[("list", json!(["one more"])), ("n", json!(1))]);
+        append(store, &key("s"), step, event).await.unwrap();
+    }
 }

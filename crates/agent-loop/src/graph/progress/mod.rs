@@ -1,3 +1,5 @@
+//! The tasks, outputs, counts and errors of a workflow, kept in its state: what a person wants to see while it runs.
+//!
 #![doc = include_str!("progress.md")]
 
 mod counts;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::OnceLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -137,10 +138,17 @@ impl ResearchState {
 
     /// The schema: one key a field. For more keys, `Schema::builder().fields::<ResearchState>()`.
     ///
+    /// It is built once in a process.
+    ///
     /// # Errors
     /// None that we know of: the schema is tested to build.
     pub fn schema() -> Result<Schema, StateError> {
-        Schema::of::<ResearchState>()
+        static SCHEMA: OnceLock<Schema> = OnceLock::new();
+        if let Some(schema) = SCHEMA.get() {
+            return Ok(schema.clone());
+        }
+        let schema = Schema::of::<ResearchState>()?;
+        Ok(SCHEMA.get_or_init(|| schema).clone())
     }
 
     /// A [`State`] that holds these values. What is none is unset there.

@@ -54,8 +54,11 @@ where
     O: IntoIterator<Item = NodeOutput>,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
-    let mut open = Open::start(target, run)?;
     let node = run.node.clone();
+    let mut open = match Open::start(target, run) {
+        Ok(open) => open,
+        Err(error) => return Err(TrackError::Untracked { node, source: Box::new(error) }),
+    };
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(outputs)) => open.complete(outputs.into_iter().collect()),
         Ok(Err(error)) => {
@@ -78,8 +81,13 @@ where
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
-    #[error("the run of a node cannot be tracked")]
-    Untracked(#[from] ProgressError),
+    #[error("node \"{node}\" was not begun, because its run cannot be tracked")]
+    Untracked {
+        /// The node.
+        node: String,
+        /// Why not.
+        source: Box<ProgressError>,
+    },
     /// The work gave an error.
     #[error("node \"{node}\" failed")]
     Failed {
@@ -115,32 +123,45 @@ pub trait TrackTarget {
     ///
     /// # Errors
     /// Those of `change`.
-    fn change(&mut self, change: &mut Change<'_>) -> Result<(), ProgressError>;
+    fn change(
+        &mut self,
+        change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+    ) -> Result<(), ProgressError>;
 }
 
-type Change<'a> = dyn FnMut(&mut State) -> Result<(), ProgressError> + 'a;
-
 impl TrackTarget for State {
-    fn change(&mut self, change: &mut Change<'_>) -> Result<(), ProgressError> {
+    fn change(
+        &mut self,
+        change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+    ) -> Result<(), ProgressError> {
         change(self)
     }
 }
 
 impl TrackTarget for &Mutex<State> {
-    fn change(&mut self, change: &mut Change<'_>) -> Result<(), ProgressError> {
+    fn change(
+        &mut self,
+        change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+    ) -> Result<(), ProgressError> {
         // Changes are all or nothing, so whoever panicked has left a state that is whole.
         change(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl TrackTarget for Arc<Mutex<State>> {
-    fn change(&mut self, change: &mut Change<'_>) -> Result<(), ProgressError> {
+    fn change(
+        &mut self,
+        change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+    ) -> Result<(), ProgressError> {
         (&**self).change(change)
     }
 }
 
 impl<T: TrackTarget + ?Sized> TrackTarget for &mut T {
-    fn change(&mut self, change: &mut Change<'_>) -> Result<(), ProgressError> {
+    fn change(
+        &mut self,
+        change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
+    ) -> Result<(), ProgressError> {
         (**self).change(change)
     }
 }

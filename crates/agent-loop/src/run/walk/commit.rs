@@ -111,7 +111,7 @@ impl Run {
     }
 
     /// The run of the branch's agent, before its first event.
-    fn new_child(&self, place: usize, event: &Event) -> Result<Run, FeedError> {
+    pub(in crate::run) fn new_child(&self, place: usize, event: &Event) -> Result<Run, FeedError> {
         let missing = || FeedError::NoSuchBranch { branch: place };
         let EventKind::Began { id, .. } = &event.kind else { return Err(missing()) };
         let Some(branch) = self.branch(place) else { return Err(missing()) };

@@ -107,7 +107,7 @@ pub struct NodeOutcome {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goto: Vec<Planned>,
     /// How often it was tried.
-    #[serde(default, skip_serializing_if = "is_once")]
+    #[serde(default = "once", skip_serializing_if = "is_once")]
     pub tries: u32,
 }
 
@@ -141,6 +141,10 @@ impl NodeStatus {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 const fn is_once(tries: &u32) -> bool {
     *tries == 1
+}
+
+const fn once() -> u32 {
+    1
 }
 
 impl NodeOutcome {

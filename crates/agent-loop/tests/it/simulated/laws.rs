@@ -8,7 +8,7 @@ use proptest::test_runner::TestCaseError;
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::{Executions, Script};
 use stepfold_agent_loop::{
-    Agent, Decision, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent,
+    Agent, Decision, Event, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent,
 };
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall};
 use stepfold_state_core::state::ValueRef;
@@ -99,6 +99,17 @@ fn steps() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<u64>, Vec<u64>)> {
 
 proptest! {
     #![proptest_config(config())]
+
+    #[test]
+    fn every_event_comes_back_from_its_rest(scenario in scenarios::scenario()) {
+        let (seen, _) = run(&scenario);
+        for event in seen.iter().filter_map(RunEvent::committed) {
+            let (messages, delta) = (event.messages.clone(), event.delta.clone());
+            let rest = event.to_rest().unwrap().to_string();
+            let again = Event::from_rest(event.name(), serde_json::from_str(&rest).unwrap(), messages, delta);
+            prop_assert_eq!(&again.unwrap(), event);
+        }
+    }
 
     #[test]
     fn calls_may_end_in_any_order((steps, one, other) in steps()) {

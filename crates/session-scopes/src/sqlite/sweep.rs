@@ -1,0 +1,129 @@
+//! Deleting what no session's history has any more, and nothing that one still has.
+
+use std::collections::HashSet;
+
+use super::error::failed;
+use super::threads::Desk;
+use super::trail::{Trail, row_number};
+use super::write::run;
+use crate::error::SessionError;
+use crate::rows::{from_db, to_db};
+
+/// Which rows of a stream the histories of sessions are made of.
+struct Shared {
+    /// The highest version that one of them has.
+    upto: u64,
+    /// The oldest version that one of them can go back to.
+    oldest: u64,
+    /// Whether the stream's own session is the only one.
+    is_sole: bool,
+}
+
+impl Shared {
+    fn read(desk: &Desk, stream: i64) -> Result<Option<Self>, SessionError> {
+        let failed = failed("see who shares a history");
+        let query = desk.connection.prepare_cached(
+            "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) = 1 AND MAX(s.number) = ?1 FROM stepfold_lineage l \
+             JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = ?1",
+        );
+        let read = |row: &rusqlite::Row<'_>| {
+            let (upto, oldest): (Option<i64>, Option<i64>) = (row.get(0)?, row.get(1)?);
+            let bounds = upto.zip(oldest).map(|(upto, oldest)| (from_db(upto), from_db(oldest)));
+            let is_sole: Option<bool> = row.get(2)?;
+            Ok(bounds.map(|(upto, oldest)| Shared { upto, oldest, is_sole: is_sole.unwrap_or(false) }))
+        };
+        query.and_then(|mut query| query.query_row([stream], read)).map_err(failed)
+    }
+}
+
+/// Deletes the rows of a stream that no session's history has any more.
+pub(super) fn sweep(desk: &Desk, stream: i64) -> Result<(), SessionError> {
+    let (first, last) = (row_number(stream, 0), row_number(stream, u64::MAX));
+    let Some(shared) = Shared::read(desk, stream)? else {
+        run(desk, "DELETE FROM stepfold_events WHERE number BETWEEN ?1 AND ?2", &[&first, &last])?;
+        run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&stream])?;
+        return run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1", &[&stream]).map(drop);
+    };
+    let upto = to_db(shared.upto);
+    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
+    run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
+    // What was replaced later may still be what an earlier version had.
+    take_events(desk, row_number(stream, shared.upto), last, |trail| {
+        trail.items.clear();
+        trail.replaced.retain(|cell| from_db(cell.version) <= shared.upto);
+    })?;
+    let lists = if shared.is_sole { Some(lists_of(desk, stream, shared.oldest)?) } else { None };
+    // Lists outlive the events that they grew by, but not their last head; a fork may still need any.
+    take_events(desk, first - 1, row_number(stream, shared.oldest), |trail| {
+        trail.replaced.clear();
+        if let Some(lists) = &lists {
+            trail.items.retain(|row| lists.contains(&(row.key.clone(), row.generation)));
+        }
+    })
+}
+
+/// The lists that a stream's values are, or were at a version from `oldest` on.
+fn lists_of(desk: &Desk, stream: i64, oldest: u64) -> Result<HashSet<(String, i64)>, SessionError> {
+    let failed = failed("read the lists of a session");
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "SELECT key, generation FROM stepfold_cells WHERE stream = ?1 AND generation IS NOT NULL",
+        )
+        .map_err(failed)?;
+    let lists = query.query_map([stream], |row| Ok((row.get(0)?, row.get(1)?)));
+    let mut lists: HashSet<(String, i64)> = lists.and_then(Iterator::collect).map_err(failed)?;
+    for_trails(desk, row_number(stream, oldest), row_number(stream, u64::MAX), |_, trail| {
+        let replaced = trail.replaced.into_iter();
+        lists.extend(replaced.filter_map(|cell| Some((cell.key, cell.list?.generation))));
+        Ok(())
+    })?;
+    Ok(lists)
+}
+
+/// Takes the events of the rows above `after` up to `last` away, and leaves of each trail what `keep` leaves.
+fn take_events(desk: &Desk, after: i64, last: i64, keep: impl Fn(&mut Trail)) -> Result<(), SessionError> {
+    run(
+        desk,
+        "DELETE FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND trail IS NULL",
+        &[&after, &last],
+    )?;
+    for_trails(desk, after, last, |number, mut trail| {
+        keep(&mut trail);
+        match trail.to_text()? {
+            None => run(desk, "DELETE FROM stepfold_events WHERE number = ?1", &[&number]),
+            Some(text) => run(
+                desk,
+                "UPDATE stepfold_events SET id = NULL, trail = ?2, body = NULL WHERE number = ?1",
+                &[&number, &text],
+            ),
+        }
+        .map(drop)
+    })
+}
+
+/// Calls `each` with the trail of every row above `after` up to `last` that has one. It may change the row.
+fn for_trails(
+    desk: &Desk,
+    mut after: i64,
+    last: i64,
+    mut each: impl FnMut(i64, Trail) -> Result<(), SessionError>,
+) -> Result<(), SessionError> {
+    let failed = failed("read what events left");
+    let mut query = desk
+        .connection
+        .prepare_cached(
+            "SELECT number, trail FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+             AND trail IS NOT NULL ORDER BY number LIMIT 256",
+        )
+        .map_err(failed)?;
+    loop {
+        let rows = query.query_map([after, last], |row| Ok((row.get(0)?, row.get(1)?)));
+        let rows: Vec<(i64, String)> = rows.and_then(Iterator::collect).map_err(failed)?;
+        let Some((number, _)) = rows.last() else { return Ok(()) };
+        after = *number;
+        for (number, text) in rows {
+            each(number, Trail::parse(&text)?)?;
+        }
+    }
+}

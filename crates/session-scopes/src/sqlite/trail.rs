@@ -1,0 +1,256 @@
+//! What an event leaves beside itself: the values that it replaced, and the items that it added to lists.
+//!
+//! It stands in the event's own row. A list is a chain of such rows, each with the number of the one before:
+//! an earlier head of the list still leads to an earlier list, whatever was added since. Rewinding and
+//! forking live on that.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use stepfold_state_core::List;
+
+use super::error::failed;
+use crate::error::SessionError;
+use crate::rows::{Assembly, Extent, Head, from_db, read_json};
+
+/// How many bits of a row's number are the version.
+const VERSION_BITS: u32 = 32;
+/// The highest version that a row's number has room for.
+const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
+
+/// The number of an event's row. A bound of a range may be higher than any version that there is.
+pub(super) fn row_number(stream: i64, version: u64) -> i64 {
+    (stream << VERSION_BITS) | version.min(MAX_VERSION).cast_signed()
+}
+
+/// The version in a row's number.
+pub(super) fn version_of(number: i64) -> u64 {
+    number.cast_unsigned() & MAX_VERSION
+}
+
+/// Refuses the event that no row's number has room for.
+pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
+    if version <= MAX_VERSION {
+        return Ok(());
+    }
+    let source = format!("a session in a SQLite file has at most {MAX_VERSION} events").into();
+    Err(SessionError::Store { what: "add an event", source })
+}
+
+/// The row of a key, as it is or as it was. In a trail it is an array of its fields.
+#[derive(Debug)]
+pub(super) struct CellRow {
+    pub(super) key: String,
+    /// The event that gave the key this value.
+    pub(super) version: i64,
+    pub(super) schema: i64,
+    /// The JSON of a value that is no list.
+    pub(super) value: Option<String>,
+    pub(super) list: Option<ListHead>,
+}
+
+/// Where the items of a list are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ListHead {
+    pub(super) generation: i64,
+    pub(super) start: i64,
+    pub(super) length: i64,
+    /// The row with the newest items.
+    pub(super) last: Option<i64>,
+}
+
+impl ListHead {
+    pub(super) fn extent(&self) -> Extent {
+        Extent {
+            generation: from_db(self.generation),
+            start: from_db(self.start),
+            length: from_db(self.length),
+        }
+    }
+}
+
+/// The columns of a [`CellRow`], as [`CellRow::read`] takes them.
+pub(super) const CELL_COLUMNS: &str = "key, version, schema, value, generation, start, length, last";
+
+impl CellRow {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let value: Option<String> = row.get(3)?;
+        let list = match value {
+            Some(_) => None,
+            None => Some(ListHead {
+                generation: row.get(4)?,
+                start: row.get(5)?,
+                length: row.get(6)?,
+                last: row.get(7)?,
+            }),
+        };
+        Ok(CellRow { key: row.get(0)?, version: row.get(1)?, schema: row.get(2)?, value, list })
+    }
+
+    pub(super) fn head(&self) -> Result<Head, SessionError> {
+        match (&self.value, &self.list) {
+            (Some(text), _) => read_json("value", text).map(Head::Json),
+            (None, Some(list)) => Ok(Head::List(list.extent())),
+            (None, None) => Ok(Head::Json(Value::Null)),
+        }
+    }
+
+    /// Writes the row, unless the stream has one of this key.
+    pub(super) fn insert(
+        &self,
+        connection: &Connection,
+        stream: i64,
+        version: i64,
+    ) -> Result<(), SessionError> {
+        let list = self.list.as_ref();
+        let insert = connection.prepare_cached(
+            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+        );
+        let values = params![
+            stream,
+            self.key,
+            version,
+            self.schema,
+            self.value,
+            list.map(|list| list.generation),
+            list.map(|list| list.start),
+            list.map(|list| list.length),
+            list.and_then(|list| list.last),
+        ];
+        insert.and_then(|mut insert| insert.execute(values)).map(drop).map_err(failed("write a value"))
+    }
+}
+
+impl Serialize for CellRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let list = self.list.map(|list| (list.generation, list.start, list.length, list.last));
+        (&self.key, self.version, self.schema, &self.value, list).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for CellRow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        type List = (i64, i64, i64, Option<i64>);
+        let (key, version, schema, value, list): (_, _, _, _, Option<List>) =
+            Deserialize::deserialize(deserializer)?;
+        let list = list.map(|(generation, start, length, last)| ListHead { generation, start, length, last });
+        Ok(CellRow { key, version, schema, value, list })
+    }
+}
+
+/// Items that an event added to a list, or put in the place of others. In a trail it is an array of its
+/// fields.
+#[derive(Debug)]
+pub(super) struct ItemsRow {
+    pub(super) key: String,
+    pub(super) generation: i64,
+    pub(super) place: u64,
+    /// The row with the items that the list had before.
+    pub(super) before: Option<i64>,
+    pub(super) items: Vec<Value>,
+}
+
+impl Serialize for ItemsRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.key, self.generation, self.place, self.before, &self.items).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ItemsRow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (key, generation, place, before, items) = Deserialize::deserialize(deserializer)?;
+        Ok(ItemsRow { key, generation, place, before, items })
+    }
+}
+
+/// What an event leaves beside itself.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Trail {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) replaced: Vec<CellRow>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) items: Vec<ItemsRow>,
+}
+
+impl Trail {
+    pub(super) fn parse(text: &str) -> Result<Self, SessionError> {
+        read_json("trail of an event", text)
+    }
+
+    /// The text to store, if there is anything to tell.
+    pub(super) fn to_text(&self) -> Result<Option<String>, SessionError> {
+        if self.replaced.is_empty() && self.items.is_empty() {
+            return Ok(None);
+        }
+        let text = serde_json::to_string(self);
+        text.map(Some).map_err(|source| SessionError::Stored { what: "trail of an event".to_owned(), source })
+    }
+}
+
+/// The values that a stream had at a version and has no more.
+pub(super) fn replaced_since(
+    connection: &Connection,
+    stream: i64,
+    version: u64,
+) -> Result<Vec<CellRow>, SessionError> {
+    let failed = failed("read what values were");
+    let mut query = connection
+        .prepare_cached(
+            "SELECT trail FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND trail IS NOT NULL",
+        )
+        .map_err(failed)?;
+    let mut rows =
+        query.query([row_number(stream, version), row_number(stream, u64::MAX)]).map_err(failed)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let text = row.get_ref(0).map_err(failed)?;
+        let trail = Trail::parse(text.as_str().map_err(|error| failed(error.into()))?)?;
+        found.extend(trail.replaced.into_iter().filter(|cell| from_db(cell.version) <= version));
+    }
+    Ok(found)
+}
+
+/// The items of a list: from the newest row back, for as long as items are missing.
+pub(super) fn items(
+    connection: &Connection,
+    key: &str,
+    head: &ListHead,
+) -> Result<List<Arc<Value>>, SessionError> {
+    let failed = failed("read the items of a list");
+    let mut query =
+        connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
+    let mut assembly = Assembly::new(head.extent());
+    let mut next = head.last;
+    while let Some(number) = next.filter(|_| !assembly.is_whole()) {
+        let text: Option<String> =
+            query.query_row([number], |row| row.get(0)).optional().map_err(failed)?.flatten();
+        next = None;
+        let trail = text.map(|text| Trail::parse(&text)).transpose()?.unwrap_or_default();
+        let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
+        for row in trail.items.into_iter().rev().filter(is_ours) {
+            next = row.before;
+            assembly.add_older(row.place, row.items);
+        }
+    }
+    assembly.finish(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_number_holds_stream_and_version() {
+        for (stream, version) in [(1, 0), (1, 1), (7, MAX_VERSION), (i64::from(i32::MAX), 3)] {
+            let number = row_number(stream, version);
+            assert_eq!((number >> VERSION_BITS, version_of(number)), (stream, version));
+        }
+        assert_eq!(row_number(2, u64::MAX), row_number(3, 0) - 1);
+        assert!(check_version_fits(MAX_VERSION).is_ok());
+        let error = check_version_fits(MAX_VERSION + 1).unwrap_err();
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("at most 4294967295"));
+    }
+}
