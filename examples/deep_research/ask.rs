@@ -28,23 +28,15 @@ impl Person {
 
     fn ask(&mut self, request: &ApprovalRequest) -> io::Result<Option<Decision>> {
         let plan = plan_of(request);
-        let question = match &plan {
-            Some(plan) => {
-                say("The plan:");
-                for (number, task) in (1..).zip(&plan.tasks) {
-                    say(&format!("  {number}. {}: {}", task.title, task.question));
-                }
-                "Is it right? yes, no and why, keep 1 2, all (yes to everything): "
+        let question = if let Some(plan) = &plan {
+            say("The plan:");
+            for (number, task) in (1..).zip(&plan.tasks) {
+                say(&format!("  {number}. {}: {}", task.title, task.question));
             }
-            None => {
-                say(&format!(
-                    "{}: {} {}",
-                    request.id,
-                    request.call.name,
-                    cut(&request.call.arguments.to_text())
-                ));
-                "May it? yes, no and why, all (yes to everything): "
-            }
+            "Is it right? yes, no and why, keep 1 2, all (yes to everything): "
+        } else {
+            say(&format!("{}: {} {}", request.id, request.call.name, cut(&request.call.arguments.to_text())));
+            "May it? yes, no and why, all (yes to everything): "
         };
         loop {
             if self.agrees_to_all {

@@ -312,7 +312,7 @@ fn again(what: &str, node: &NodeContext) -> Result<String, NodeError> {
         return Ok(format!("{what}: {query}\n"));
     }
     let draft = node.get(DRAFT)?.unwrap_or_default();
-    let faults = faults.iter().map(|fault| format!("- {fault}\n")).collect::<String>();
+    let faults = format!("- {}\n", faults.join("\n- "));
     Ok(format!(
         "{what} again: {query}\nThis is wrong with the citations:\n{faults}What you wrote:\n{draft}\n\n"
     ))
@@ -321,7 +321,8 @@ fn again(what: &str, node: &NodeContext) -> Result<String, NodeError> {
 /// Whatever is cited has to be a section that is there, and that somebody was shown.
 async fn check(node: NodeContext) -> Result<Update, NodeError> {
     let draft = node.get(DRAFT)?.unwrap_or_default();
-    let faults = report::faults(&draft, &*corpus(&node)?, &node.get(SOURCES)?.unwrap_or_default());
+    let (corpus, sources) = (corpus(&node)?, node.get(SOURCES)?.unwrap_or_default());
+    let faults = report::faults(&draft, &corpus, &sources);
     let update = Update::new().set(FAULTS, faults.clone());
     if faults.is_empty() {
         return Ok(update.goto("publish"));
@@ -333,8 +334,8 @@ async fn check(node: NodeContext) -> Result<Update, NodeError> {
 /// The report, with numbers in place of ids and the sources behind it.
 async fn publish(node: NodeContext) -> Result<Update, NodeError> {
     let (query, draft) = (query(&node)?, node.get(DRAFT)?.unwrap_or_default());
-    let sources = node.get(SOURCES)?.unwrap_or_default();
-    let report = report::with_sources(&query, &draft, &*corpus(&node)?, &sources);
+    let (corpus, sources) = (corpus(&node)?, node.get(SOURCES)?.unwrap_or_default());
+    let report = report::with_sources(&query, &draft, &corpus, &sources);
     let said = vec![Message::user(query), Message::assistant(report.as_str())];
     Ok(Update::new().set(REPORT, &report).set(keys::HISTORY, said).say(report))
 }

@@ -78,7 +78,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    let runner = Runner::builder(graph.agent().clone(), store).app(APP)?.build();
+    let runner = Runner::builder(graph, store).app(APP)?.build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }
@@ -106,7 +106,9 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
     let is_asked = last.is_none() || arguments.question.is_some();
     if is_cut_off {
         let id = &session.key().id;
-        screen.line(&format!("The research {id} was cut off; it goes on where it stopped."));
+        let waits = last.as_ref().is_some_and(|run| !run.pending().is_empty());
+        let why = if waits { "waits for you" } else { "was cut off; it goes on where it stopped" };
+        screen.line(&format!("The research {id} {why}."));
         let first = go_on(&session, &mut person).await?;
         follow(&session, first, &mut screen, &mut person).await?;
     } else if is_asked {
@@ -157,14 +159,12 @@ fn is_unfinished(run: &Run) -> bool {
 
 /// What is asked: what the user says, or the first question of the written conversation.
 fn question(arguments: &Arguments) -> Result<String, Failure> {
-    match &arguments.question {
-        Some(question) => Ok(question.clone()),
-        None => {
-            let written = Recording::new(CONVERSATION, Duration::ZERO)?.questions();
-            let first = written.iter().find_map(|question| question.strip_prefix("Plan the research on: "));
-            Ok(first.ok_or("the written conversation plans nothing")?.to_owned())
-        }
+    if let Some(question) = &arguments.question {
+        return Ok(question.clone());
     }
+    let written = Recording::new(CONVERSATION, Duration::ZERO)?.questions();
+    let first = written.iter().find_map(|question| question.strip_prefix("Plan the research on: "));
+    Ok(first.ok_or("the written conversation plans nothing")?.to_owned())
 }
 
 /// The state that a research begins with: the fields of spec/004 that are the user's.
@@ -227,7 +227,8 @@ async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments)
     let mut lines = Vec::new();
     match state.get(REPORT)? {
         Some(report) => {
-            lines.push(format!("The report is in {}.", write(&report, &state, session, arguments)?.display()))
+            lines
+                .push(format!("The report is in {}.", write(&report, &state, session, arguments)?.display()));
         }
         None => lines.push("There is no report yet.".to_owned()),
     }
@@ -236,7 +237,7 @@ async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments)
     lines.extend(farewell(session, stored.version, arguments));
     if !arguments.json {
         say("");
-        lines.iter().for_each(|line| say(line));
+        say(&lines.join("\n"));
     }
     Ok(())
 }
@@ -287,7 +288,7 @@ async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Fa
         let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
         let name = &fork.key().id;
         say(&format!("The session {name} shares the past of {id} up to version {version}."));
-        farewell(&fork, version, arguments).iter().for_each(|line| say(line));
+        say(&farewell(&fork, version, arguments).join("\n"));
         return Ok(());
     }
     show::inspect(&session.read(EventRange::All).await?, runner.schema())

@@ -77,6 +77,7 @@ pub(crate) fn with_sources(query: &str, draft: &str, corpus: &Corpus, sources: &
         report.push_str(draft[end..place.start].trim_end_matches(' '));
         end = place.end;
         if fault(id, corpus, sources).is_some() {
+            report.push_str(" [?]");
             removed.insert(id);
             continue;
         }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(draft: &str, expected_faults: Expect, expected: Expect) {
+    fn check(draft: &str, expected_faults: &Expect, expected: &Expect) {
         expected_faults.assert_eq(&faults(draft, &corpus(), &sources()).join("\n"));
         expected.assert_eq(&with_sources("What?", draft, &corpus(), &sources()));
     }
@@ -208,8 +209,8 @@ mod tests {
     fn citations_become_numbers() {
         check(
             "# Why\nSo [[a.md#two-parts]]. And [[a.md#one]], so [[ a.md#two-parts ]].",
-            expect![""],
-            expect![[r##"
+            &expect![""],
+            &expect![[r##"
                 # Why
                 So[^1]. And[^2], so[^1].
 
@@ -224,45 +225,57 @@ mod tests {
 
     #[test]
     fn what_does_not_hold_is_said_and_taken_out() {
-        check("So [[a.md#three]], [[c.md#x]], [[b.txt#top]] and [[a.md#one]].", expect![[r#"
+        check(
+            "So [[a.md#three]], [[c.md#x]], [[b.txt#top]] and [[a.md#one]].",
+            &expect![[r#"
             [[a.md#three]] is no section; a.md has: one, two-parts
             [[b.txt#top]] is a section that nobody has read
-            [[c.md#x]] is in no document"#]], expect![[r##"
+            [[c.md#x]] is in no document"#]],
+            &expect![[r##"
             # What?
 
-            So,, and[^1].
+            So [?], [?], [?] and[^1].
 
             > Citations that do not hold were taken out: a.md\#three, b.txt\#top, c.md\#x
 
             ## Sources
 
             [^1]: "One", in `a.md`
-        "##]]);
-        check("So it is.", expect!["nothing is cited"], expect![[r#"
+        "##]],
+        );
+        check(
+            "So it is.",
+            &expect!["nothing is cited"],
+            &expect![[r#"
             # What?
 
             So it is.
 
             ## Sources
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn code_cites_nothing() {
-        check("# A\n`[[x]]` [[a.md#one]]\n```toml\n[[bin]]\n```\n[[[1]]] [[", expect!["[[1]] is in no document"], expect![[r##"
+        check(
+            "# A\n`[[x]]` [[a.md#one]]\n```toml\n[[bin]]\n```\n[[[1]]] [[",
+            &expect!["[[1]] is in no document"],
+            &expect![[r##"
             # A
             `[[x]]`[^1]
             ```toml
             [[bin]]
             ```
-            [] [[
+            [ [?]] [[
 
             > Citations that do not hold were taken out: 1
 
             ## Sources
 
             [^1]: "One", in `a.md`
-        "##]]);
+        "##]],
+        );
     }
 
     #[test]

@@ -33,15 +33,16 @@ pub(crate) struct Screen {
     /// Which task each branch of the superstep works at.
     at_work: BTreeMap<usize, i64>,
     bars: Option<Bars>,
-    /// Whoever speaks word by word; only one does.
-    speaker: Option<String>,
+    /// Whether somebody speaks word by word; only one does at a time.
+    is_speaking: bool,
 }
 
 impl Screen {
     /// A screen for a research that is where `run` is, if it has begun.
     pub(crate) fn new(is_json: bool, run: Option<&Run>) -> Self {
         let bars = (!is_json && io::stdout().is_terminal() && io::stderr().is_terminal()).then(Bars::new);
-        let mut screen = Screen { is_json, tasks: Vec::new(), at_work: BTreeMap::new(), bars, speaker: None };
+        let mut screen =
+            Screen { is_json, tasks: Vec::new(), at_work: BTreeMap::new(), bars, is_speaking: false };
         if let Some(run) = run {
             screen.go_on(run);
         }
@@ -88,9 +89,7 @@ impl Screen {
         if self.is_json {
             return;
         }
-        if self.speaker.take().is_some() {
-            say("");
-        }
+        self.end_speech();
         match &mut self.bars {
             Some(bars) => bars.above(|| say(text)),
             None => say(text),
@@ -99,9 +98,7 @@ impl Screen {
 
     /// Takes the bars away, for a question or the end.
     pub(crate) fn stop(&mut self) {
-        if self.speaker.take().is_some() {
-            say("");
-        }
+        self.end_speech();
         if let Some(bars) = &mut self.bars {
             bars.clear();
         }
@@ -231,19 +228,26 @@ impl Screen {
     }
 
     fn update(&mut self) {
+        self.end_speech();
         if let (Some(bars), false) = (&mut self.bars, self.tasks.is_empty()) {
             bars.overall(&Progress::of_tasks(&self.tasks));
         }
     }
 
+    fn end_speech(&mut self) {
+        if std::mem::take(&mut self.is_speaking) {
+            say("");
+        }
+    }
+
     /// Words as they come. The bars would write over them.
     fn speak(&mut self, whose: &str, text: &str) {
-        if self.speaker.is_none() {
+        if !self.is_speaking {
             if let Some(bars) = &mut self.bars {
                 bars.clear();
             }
             say(&format!("  {whose}:"));
-            self.speaker = Some(whose.to_owned());
+            self.is_speaking = true;
         }
         put(text);
     }

@@ -143,41 +143,62 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(calls: &str, expected: Expect) {
+    fn check(calls: &str, expected: &Expect) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         expected.assert_eq(&runtime.block_on(answers(calls)));
     }
 
     #[test]
     fn what_is_found_is_a_source() {
-        check(r#"> c1 search(query="crash")"#, expect![[r##"
+        check(
+            r#"> c1 search(query="crash")"#,
+            &expect![[r##"
             [{"id":"a.md#one","title":"One","excerpt":"# One A crash."}]
-            sources: ["a.md#one"]"##]]);
-        check(r#"> c1 search(query="nowhere")"#, expect![[r#"
+            sources: ["a.md#one"]"##]],
+        );
+        check(
+            r#"> c1 search(query="nowhere")"#,
+            &expect![[r#"
             nothing was found; try other words
-            sources: none"#]]);
+            sources: none"#]],
+        );
     }
 
     #[test]
     fn sections_are_read_page_by_page() {
-        check(r#"> c1 read_document(document="a.md")"#, expect![[r#"
+        check(
+            r#"> c1 read_document(document="a.md")"#,
+            &expect![[r#"
             {"document":"a.md","sections":["one","long"]}
-            sources: none"#]]);
-        check(r#"> c1 read_document(document="a.md", section="long")"#, expect![[r##"
+            sources: none"#]],
+        );
+        check(
+            r#"> c1 read_document(document="a.md", section="long")"#,
+            &expect![[r##"
             {"id":"a.md#long","text":"# Long\n01234567890123456789012345...3456789012345678901234567890123456789012","go_on_from":6000}
-            sources: ["a.md#long"]"##]]);
-        check(r#"> c1 read_document(document="a.md", section="a.md#long", from=6000)"#, expect![[r#"
+            sources: ["a.md#long"]"##]],
+        );
+        check(
+            r#"> c1 read_document(document="a.md", section="a.md#long", from=6000)"#,
+            &expect![[r#"
             {"id":"a.md#long","text":"3456789012345678901234567890123456...2345678901234567890123456789012345678901234567890123456789"}
-            sources: ["a.md#long"]"#]]);
+            sources: ["a.md#long"]"#]],
+        );
     }
 
     #[test]
     fn what_is_not_there_is_said_with_what_is() {
-        check(r#"> c1 read_document(document="c.md")"#, expect![[r#"
+        check(
+            r#"> c1 read_document(document="c.md")"#,
+            &expect![[r#"
             there is no document "c.md"; there are: a.md, b.txt
-            sources: none"#]]);
-        check(r#"> c1 read_document(document="a.md", section="two")"#, expect![[r#"
+            sources: none"#]],
+        );
+        check(
+            r#"> c1 read_document(document="a.md", section="two")"#,
+            &expect![[r#"
             a.md has no section "two"; it has: one, long
-            sources: none"#]]);
+            sources: none"#]],
+        );
     }
 }
