@@ -384,28 +384,28 @@ mod tests {
                     Font::Bold => format!("*{text}*"),
                     Font::Oblique => format!("/{text}/"),
                 });
-                format!("{:>4}: {}", line.size, runs.collect::<String>()).trim_end().to_owned()
+                format!("{}: {}", line.size, runs.collect::<String>()).trim_end().to_owned()
             })
             .collect();
         expect![[r#"
-              15: *Title*
-               5:
-              10: Some *bold* words and /others/ that are many enough to go beyond the end of one
-              10: line, of course.[1]
-               5:
-              10: - one
-              10: - two
-              10:   1. deep
-               5:
-              10: | said
-               5:
-              10:     let x = 1;
-               5:
-              10: a | b |
-              10: 1 | 2 |
-               5:
-              10: [1] a.md
-               5:"#]]
+            15: *Title*
+            5:
+            10: Some *bold* words and /others/ that are many enough to go beyond the end of one
+            10: line, of course.[1]
+            5:
+            10: - one
+            10: - two
+            10:   1. deep
+            5:
+            10: | said
+            5:
+            10:     let x = 1;
+            5:
+            10: a | b |
+            10: 1 | 2 |
+            5:
+            10: [1] a.md
+            5:"#]]
         .assert_eq(&lines.join("\n"));
     }
 
