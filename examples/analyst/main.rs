@@ -1,14 +1,13 @@
 //! A data analyst over a real database, in a session that outlives the program.
 //!
 //! `cargo run -p stepfold-examples --bin analyst`, with `-- --help` for what else it can do. Read it in this
-//! order: [`agent`] is the analyst, [`sql`] what it may do with the database that [`data`] makes, [`recording`]
-//! the model that needs no key, and here is how a session goes on wherever it stopped.
+//! order: [`agent`] is the analyst, [`sql`] what it may do with the database that [`data`] makes, [`Recording`] the
+//! model that needs no key, and here is how a session goes on wherever it stopped.
 #![allow(clippy::print_stdout, reason = "a program talks to the person who runs it")]
 
 mod agent;
 mod args;
 mod data;
-mod recording;
 mod show;
 mod sql;
 
@@ -22,13 +21,15 @@ use clap::Parser;
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
 use stepfold::state_core::chat::Role;
+use stepfold_examples::{Recording, live};
 
 use crate::agent::analyst;
 use crate::args::Arguments;
-use crate::recording::Recording;
 use crate::sql::Database;
 
 const APP: &str = "analyst";
+/// What is said without a model.
+const CONVERSATION: &str = include_str!("conversation.txt");
 
 #[tokio::main]
 #[expect(clippy::print_stderr, reason = "a program says on standard error why it failed")]
@@ -47,7 +48,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let database = arguments.folder.join("time_zones.sqlite");
     data::make(&database)?;
     let store = SqliteStore::open(arguments.folder.join("sessions.sqlite"))?;
-    let recording = Recording::new(delay(&arguments))?;
+    let recording = Recording::new(CONVERSATION, delay(&arguments))?;
     let name = arguments.model_name();
     let model: Arc<dyn ChatModel> = match &name {
         Some(name) => live(name)?,
@@ -65,17 +66,6 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         None => replay(&runner, &arguments, &recording).await?,
     };
     farewell(&arguments, &session).await
-}
-
-/// A model that is asked over the network.
-#[cfg(feature = "live")]
-fn live(name: &str) -> Result<Arc<dyn ChatModel>, Box<dyn Error>> {
-    Ok(stepfold::providers::model(name)?)
-}
-
-#[cfg(not(feature = "live"))]
-fn live(name: &str) -> Result<Arc<dyn ChatModel>, Box<dyn Error>> {
-    Err(format!("asking {name} takes the feature `live`; build with it, or give --replay").into())
 }
 
 fn delay(arguments: &Arguments) -> Duration {

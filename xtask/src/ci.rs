@@ -314,7 +314,7 @@ fn run_example(example: &Target) -> Act {
     let kind = if example.kind == Kind::Binary { "--bin" } else { "--example" };
     let call = ["run", "--quiet", "--package", &example.package, "--all-features", kind, &example.name];
     match example.kind {
-        // The main one talks to a real model where there is a key.
+        // The main ones talk to a real model where there is a key.
         Kind::Binary => Act::Cargo(CargoCall::new(call.into_iter().chain(["--", "--replay"]))),
         _ => Act::Cargo(CargoCall::new(call)),
     }

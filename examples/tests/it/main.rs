@@ -1,4 +1,5 @@
-//! The analyst as a person runs it: whole, killed at any moment, forked, and asked for what it has not.
+//! The programs as a person runs them: whole, killed at any moment, forked, and asked for what they have not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod analyst;
+mod deep_research;

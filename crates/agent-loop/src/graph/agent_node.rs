@@ -52,6 +52,7 @@ pub struct AgentNode {
     pub(crate) agent: Agent,
     prompt: Option<Prompt>,
     pub(crate) answer: Option<String>,
+    pub(crate) kind: Option<String>,
     shared: Option<Vec<String>>,
     adjust: Option<Arc<Adjust>>,
 }
@@ -69,7 +70,7 @@ type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + 
 impl AgentNode {
     /// A node of this agent, or of this graph.
     pub fn new(agent: impl Into<Agent>) -> Self {
-        AgentNode { agent: agent.into(), prompt: None, answer: None, shared: None, adjust: None }
+        AgentNode { agent: agent.into(), prompt: None, answer: None, kind: None, shared: None, adjust: None }
     }
 
     /// Asks the agent this, in a conversation of its own: a [template](stepfold_state_core::state::Template) over
@@ -93,6 +94,14 @@ impl AgentNode {
     /// words. One that says nothing writes nothing.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
         self.answer = Some(key.into());
+        self
+    }
+
+    /// Appends the agent's answer to `outputs`, as a thing of this kind; whoever watches sees it as
+    /// [`RunEvent::Output`](crate::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
+    /// appended in any case, without a kind unless this says one.
+    pub fn outputs(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
         self
     }
 
@@ -210,10 +219,7 @@ impl AgentNode {
     /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
     pub(crate) fn result(&self, run: &Run, graph: &Schema, branch: &Branch) -> Result<AgentResult, String> {
         let exit = run.exit().cloned().unwrap_or(Exit::Failed);
-        if !matches!(
-            exit,
-            Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End
-        ) {
+        if !is_end(&exit) && !has_final_answer(run, &exit) {
             return Err(format!("the agent did not finish: {exit}"));
         }
         let answer = run.output().cloned().or_else(|| {
@@ -248,6 +254,19 @@ fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Res
     })
 }
 
+/// Whether an agent that ended so has done what it was asked.
+fn is_end(exit: &Exit) -> bool {
+    matches!(exit, Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End)
+}
+
+/// Whether the agent was asked at a limit for the best answer that it can give, and gave one.
+fn has_final_answer(run: &Run, exit: &Exit) -> bool {
+    let is_limit = matches!(exit, Exit::MaxSteps | Exit::MaxToolCalls | Exit::MaxTokens);
+    let is_answer =
+        |reply: &Arc<Message>| reply.tool_calls().next().is_none() && !reply.text().trim().is_empty();
+    is_limit && run.agent().config().final_answer && run.reply().is_some_and(is_answer)
+}
+
 /// What the run of an agent gives the graph.
 pub(crate) struct AgentResult {
     pub(crate) answer: Option<Value>,
@@ -270,5 +289,88 @@ impl From<super::Graph> for AgentNode {
 impl fmt::Debug for AgentNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentNode").field("agent", &self.agent.name()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::AgentNode;
+    use crate::graph::progress::ResearchState;
+    use crate::graph::{Graph, Node, START};
+    use crate::test_kit::Script;
+    use crate::{Agent, Input, RunEvent};
+    use stepfold_state_core::state::Schema;
+
+    fn graph(node: Node, schema: Schema) -> Result<Graph, crate::AgentError> {
+        Graph::builder("small").schema(schema).node("count", node).edge(START, "count").build()
+    }
+
+    fn counter() -> AgentNode {
+        AgentNode::new(Agent::builder(Script::parse("assistant: 12 stalls").unwrap()).build().unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_an_output_of_its_kind() {
+        let schema = || ResearchState::schema().unwrap();
+        let tasks = json!({"tasks": [{"id": 1}], "current_task_id": 1});
+        let cases = [
+            (Node::agent(counter()), json!([])),
+            (
+                Node::agent(counter().outputs("finding")),
+                json!([{"node": "count", "kind": "finding", "task_id": 1, "content": "12 stalls"}]),
+            ),
+            (
+                Node::agent(counter()).tracked(),
+                json!([{"node": "count", "task_id": 1, "content": "12 stalls"}]),
+            ),
+            (
+                Node::agent(counter().outputs("finding")).tracked(),
+                json!([{"node": "count", "kind": "finding", "task_id": 1, "content": "12 stalls"}]),
+            ),
+        ];
+        for (node, expected) in cases {
+            let mut seen = Vec::new();
+            let graph = graph(node, schema()).unwrap();
+            let input = Input::from("count").with_values(tasks.clone());
+            let outcome = graph.run(input).observe(&mut seen).await.unwrap();
+            let outputs = outcome.state().get("outputs").unwrap().to_json();
+            assert_eq!(outputs, expected);
+            let told = seen.iter().filter(|event| matches!(event, RunEvent::Output { .. })).count();
+            assert_eq!(told, expected.as_array().map_or(0, Vec::len));
+        }
+    }
+
+    #[tokio::test]
+    async fn at_a_limit_the_final_answer_is_the_answer() {
+        let agent = |is_asked_once_more: bool| {
+            let model = Script::parse("assistant: > c1 look()\nassistant: 12 stalls, I think").unwrap();
+            let agent = Agent::builder(model).max_steps(1);
+            if is_asked_once_more { agent.final_answer().build() } else { agent.build() }
+        };
+        let node = |agent| Node::agent(AgentNode::new(agent).asks("count").answers("answer"));
+        let schema = || Schema::builder().key::<String>("answer").build().unwrap();
+        // A tool, since without any there is one request to the model, and no limit.
+        let look =
+            || stepfold_tools::Tool::new("look", "Looks.", async || Ok::<_, stepfold_tools::ToolError>(3));
+        let with_tool = |agent: Agent| agent.to_builder().tools([look().build().unwrap()]).build().unwrap();
+
+        let asked = graph(node(with_tool(agent(true).unwrap())), schema()).unwrap();
+        let outcome = asked.run(Input::new()).await.unwrap();
+        assert_eq!(outcome.state().get("answer").unwrap(), "12 stalls, I think");
+        let not_asked = graph(node(with_tool(agent(false).unwrap())), schema()).unwrap();
+        let error = not_asked.run(Input::new()).await.unwrap_err();
+        assert!(format!("{error:?}").contains("did not finish"), "{error:?}");
+    }
+
+    #[test]
+    fn an_output_needs_its_key() {
+        let schema = Schema::builder().key::<u64>("area").build().unwrap();
+        let error = graph(Node::agent(counter().outputs("finding")), schema).unwrap_err().to_string();
+        assert!(
+            error.contains("node 'count': gives an output: the schema declares no key \"outputs\""),
+            "{error}"
+        );
     }
 }

@@ -119,6 +119,11 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
                 format!("shares \"{key}\", which both schemas have to declare alike"),
             ));
         }
+        if agent.kind.is_some()
+            && let Err(error) = schema.check_write_to(keys::OUTPUTS.name(), None)
+        {
+            faults.push(Fault::new(path(), format!("gives an output: {error}")));
+        }
         if let Some(key) = &agent.answer
             && let Err(error) = schema.check_write_to(key, None)
         {

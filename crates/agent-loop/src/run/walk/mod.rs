@@ -342,19 +342,19 @@ impl Run {
     pub(crate) fn outcome_of_agent(&self, place: usize) -> Option<NodeOutcome> {
         let branch = self.branch(place)?;
         let (child, node) = (branch.child()?, self.agent_node(&branch.planned)?);
+        let is_output = node.kind.is_some() || self.is_tracked(&branch.planned.node);
+        let output = |answer| NodeOutput { kind: node.kind.clone(), ..self.track(branch).output(answer) };
         let outcome = match node.result(child, self.state.schema(), branch) {
             Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ok(result) => NodeOutcome {
-                outputs: result.answer.map(|answer| self.track(branch).output(answer)).into_iter().collect(),
+                outputs: result.answer.filter(|_| is_output).map(output).into_iter().collect(),
                 delta: result.delta,
                 messages: result.messages,
                 tries: 1,
                 ..NodeOutcome::default()
             },
         };
-        let is_tracked = self.is_tracked(&branch.planned.node);
-        let outputs = if is_tracked { outcome.outputs } else { Vec::new() };
-        Some(NodeOutcome { outputs, ..outcome })
+        Some(outcome)
     }
 
     /// Whether an agent of an open branch has been cancelled: as part of this run, whose own end is not recorded.

@@ -1,0 +1,391 @@
+//! What a person sees: bars of the tasks with the percentage of all, what the models write, calls, outputs, errors.
+//!
+//! At a terminal the bars stand below everything else; elsewhere there is a line for each change. With `--json` there
+//! are the events and nothing else.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write as _};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use stepfold::agent_loop::graph::progress::{Progress, Task, TaskStatus, keys};
+use stepfold::agent_loop::{Event, EventKind};
+use stepfold::prelude::*;
+use stepfold::runner::{Invocation, Seen};
+use stepfold::session_scopes::{Session, SessionSchema};
+use stepfold::tools::Status;
+
+use crate::graph::{QUESTION, RESEARCH};
+
+/// Long values are cut after so many characters.
+const WIDTH: usize = 100;
+
+/// Why something could not be shown.
+pub(crate) type Failure = Box<dyn std::error::Error>;
+
+/// Shows a research, also when it is interrupted by questions.
+pub(crate) struct Screen {
+    is_json: bool,
+    tasks: Vec<Task>,
+    /// Which task each branch of the superstep works at.
+    at_work: BTreeMap<usize, i64>,
+    bars: Option<Bars>,
+    /// Whether somebody speaks word by word; only one does at a time.
+    is_speaking: bool,
+}
+
+impl Screen {
+    /// A screen for a research that is where `run` is, if it has begun.
+    pub(crate) fn new(is_json: bool, run: Option<&Run>) -> Self {
+        let bars = (!is_json && io::stdout().is_terminal() && io::stderr().is_terminal()).then(Bars::new);
+        let mut screen =
+            Screen { is_json, tasks: Vec::new(), at_work: BTreeMap::new(), bars, is_speaking: false };
+        if let Some(run) = run {
+            screen.go_on(run);
+        }
+        screen
+    }
+
+    /// Of a superstep that was cut off, some branches may have ended already.
+    fn go_on(&mut self, run: &Run) {
+        self.tasks = run.state().get(keys::TASKS).ok().flatten().unwrap_or_default();
+        for branch in run.open_branches() {
+            if let Some(id) = task_of(&branch.planned.node, branch.planned.item.as_ref()) {
+                self.at_work.insert(branch.place, id);
+            }
+        }
+        let open: Vec<i64> = self.at_work.values().copied().collect();
+        let is_research = run.state().get(keys::CURRENT_NODE).ok().flatten().as_deref() == Some(RESEARCH);
+        for task in &mut self.tasks {
+            let has_ended = task.status == Some(TaskStatus::Running) && !open.contains(&task.id);
+            if is_research && has_ended && !open.is_empty() {
+                task.status = Some(TaskStatus::Completed);
+            }
+        }
+    }
+
+    /// Shows an invocation as it goes, and waits for its end.
+    pub(crate) async fn follow(&mut self, invocation: &Invocation) -> Result<(), Failure> {
+        let mut events = invocation.subscribe(0);
+        while let Some(seen) = events.next().await {
+            match seen {
+                Seen::Event { number, event } if self.is_json => {
+                    say(&json!({"event": event, "number": number}).to_string());
+                }
+                Seen::Event { event, .. } => self.event(&event),
+                Seen::Missed { events } => self.line(&format!("  ({events} events went by unseen)")),
+                _ => {}
+            }
+        }
+        self.stop();
+        Ok(())
+    }
+
+    /// A line above the bars.
+    pub(crate) fn line(&mut self, text: &str) {
+        if self.is_json {
+            return;
+        }
+        self.end_speech();
+        match &mut self.bars {
+            Some(bars) => bars.above(|| say(text)),
+            None => say(text),
+        }
+    }
+
+    /// Takes the bars away, for a question or the end.
+    pub(crate) fn stop(&mut self) {
+        self.end_speech();
+        if let Some(bars) = &mut self.bars {
+            bars.clear();
+        }
+    }
+
+    fn event(&mut self, event: &RunEvent) {
+        match event {
+            RunEvent::NodeStarted { node, branch } => match self.at_work.get(branch) {
+                Some(id) => self.task_started(*id),
+                None => self.line(&format!("- {node}")),
+            },
+            RunEvent::NodeFinished { node, branch, error, .. } => {
+                match self.at_work.remove(branch) {
+                    Some(id) => self.task_ended(id, error.is_none()),
+                    None => self.update(),
+                }
+                if let Some(error) = error {
+                    let error = cut(error);
+                    self.line(&format!("  ! {node}: {error}"));
+                }
+            }
+            // What was asked is known.
+            RunEvent::Output { kind: Some(kind), .. } if kind == QUESTION => {}
+            RunEvent::Output { node, branch, kind, value } => {
+                let whose = self.whose(node, *branch);
+                let kind = kind.as_deref().unwrap_or("output");
+                self.line(&format!("  * {kind} of {whose}: {}", words_of(value)));
+            }
+            RunEvent::Inner { node, branch, event } => self.inner(node, *branch, event),
+            RunEvent::Committed(event) => self.committed(event),
+            RunEvent::Ended(exit) if *exit != Exit::End => self.line(&format!("  ({exit})")),
+            _ => {}
+        }
+    }
+
+    /// What an agent does that is a node.
+    fn inner(&mut self, node: &str, branch: usize, event: &RunEvent) {
+        let whose = self.whose(node, branch);
+        match event {
+            // Of those who work side by side the words would be mixed up; theirs come as outputs.
+            RunEvent::Text(text) if matches!(node, "write" | "answer") => self.speak(&whose, text),
+            RunEvent::ToolStarted { tool, arguments, .. } => {
+                let call = format!("{tool} {}", cut(arguments));
+                self.line(&format!("  > {whose}: {call}"));
+                if let (Some(bars), Some(id)) = (&mut self.bars, self.at_work.get(&branch)) {
+                    bars.note(*id, tool);
+                }
+            }
+            RunEvent::ToolFinished { tool, status, text, .. } => {
+                let mark = if *status == Status::Succeeded { '<' } else { '!' };
+                let text = cut(text);
+                self.line(&format!("  {mark} {whose}: {tool} {text}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn committed(&mut self, event: &Event) {
+        if let EventKind::Planned { branches, .. } = &event.kind {
+            let at_work = branches.iter().enumerate();
+            self.at_work = at_work
+                .filter_map(|(place, planned)| Some((place, task_of(&planned.node, planned.item.as_ref())?)))
+                .collect();
+            for planned in branches {
+                let Some(task) =
+                    planned.item.as_ref().and_then(|item| serde_json::from_value(item.clone()).ok())
+                else {
+                    continue;
+                };
+                self.add(task);
+            }
+        }
+    }
+
+    /// A task that is new, or begins anew.
+    fn add(&mut self, task: Task) {
+        if task.id == 1 {
+            self.tasks.clear();
+        }
+        match self.tasks.iter_mut().find(|known| known.id == task.id) {
+            Some(known) => *known = task,
+            None => self.tasks.push(task),
+        }
+    }
+
+    fn task_started(&mut self, id: i64) {
+        self.set(id, TaskStatus::Running);
+        let title = self.title(id);
+        if let Some(bars) = &mut self.bars {
+            bars.begin(id, &title);
+        }
+        self.line(&format!("{} task {id} is running: {title}", self.percentage()));
+        self.update();
+    }
+
+    fn task_ended(&mut self, id: i64, is_success: bool) {
+        let status = if is_success { TaskStatus::Completed } else { TaskStatus::Failed };
+        self.set(id, status);
+        if let Some(bars) = &mut self.bars {
+            bars.end(id);
+        }
+        let title = self.title(id);
+        self.line(&format!("{} task {id} {status}: {title}", self.percentage()));
+        self.update();
+    }
+
+    fn set(&mut self, id: i64, status: TaskStatus) {
+        for task in self.tasks.iter_mut().filter(|task| task.id == id) {
+            task.status = Some(status);
+        }
+    }
+
+    fn title(&self, id: i64) -> String {
+        let task = self.tasks.iter().find(|task| task.id == id);
+        task.and_then(|task| task.title.clone()).unwrap_or_default()
+    }
+
+    fn whose(&self, node: &str, branch: usize) -> String {
+        match self.at_work.get(&branch) {
+            Some(id) => format!("task {id}"),
+            None => node.to_owned(),
+        }
+    }
+
+    fn percentage(&self) -> String {
+        format!("{:>3} %", Progress::of_tasks(&self.tasks).percentage)
+    }
+
+    fn update(&mut self) {
+        self.end_speech();
+        if let (Some(bars), false) = (&mut self.bars, self.tasks.is_empty()) {
+            bars.overall(&Progress::of_tasks(&self.tasks));
+        }
+    }
+
+    fn end_speech(&mut self) {
+        if std::mem::take(&mut self.is_speaking) {
+            say("");
+        }
+    }
+
+    /// Words as they come. The bars would write over them.
+    fn speak(&mut self, whose: &str, text: &str) {
+        if !self.is_speaking {
+            if let Some(bars) = &mut self.bars {
+                bars.clear();
+            }
+            say(&format!("  {whose}:"));
+            self.is_speaking = true;
+        }
+        put(text);
+    }
+}
+
+/// The task of a branch: the id of its item.
+fn task_of(node: &str, item: Option<&Value>) -> Option<i64> {
+    item.filter(|_| node == RESEARCH)?.get("id")?.as_i64()
+}
+
+/// The bars of a terminal: one for all tasks, and one for each that is at work.
+struct Bars {
+    all: MultiProgress,
+    overall: Option<ProgressBar>,
+    tasks: BTreeMap<i64, (ProgressBar, String)>,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+        Bars { all, overall: None, tasks: BTreeMap::new() }
+    }
+
+    fn above(&self, show: impl FnOnce()) {
+        self.all.suspend(show);
+    }
+
+    fn overall(&mut self, progress: &Progress) {
+        let bar = self.overall.get_or_insert_with(|| {
+            let bar = self.all.add(ProgressBar::new(100));
+            bar.set_style(style("{pos:>3} % [{bar:40}] {msg}"));
+            bar
+        });
+        bar.set_message(format!("{} of {} tasks", progress.completed, progress.tasks.len()));
+        bar.set_position(u64::from(progress.percentage));
+    }
+
+    fn begin(&mut self, id: i64, title: &str) {
+        let bar = match &self.overall {
+            Some(overall) => self.all.insert_before(overall, ProgressBar::new_spinner()),
+            None => self.all.add(ProgressBar::new_spinner()),
+        };
+        bar.set_style(style("  {spinner} {msg} {elapsed}"));
+        bar.set_message(format!("task {id}: {title}"));
+        bar.enable_steady_tick(Duration::from_millis(120));
+        self.tasks.insert(id, (bar, title.to_owned()));
+    }
+
+    fn note(&mut self, id: i64, tool: &str) {
+        if let Some((bar, title)) = self.tasks.get(&id) {
+            bar.set_message(format!("task {id}: {title} ({tool})"));
+        }
+    }
+
+    fn end(&mut self, id: i64) {
+        if let Some((bar, _)) = self.tasks.remove(&id) {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn clear(&mut self) {
+        for (bar, _) in std::mem::take(&mut self.tasks)
+            .into_values()
+            .chain(self.overall.take().map(|bar| (bar, String::new())))
+        {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+/// A line on standard output. When nobody reads there any more, the research goes on.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+fn put(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = write!(out, "{text}");
+    let _ = out.flush();
+}
+
+/// A value for people: text as it is, lists of tasks by their titles.
+fn words_of(value: &Value) -> String {
+    let titles = |tasks: &Value| {
+        let titles: Vec<&str> = tasks.as_array()?.iter().filter_map(|task| task["title"].as_str()).collect();
+        (!titles.is_empty()).then(|| titles.join("; "))
+    };
+    let words = match value {
+        Value::String(text) => text.clone(),
+        value => match (titles(&value["tasks"]), value["is_enough"].as_bool(), value["reason"].as_str()) {
+            (Some(titles), ..) => titles,
+            (None, Some(is_enough), Some(reason)) => {
+                format!("{}: {reason}", if is_enough { "enough" } else { "not enough" })
+            }
+            _ => value.to_string(),
+        },
+    };
+    cut(&words)
+}
+
+/// One line, not too long.
+pub(crate) fn cut(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match line.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+/// Every event of a session, then its state.
+pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), Failure> {
+    for committed in session.visible_events() {
+        let event = &committed.event;
+        say(&format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
+        for message in &event.messages {
+            let line: Transcript = [Message::clone(message)].into_iter().collect();
+            put(&indented(&line));
+        }
+        for write in &event.actions.delta {
+            let handler = write.handler().map(Handler::name).unwrap_or_default();
+            let value = write.value().map(Value::to_string).unwrap_or_default();
+            say(&format!("  + {} ({handler}) {}", write.key(), cut(&value)));
+        }
+    }
+    let state = session.state(schema)?;
+    say("state:");
+    for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
+        say(&format!("  {key} = {}", cut(&value.to_string())));
+    }
+    Ok(())
+}
+
+fn indented(text: &impl Display) -> String {
+    text.to_string().lines().map(|line| format!("  {}\n", cut(line))).collect::<Vec<_>>().concat()
+}

@@ -1,0 +1,121 @@
+//! A model that plays its part in a written conversation, so that a program works without a key.
+//!
+//! It says what stands there; the tools that it calls are real. Where it is in the conversation it sees from
+//! what it is asked, and so it goes on in whatever process and session asks it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream;
+use stepfold::state_core::chat::{
+    ChatModel, ChatRequest, Chunk, Content, FinishReason, Message, ModelError, ModelErrorKind, NotationError,
+    ReplyStream, Role, Transcript,
+};
+
+/// A written conversation as a model.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use stepfold::prelude::*;
+/// use stepfold_examples::Recording;
+///
+/// let recording = Recording::new("user: which area?\nassistant: area 3", Duration::ZERO)?;
+/// let agent = Agent::builder(recording).build()?;
+/// // Of what it is asked, the first line counts.
+/// assert_eq!(agent.run("which area?\nThere are 9 of them.").await?.text(), "area 3");
+/// assert!(agent.run("which one?").await.is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Recording {
+    conversation: Transcript,
+    delay: Duration,
+}
+
+impl Recording {
+    /// The conversation in the notation of transcripts, with a pause after each word, to be read as it comes.
+    ///
+    /// # Errors
+    /// When it is not in that notation.
+    pub fn new(conversation: &str, delay: Duration) -> Result<Self, NotationError> {
+        Ok(Recording { conversation: conversation.parse()?, delay })
+    }
+
+    /// What the user says, in order.
+    pub fn questions(&self) -> Vec<String> {
+        let users = self.conversation.iter().filter(|message| message.role() == Role::User);
+        users.map(|message| message.text().into_owned()).collect()
+    }
+
+    /// The reply that stands where the request ends: after the same question, and as many replies to it. Of a
+    /// question the first line counts, since what follows depends on what the tools gave.
+    fn reply(&self, request: &ChatRequest) -> Option<Arc<Message>> {
+        let (question, given) = last_turn(request.messages.iter())?;
+        let mut messages = self
+            .conversation
+            .iter()
+            .skip_while(|message| message.role() != Role::User || first_line(&message.text()) != question);
+        messages.next()?;
+        let turn = messages.take_while(|message| message.role() != Role::User);
+        turn.filter(|message| message.role() == Role::Assistant).nth(given).cloned()
+    }
+}
+
+/// The last question, and how many replies stand behind it.
+fn last_turn<'m>(messages: impl Iterator<Item = &'m Arc<Message>>) -> Option<(String, usize)> {
+    messages.fold(None, |last, message| match (message.role(), last) {
+        (Role::User, _) => Some((first_line(&message.text()).to_owned(), 0)),
+        (Role::Assistant, Some((question, given))) => Some((question, given + 1)),
+        (_, last) => last,
+    })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim_end()
+}
+
+impl ChatModel for Recording {
+    fn id(&self) -> &'static str {
+        "recording"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let Some(reply) = self.reply(&request) else {
+            let asked = last_turn(request.messages.iter()).map(|(question, _)| question).unwrap_or_default();
+            let reason = format!(
+                "this is not in the written conversation; ask a real model: --model PROVIDER:MODEL (asked: {asked:?})"
+            );
+            return ReplyStream::failed(ModelError::new(ModelErrorKind::InvalidRequest, reason));
+        };
+        let delay = self.delay;
+        let reason = match reply.tool_calls().next() {
+            Some(_) => FinishReason::ToolCalls,
+            None => FinishReason::Stop,
+        };
+        let chunks: Vec<Chunk> =
+            Chunk::of(&reply).into_iter().flat_map(words).chain([Chunk::Finished(reason)]).collect();
+        ReplyStream::new(stream::unfold(chunks.into_iter(), move |mut chunks| async move {
+            let chunk = chunks.next()?;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            Some((Ok(chunk), chunks))
+        }))
+    }
+}
+
+/// Text comes word by word, also that of parts which stand behind each other: they are one text.
+fn words(chunk: Chunk) -> Vec<Chunk> {
+    let split = |text: &str| text.split_inclusive(' ').map(|word| Chunk::Text(word.to_owned())).collect();
+    match chunk {
+        Chunk::Text(text) => split(&text),
+        Chunk::Part(part) => match &part.content {
+            Content::Text(text) => split(text),
+            _ => vec![Chunk::Part(part)],
+        },
+        chunk => vec![chunk],
+    }
+}
