@@ -206,7 +206,7 @@ impl Run {
                 messages.extend(last.messages);
             }
         }
-        NodeOutcome { messages, delta, ..outcome }
+        NodeOutcome { delta, messages, ..outcome }
     }
 
     /// The end of the superstep: the writes of all branches as one delta, in their order. `new` gives the outcomes

@@ -75,7 +75,7 @@ impl Account {
                 self.note(&inner, event);
             }
             EventKind::NodeAsked { branch, .. } => {
-                *self.asked.entry(self.key(run, *branch)).or_default() += 1
+                *self.asked.entry(self.key(run, *branch)).or_default() += 1;
             }
             EventKind::Interrupted { calls, .. } => {
                 self.interrupted.push((run.to_owned(), event.step));

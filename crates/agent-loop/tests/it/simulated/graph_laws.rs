@@ -11,8 +11,8 @@ use stepfold_agent_loop::graph::progress::{ResearchState, Task, TaskStatus, keys
 use stepfold_agent_loop::graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
 use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
 use stepfold_agent_loop::{
-    Agent, ApprovalRequest, Decision, Exit, Input, Observer, ObserverError, Outcome, Recording, Run, RunError,
-    RunEvent,
+    Agent, ApprovalRequest, Decision, Exit, Input, Observer, ObserverError, Outcome, Recording, Run,
+    RunError, RunEvent,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Handler, Schema};
@@ -61,7 +61,6 @@ fn a_graph_that_is_ended_anywhere_comes_to_the_same() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    println!("{enough} graphs: {seen:#?}");
     if enough >= 256 {
         let missing: Vec<&str> = SEEN.iter().copied().filter(|what| !seen.contains_key(*what)).collect();
         assert!(missing.is_empty(), "never generated: {missing:?}; of {enough} graphs: {seen:#?}");
@@ -124,7 +123,8 @@ fn gated(gates: &Gates) -> Graph {
                 if node.item() == Some(&json!(2)) {
                     return Err(NodeError::permanent("no twos"));
                 }
-                let update = Update::new().set("log", json!([what])).set("last", what.clone()).set("count", 1);
+                let update =
+                    Update::new().set("log", json!([what])).set("last", what.clone()).set("count", 1);
                 Ok(update.say(what))
             }
         }
@@ -323,7 +323,9 @@ fn parallel_workers_lose_no_task() {
                 match task.id {
                     4 => Err(NodeError::permanent("there is no area 4")),
                     // A worker may find out what another one does not know of.
-                    id => Ok(Update::new().set("tasks", json!([{"id": id, "summary": format!("found {id}")}])).result(id)),
+                    id => Ok(Update::new()
+                        .set("tasks", json!([{"id": id, "summary": format!("found {id}")}]))
+                        .result(id)),
                 }
             }
         };

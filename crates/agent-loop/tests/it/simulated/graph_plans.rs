@@ -97,8 +97,8 @@ pub(super) enum Does {
 
 fn does() -> impl Strategy<Value = Does> {
     use Does::{
-        Appends, Babbles, FailsAtFirst, FailsForItems, Goes, GoesAstray, Misfits, Nothing, Panics, Reads, Refuses,
-        Replaces, Stalls, Sums,
+        Appends, Babbles, FailsAtFirst, FailsForItems, Goes, GoesAstray, Misfits, Nothing, Panics, Reads,
+        Refuses, Replaces, Stalls, Sums,
     };
     let mostly = vec![Nothing, Appends, Appends, Sums, Replaces, Reads, Reads, FailsForItems];
     let seldom = vec![Refuses, Misfits, FailsAtFirst, Panics, Stalls, Babbles, GoesAstray];
@@ -112,13 +112,18 @@ fn does() -> impl Strategy<Value = Does> {
 fn function() -> impl Strategy<Value = Work> {
     let effect = prop::sample::select(vec![Effect::Pure, Effect::Idempotent, Effect::AtMostOnce]);
     let asks = prop_oneof![5 => Just(0_u8), 1 => 1..3_u8];
-    (does(), effect, asks, 0..3_u8)
-        .prop_map(|(does, effect, asks, pauses)| Work::Function { does, effect, asks, pauses })
+    (does(), effect, asks, 0..3_u8).prop_map(|(does, effect, asks, pauses)| Work::Function {
+        does,
+        effect,
+        asks,
+        pauses,
+    })
 }
 
 /// Agents whose calls do not end the run: that would be told, and not recorded.
 fn agent() -> impl Strategy<Value = Work> {
-    let talk = prop::sample::select(vec![Talk::InConversation, Talk::InConversation, Talk::Asked, Talk::Answers]);
+    let talk =
+        prop::sample::select(vec![Talk::InConversation, Talk::InConversation, Talk::Asked, Talk::Answers]);
     (scenarios::scenario(), talk).prop_map(|(mut scenario, talk)| {
         scenario.options.raises = false;
         scenario.options.steps = scenario.options.steps.min(4);
@@ -135,9 +140,7 @@ fn agent() -> impl Strategy<Value = Work> {
 }
 
 fn node(work: impl Strategy<Value = Work>) -> impl Strategy<Value = NodePlan> {
-    let way = || {
-        prop_oneof![4 => Just(Way::Edge), 2 => Just(Way::Route), 1 => Just(Way::Maybe), 2 => Just(Way::FanOut)]
-    };
+    let way = || prop_oneof![4 => Just(Way::Edge), 2 => Just(Way::Route), 1 => Just(Way::Maybe), 2 => Just(Way::FanOut)];
     let on_error = prop_oneof![
         2 => Just(Failing::Fails),
         2 => Just(Failing::GoesOn),
@@ -176,6 +179,7 @@ fn plan(work: impl Strategy<Value = Work>, most: usize) -> impl Strategy<Value =
 
 /// Anything that can happen.
 pub(super) fn graph() -> impl Strategy<Value = GraphPlan> {
-    let inner = plan(prop_oneof![3 => function(), 1 => agent()], 3).prop_map(|plan| Work::Graph(Box::new(plan)));
+    let inner =
+        plan(prop_oneof![3 => function(), 1 => agent()], 3).prop_map(|plan| Work::Graph(Box::new(plan)));
     plan(prop_oneof![8 => function(), 3 => agent(), 1 => inner], 6)
 }

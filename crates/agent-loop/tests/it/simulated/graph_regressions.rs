@@ -19,8 +19,11 @@ fn pay() -> Tool {
 }
 
 fn clerk() -> Graph {
-    let reply = Message::new(stepfold_state_core::chat::Role::Assistant)
-        .with_part(ToolCall::new("c1", "pay", json!({"n": 1})));
+    let reply = Message::new(stepfold_state_core::chat::Role::Assistant).with_part(ToolCall::new(
+        "c1",
+        "pay",
+        json!({"n": 1}),
+    ));
     let usage = Usage { input_tokens: 5, output_tokens: 2, ..Usage::default() };
     let model = Script::new([]).then(reply, FinishReason::ToolCalls, usage).then(
         Message::assistant("paid"),
@@ -55,7 +58,10 @@ fn null_items_are_stored() {
     assert_eq!(ids, ["each#0 > q", "each#1 > q", "each#2 > q"]);
     let decisions = ids.into_iter().map(|id| (id, Decision::Approve));
     let outcome = block_on(run.resume().decide_all(decisions).into_future()).unwrap();
-    assert_eq!((outcome.exit(), outcome.state().get("log").unwrap().to_json()), (&Exit::End, json!([null, null, 1])));
+    assert_eq!(
+        (outcome.exit(), outcome.state().get("log").unwrap().to_json()),
+        (&Exit::End, json!([null, null, 1]))
+    );
 }
 
 /// A decision that the agent's tool would not take is refused, and another one can be given.

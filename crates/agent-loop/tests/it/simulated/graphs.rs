@@ -80,7 +80,8 @@ fn builder(plan: &GraphPlan, executions: &Executions, has_joins: bool) -> GraphB
 }
 
 fn way(graph: GraphBuilder, from: String, to: String, by: Way) -> GraphBuilder {
-    let is_odd = |state: &State| state.get("log").map_or(0, |log| log.to_json().as_array().unwrap().len()) % 2 == 1;
+    let is_odd =
+        |state: &State| state.get("log").map_or(0, |log| log.to_json().as_array().unwrap().len()) % 2 == 1;
     match by {
         Way::Edge => graph.edge(from, to),
         Way::FanOut => graph.fan_out(from, to, "items"),
@@ -173,7 +174,7 @@ async fn doing(does: Does, node: &NodeContext, target: &str) -> Result<Update, N
         Does::Refuses => update.set("log", json!(["before"])).set("picky", 7),
         Does::Misfits => update.set("log", json!(["before"])).set("count", "many"),
         Does::FailsAtFirst if node.execution() == 1 => return Err(NodeError::new("it is the first time")),
-        Does::FailsForItems if node.item().is_some_and(|item| item.is_object()) => {
+        Does::FailsForItems if node.item().is_some_and(Value::is_object) => {
             return Err(NodeError::permanent("no objects"));
         }
         Does::FailsAtFirst | Does::FailsForItems => update.say(format!("{what} went well")),
