@@ -61,7 +61,8 @@ fn a_run_that_is_ended_anywhere_comes_to_the_same() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    if cases >= 256 {
+    // In fewer, one of them may be missing by chance.
+    if cases >= 1_024 {
         let missing: Vec<&str> = EXITS.iter().copied().filter(|exit| !seen.contains_key(*exit)).collect();
         assert!(missing.is_empty(), "never generated: {missing:?}; of {cases} scenarios: {seen:#?}");
         assert!(seen["interrupted"] > 0);
