@@ -135,33 +135,37 @@ impl Run {
                 event: place,
                 name: recorded.name(),
                 step: recorded.step,
-                difference: Box::new(difference),
+                difference,
             };
             let made = made_again(&run, recorded).map_err(at)?;
             let mut compared = made.clone();
             compared.retain_writes(&stored);
             if compared != *recorded {
-                return Err(at(first_difference(recorded, &compared)));
+                return Err(at(Box::new(first_difference(recorded, &compared))));
             }
-            run.commit(made).map_err(|error| at(Difference::Refused(error)))?;
+            run.commit(made).map_err(|error| at(Box::new(Difference::Refused(error))))?;
         }
         Ok(run)
     }
 }
 
 /// The event that the run makes of what came from outside when the recorded one was made.
-fn made_again(run: &Run, recorded: &Event) -> Result<Event, Difference> {
+fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
+    let refused = |error| Box::new(Difference::Refused(error));
     let answer = match &recorded.kind {
         // The run of an agent that is a node is gone through by itself.
         EventKind::Inner { branch, event } if run.walk().is_some() => {
-            let child = run.child_of(*branch).map_err(Difference::Refused)?;
+            let child = run.child_of(*branch).map_err(refused)?;
             let event = Box::new(made_again(&child, event)?);
             Some(Answer::Inner { branch: *branch, event })
         }
         _ => answer_in(recorded, run),
     };
-    let answer = answer.ok_or_else(|| Difference::NotNeeded { need: format!("{:?}", run.decide()) })?;
-    let mut made = run.feed(answer, recorded.elapsed).map_err(Difference::Refused)?;
+    let answer = answer.ok_or_else(|| {
+        let need = format!("{:?}", run.decide());
+        Box::new(Difference::NotNeeded { need })
+    })?;
+    let mut made = run.feed(answer, recorded.elapsed).map_err(refused)?;
     if run.tools().is_none() {
         take_asking(&mut made, recorded);
     }
