@@ -49,9 +49,26 @@ use crate::run::{Exit, Input, Run};
 pub struct AgentNode {
     pub(crate) agent: Agent,
     prompt: Option<Prompt>,
-    pub(crate) answer: Option<String>,
+    pub(crate) answers: Vec<AnswerTo>,
     shared: Option<Vec<String>>,
     adjust: Option<Arc<Adjust>>,
+}
+
+/// Where an answer goes, or a field of it.
+#[derive(Clone)]
+pub(crate) struct AnswerTo {
+    pub(crate) key: String,
+    field: Option<String>,
+}
+
+impl AnswerTo {
+    fn part_of<'a>(&self, answer: &'a Value) -> Result<Option<&'a Value>, String> {
+        let Some(field) = &self.field else { return Ok(Some(answer)) };
+        match answer {
+            Value::Object(fields) => Ok(fields.get(field)),
+            _ => Err(format!("the answer is no object, so it has no field \"{field}\" for \"{}\"", self.key)),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -67,7 +84,7 @@ type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + 
 impl AgentNode {
     /// A node of this agent, or of this graph.
     pub fn new(agent: impl Into<Agent>) -> Self {
-        AgentNode { agent: agent.into(), prompt: None, answer: None, shared: None, adjust: None }
+        AgentNode { agent: agent.into(), prompt: None, answers: Vec::new(), shared: None, adjust: None }
     }
 
     /// Asks the agent this, in a conversation of its own: a [template](stepfold_state_core::state::Template) over
@@ -89,7 +106,38 @@ impl AgentNode {
     /// Writes the agent's answer to this key: its [output](crate::AgentBuilder::output) if it has one, else its last
     /// words.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
-        self.answer = Some(key.into());
+        self.answers.push(AnswerTo { key: key.into(), field: None });
+        self
+    }
+
+    /// Writes a field of the agent's answer to this key. The answer has to be an object: give the agent an
+    /// [output](crate::AgentBuilder::output). One that does not have the field leaves the key as it is.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::graph::{AgentNode, Graph, START};
+    /// use stepfold_agent_loop::{Agent, Input, Output};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// # let model = Script::parse("assistant: {\"areas\": [3, 7], \"why\": \"they are full\"}")?;
+    /// let plan = Output::schema("plan", json!({"type": "object"}));
+    /// let planner = Agent::builder(model).output(plan).build()?;
+    /// let graph = Graph::builder("plan")
+    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").key::<String>("why").build()?)
+    ///     .node("plan", AgentNode::new(planner).answers_field("areas", "areas").answers_field("why", "why"))
+    ///     .edge(START, "plan")
+    ///     .build()?;
+    ///
+    /// let outcome = graph.run(Input::new().say("which areas?")).await?;
+    /// assert_eq!(outcome.state().get("areas").unwrap(), json!([3, 7]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn answers_field(mut self, key: impl Into<String>, field: impl Into<String>) -> Self {
+        self.answers.push(AnswerTo { key: key.into(), field: Some(field.into()) });
         self
     }
 
@@ -221,8 +269,11 @@ impl AgentNode {
             }))
         });
         let mut delta = writes.clone();
-        if let (Some(key), Some(answer)) = (&self.answer, &answer) {
-            let write = graph.schema().write(key.as_str(), answer.clone());
+        for to in &self.answers {
+            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
+                continue;
+            };
+            let write = graph.schema().write(to.key.as_str(), value.clone());
             delta.push(write.map_err(|error| super::node::chain(&error))?);
         }
         Ok(AgentResult { answer, delta, messages: self.messages(run, graph, item) })

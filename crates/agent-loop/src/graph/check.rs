@@ -105,10 +105,10 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
                 format!("shares \"{key}\", which both schemas have to declare alike"),
             ));
         }
-        if let Some(key) = &agent.answer
-            && let Err(error) = schema.check_write_to(key, None)
-        {
-            faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+        for to in &agent.answers {
+            if let Err(error) = schema.check_write_to(&to.key, None) {
+                faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+            }
         }
     }
     faults

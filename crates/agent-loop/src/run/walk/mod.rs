@@ -287,6 +287,13 @@ impl Run {
         .collect()
     }
 
+    /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
+    /// unless the run is that of a graph, within a superstep.
+    pub fn branches(&self) -> impl ExactSizeIterator<Item = &Planned> {
+        let walk = self.walk().map(|walk| &*walk.branches).unwrap_or_default();
+        walk.iter().map(|branch| &branch.planned)
+    }
+
     pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
         self.agent.config().graph.as_ref()
     }

@@ -1,0 +1,385 @@
+//! From what a graph file says to a graph. Names are looked up here, where their lines are known.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use stepfold::agent_loop::graph::progress::tracking_keys;
+use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
+use stepfold::prelude::*;
+use stepfold::state_core::state::{Fault, KeySchema};
+
+use super::document::Document;
+use super::graph_form::{EdgeForm, GraphForm, Names, RouteForm};
+use super::{Around, BuiltGraph, LineFault, build, nearest, node};
+use crate::model::Models;
+
+/// The characters of a value that a router gives as its reason.
+const REASON: usize = 60;
+
+/// Where a graph file is, and what its agents are asked with.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) name: &'a str,
+    pub(super) path: &'a Path,
+    pub(super) models: &'a Models<'a>,
+}
+
+/// The graph as far as it can be built, and what is wrong in the files of its agents.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) graph: Option<BuiltGraph>,
+    pub(super) elsewhere: Vec<LineFault>,
+}
+
+pub(super) fn build(
+    form: &GraphForm,
+    document: &mut Document,
+    place: &Place<'_>,
+    around: &Around,
+) -> anyhow::Result<Found> {
+    let schema = build::state_schema(&form.state, form.open_state, document, keys_of_progress(form));
+    if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
+        document.fault(&["model"], message);
+    }
+    let mut around = around.clone();
+    around.files.extend(place.path.canonicalize());
+    if let Some(model) = &form.model {
+        around.model = Some((model.clone(), place.folder.to_owned()));
+    }
+    let (mut found, mut speakers) = (Found::default(), Vec::new());
+    let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
+    let mut links = Links { form, is_sound: true };
+    for name in document.names(&["nodes"]) {
+        let Some(node_form) = form.nodes.get(&name) else { continue };
+        let mut workshop = node::Workshop {
+            name: &name,
+            form: node_form,
+            schema: &schema,
+            place,
+            around: &around,
+            elsewhere: &mut found.elsewhere,
+        };
+        let work = document.within(&["nodes", &name], |document| workshop.work(document))?;
+        if work.as_ref().is_some_and(|work| work.speaks) {
+            speakers.push(name.clone());
+        }
+        // What the node would do does not matter for the ways to it.
+        let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
+        let node = document.within(&["nodes", &name], |document| links.node(work, node_form, document));
+        if name == "START" || name == "END" {
+            document
+                .fault(&["nodes", &name], format!("{name} is no node, but where the graph begins or ends"));
+            links.is_sound = false;
+        }
+        builder = builder.node(name, node);
+    }
+    builder = links.edges(builder, document, &schema);
+    builder = links.routes(builder, document, &schema);
+    // Ways that were left out would make it look as if nothing led anywhere.
+    if !links.is_sound {
+        return Ok(found);
+    }
+    match builder.build() {
+        Ok(graph) => found.graph = Some(BuiltGraph { graph, speakers: speakers.into_iter().collect() }),
+        Err(error) => {
+            for fault in &error.faults {
+                document.fault(
+                    &place_of(fault, form),
+                    format!("{}: {}", words(&fault.path), words(&fault.message)),
+                );
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn nothing(_: NodeContext) -> Result<(), NodeError> {
+    Ok(())
+}
+
+/// The keys that tracking needs, in their stored form, if there is any.
+fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
+    if !form.nodes.values().any(|node| node.tracked) {
+        return Map::new();
+    }
+    let schema = tracking_keys(Schema::builder()).build().ok();
+    match schema.and_then(|schema| serde_json::to_value(schema).ok()?.get("keys").cloned()) {
+        Some(Value::Object(keys)) => keys,
+        _ => Map::new(),
+    }
+}
+
+fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
+    let mut limits = RunLimits::default();
+    limits.steps = form.limits.steps.unwrap_or(limits.steps);
+    limits.tokens = form.limits.tokens;
+    limits.time = form.limits.time.map(|time| time.0);
+    builder = builder.limits(limits);
+    if let Some(branches) = form.limits.branches {
+        builder = builder.max_branches(branches);
+    }
+    if let Some(parallel) = form.limits.parallel {
+        builder = builder.max_parallel(parallel);
+    }
+    if form.ask_when_uncertain {
+        builder = builder.ask_when_uncertain();
+    }
+    builder
+}
+
+/// The name of a place where the graph may go, as the library has it.
+pub(super) fn library_name(name: &str) -> String {
+    if name == "END" { END.to_owned() } else { name.to_owned() }
+}
+
+/// Looks names up.
+struct Links<'a> {
+    form: &'a GraphForm,
+    is_sound: bool,
+}
+
+impl Links<'_> {
+    /// What holds for the runs of a node, and where it leads by itself.
+    fn node(&mut self, work: Node, form: &super::graph_form::NodeForm, document: &mut Document) -> Node {
+        let mut node = node::with_rules(work, form);
+        if let Some(target) =
+            form.at_limit.as_ref().and_then(|name| self.target(document, &["at_limit"], name))
+        {
+            node = node.at_limit(target);
+        }
+        if let Some(target) =
+            form.on_error.as_ref().and_then(|name| self.target(document, &["on_error"], name))
+        {
+            node = node.on_error(target);
+        }
+        for (at, name) in form.goes_to.iter().enumerate() {
+            if let Some(target) = self.target(document, &["goes_to", &at.to_string()], name) {
+                node = node.goes_to([target]);
+            }
+        }
+        node
+    }
+
+    fn edges(&mut self, mut builder: GraphBuilder, document: &mut Document, schema: &Schema) -> GraphBuilder {
+        for (at, edge) in self.form.edges.iter().enumerate() {
+            let at = at.to_string();
+            builder = document.within(&["edges", &at], |document| self.edge(builder, edge, document, schema));
+        }
+        builder
+    }
+
+    fn edge(
+        &mut self,
+        mut builder: GraphBuilder,
+        edge: &EdgeForm,
+        document: &mut Document,
+        schema: &Schema,
+    ) -> GraphBuilder {
+        let is_join = matches!(&edge.from, Names::Many(names) if names.len() != 1);
+        let from = self.names(document, "from", &edge.from, |links, document, path, name| match name {
+            "START" if is_join => {
+                links.fault(document, path, "a join waits for nodes; START has finished already");
+                None
+            }
+            "START" => Some(START.to_owned()),
+            name => links.known(document, path, name),
+        });
+        let to = self.names(document, "to", &edge.to, Links::target);
+        match (&edge.each, is_join) {
+            (None, false) => {
+                for to in &to {
+                    builder = from.iter().fold(builder, |builder, from| builder.edge(from, to));
+                }
+            }
+            (None, true) => {
+                for to in to {
+                    if to == END {
+                        self.fault(document, &["to"], "a join leads to a node; END needs none");
+                    } else {
+                        builder = builder.join(from.iter().cloned(), to);
+                    }
+                }
+            }
+            (Some(_), true) => {
+                self.fault(
+                    document,
+                    &["each"],
+                    "a join leads on once; put a node between it and the branches",
+                );
+            }
+            (Some(key), false) => {
+                if let Some(words) = unknown_key(key, schema) {
+                    self.fault(document, &["each"], words);
+                    return builder;
+                }
+                for to in to {
+                    if to == END {
+                        self.fault(document, &["to"], "a branch for each item leads to a node, not to END");
+                    } else {
+                        builder = from.iter().fold(builder, |builder, from| builder.fan_out(from, &*to, key));
+                    }
+                }
+            }
+        }
+        builder
+    }
+
+    fn routes(
+        &mut self,
+        mut builder: GraphBuilder,
+        document: &mut Document,
+        schema: &Schema,
+    ) -> GraphBuilder {
+        for (at, route) in self.form.routes.iter().enumerate() {
+            let at = at.to_string();
+            builder =
+                document.within(&["routes", &at], |document| self.route(builder, route, document, schema));
+        }
+        builder
+    }
+
+    fn route(
+        &mut self,
+        builder: GraphBuilder,
+        route: &RouteForm,
+        document: &mut Document,
+        schema: &Schema,
+    ) -> GraphBuilder {
+        let from = match route.from.as_str() {
+            "START" => Some(START.to_owned()),
+            name => self.known(document, &["from"], name),
+        };
+        if let Some(words) = unknown_key(&route.key, schema) {
+            self.fault(document, &["key"], words);
+        }
+        let mut cases = Vec::new();
+        for value in document.names(&["cases"]) {
+            let Some(name) = route.cases.get(&value) else { continue };
+            let target = self.target(document, &["cases", &value], name);
+            cases.extend(target.map(|target| (value, target)));
+        }
+        let otherwise = self.target(document, &["otherwise"], &route.otherwise);
+        let (Some(from), Some(otherwise)) = (from, otherwise) else { return builder };
+        let mut targets: Vec<String> = Vec::new();
+        for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
+            if !targets.contains(target) {
+                targets.push(target.clone());
+            }
+        }
+        let (key, cases): (String, Arc<[(String, String)]>) = (route.key.clone(), cases.into());
+        builder.route(from, targets, move |state| choose(state, &key, &cases, &otherwise))
+    }
+
+    /// Several names, each looked up at its own line.
+    fn names(
+        &mut self,
+        document: &mut Document,
+        field: &str,
+        names: &Names,
+        look_up: impl Fn(&mut Self, &mut Document, &[&str], &str) -> Option<String>,
+    ) -> Vec<String> {
+        if matches!(names, Names::Many(names) if names.is_empty()) {
+            self.fault(document, &[field], "names no node");
+        }
+        let found = names.iter().filter_map(|(at, name)| match at.map(|at| at.to_string()) {
+            Some(at) => look_up(self, document, &[field, &at], name),
+            None => look_up(self, document, &[field], name),
+        });
+        found.collect()
+    }
+
+    /// Where something leads.
+    fn target(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+        match name {
+            "END" => Some(END.to_owned()),
+            "START" => {
+                self.fault(document, path, "START is where the graph begins; nothing leads there");
+                None
+            }
+            name => self.known(document, path, name),
+        }
+    }
+
+    fn known(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+        if self.form.nodes.contains_key(name) {
+            return Some(name.to_owned());
+        }
+        let words = match name {
+            "END" => "END is where the graph ends; nothing leads on from there".to_owned(),
+            name => {
+                format!("there is no node `{name}`{}", nearest(name, self.form.nodes.keys().map(|n| &**n)))
+            }
+        };
+        self.fault(document, path, words);
+        None
+    }
+
+    fn fault(&mut self, document: &mut Document, path: &[&str], words: impl Into<String>) {
+        self.is_sound = false;
+        document.fault(path, words);
+    }
+}
+
+/// What the value of a key chooses.
+fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
+    let value = state.get(key).map(|value| value.to_json()).filter(|value| !value.is_null());
+    let text = value.as_ref().map(|value| match value {
+        Value::String(text) => text.trim().to_owned(),
+        value => value.to_string(),
+    });
+    let case = text.as_ref().and_then(|text| cases.iter().find(|(value, _)| value == text));
+    let target = case.map_or(otherwise, |(_, target)| target);
+    let reason = match &text {
+        None => format!("{key} is not set"),
+        Some(text) if text.chars().count() > REASON => {
+            format!("{key} is {} ...", text.chars().take(REASON).collect::<String>())
+        }
+        Some(text) => format!("{key} is {text}"),
+    };
+    Choice::of(target).because(reason)
+}
+
+/// What to say about a key that the state does not have.
+pub(super) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
+    let is_known = schema.is_open() || schema.key(key).is_some();
+    (!is_known)
+        .then(|| format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
+}
+
+/// Where a fault that the graph's builder found stands in the file.
+fn place_of(fault: &Fault, form: &GraphForm) -> Vec<String> {
+    let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
+    let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
+    if let Some(node) = quoted("node '") {
+        return path(&["nodes", node]);
+    }
+    if let Some(node) = quoted("join at '") {
+        let is_it =
+            |edge: &EdgeForm| matches!(edge.from, Names::Many(_)) && edge.to.iter().any(|(_, to)| to == node);
+        return match form.edges.iter().position(is_it) {
+            Some(at) => path(&["edges", &at.to_string(), "from"]),
+            None => path(&["edges"]),
+        };
+    }
+    if let Some(key) = fault.path.strip_prefix("state key \"").and_then(|key| key.strip_suffix('"')) {
+        return path(&["state", key]);
+    }
+    match fault.path.as_str() {
+        START => path(&["edges"]),
+        "START" => path(&["edges"]),
+        "max_branches" => path(&["limits", "branches"]),
+        "max_parallel" => path(&["limits", "parallel"]),
+        limit => path(&["limits", limit.strip_prefix("limits.").unwrap_or(limit)]),
+    }
+}
+
+/// A fault in the words of the file.
+fn words(text: &str) -> String {
+    match text {
+        "max_branches" => "limits.branches".to_owned(),
+        "max_parallel" => "limits.parallel".to_owned(),
+        text => text.replace('\'', "`"),
+    }
+}
