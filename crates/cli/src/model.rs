@@ -137,8 +137,8 @@ fn script(path: &Path) -> anyhow::Result<Scripted> {
 fn due(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
     let said = &request.messages;
     let asked = said.iter().enumerate().filter(|(_, said)| said.role() == Role::User).last();
-    if let Some((asked, words)) = asked.map(|(asked, message)| (asked, message.text())) {
-        let is_it = |said: &Message| said.role() == Role::User && said.text() == words;
+    if let Some((asked, words)) = asked.map(|(asked, message)| (asked, message.text().trim().to_owned())) {
+        let is_it = |said: &Message| said.role() == Role::User && said.text().trim() == words;
         let mut turns = script.iter().enumerate().filter(|(_, said)| is_it(said));
         if let (Some((turn, _)), None) = (turns.next(), turns.next()) {
             let turn = script.iter_from(turn + 1).take_while(|said| said.role() != Role::User);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use stepfold::agent_loop::graph::progress::tracking_keys;
 use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Fault, KeySchema};
+use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
 
 use super::document::Document;
 use super::graph_form::{EdgeForm, GraphForm, Names, RouteForm};
@@ -43,6 +43,9 @@ pub(super) fn build(
     if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
         document.fault(&["model"], message);
     }
+    if form.limits.steps == Some(0) {
+        document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
+    }
     let mut around = around.clone();
     around.files.extend(place.path.canonicalize());
     if let Some(model) = &form.model {
@@ -50,13 +53,15 @@ pub(super) fn build(
     }
     let (mut found, mut speakers) = (Found::default(), Vec::new());
     let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
-    let mut links = Links { form, is_sound: true };
+    let declared = document.names(&["state"]);
+    let mut links = Links { form, ways: Vec::new(), is_sound: true };
     for name in document.names(&["nodes"]) {
         let Some(node_form) = form.nodes.get(&name) else { continue };
         let mut workshop = node::Workshop {
             name: &name,
             form: node_form,
             schema: &schema,
+            declared: &declared,
             place,
             around: &around,
             elsewhere: &mut found.elsewhere,
@@ -75,13 +80,9 @@ pub(super) fn build(
         }
         builder = builder.node(name, node);
     }
-    builder = links.edges(builder, document, &schema);
-    builder = links.routes(builder, document, &schema);
-    // Ways that were left out would make it look as if nothing led anywhere.
-    if !links.is_sound {
-        return Ok(found);
-    }
-    match builder.build() {
+    links.edges(document, &schema);
+    links.routes(document, &schema);
+    match links.lead(builder).build() {
         Ok(graph) => found.graph = Some(BuiltGraph { graph, speakers: speakers.into_iter().collect() }),
         Err(error) => {
             for fault in &error.faults {
@@ -113,7 +114,7 @@ fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
 
 fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     let mut limits = RunLimits::default();
-    limits.steps = form.limits.steps.unwrap_or(limits.steps);
+    limits.steps = form.limits.steps.filter(|steps| *steps > 0).unwrap_or(limits.steps);
     limits.tokens = form.limits.tokens;
     limits.time = form.limits.time.map(|time| time.0);
     builder = builder.limits(limits);
@@ -134,9 +135,37 @@ pub(super) fn library_name(name: &str) -> String {
     if name == "END" { END.to_owned() } else { name.to_owned() }
 }
 
+/// A way of the graph.
+enum Way {
+    Edge(String, String),
+    Each { from: String, to: String, key: String },
+    Join(Vec<String>, String),
+    Route { from: String, key: String, cases: Arc<[(String, String)]>, otherwise: String },
+}
+
+impl Way {
+    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        match self {
+            Way::Edge(from, to) => builder.edge(from, to),
+            Way::Each { from, to, key } => builder.fan_out(from, to, key),
+            Way::Join(from, to) => builder.join(from, to),
+            Way::Route { from, key, cases, otherwise } => {
+                let mut targets: Vec<String> = Vec::new();
+                for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
+                    if !targets.contains(target) {
+                        targets.push(target.clone());
+                    }
+                }
+                builder.route(from, targets, move |state| choose(state, &key, &cases, &otherwise))
+            }
+        }
+    }
+}
+
 /// Looks names up.
 struct Links<'a> {
     form: &'a GraphForm,
+    ways: Vec<Way>,
     is_sound: bool,
 }
 
@@ -162,114 +191,92 @@ impl Links<'_> {
         node
     }
 
-    fn edges(&mut self, mut builder: GraphBuilder, document: &mut Document, schema: &Schema) -> GraphBuilder {
+    /// The builder with all ways. If some were left out it would look as if nothing led anywhere: then every node is
+    /// led to, so that whatever else is wrong is found.
+    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        match self.is_sound {
+            true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
+            false => self.form.nodes.keys().fold(builder, |builder, node| builder.edge(START, node)),
+        }
+    }
+
+    fn edges(&mut self, document: &mut Document, schema: &Schema) {
         for (at, edge) in self.form.edges.iter().enumerate() {
-            let at = at.to_string();
-            builder = document.within(&["edges", &at], |document| self.edge(builder, edge, document, schema));
+            document.within(&["edges", &at.to_string()], |document| self.edge(edge, document, schema));
         }
-        builder
     }
 
-    fn edge(
-        &mut self,
-        mut builder: GraphBuilder,
-        edge: &EdgeForm,
-        document: &mut Document,
-        schema: &Schema,
-    ) -> GraphBuilder {
-        let is_join = matches!(&edge.from, Names::Many(names) if names.len() != 1);
-        let from = self.names(document, "from", &edge.from, |links, document, path, name| match name {
-            "START" if is_join => {
-                links.fault(document, path, "a join waits for nodes; START has finished already");
-                None
-            }
-            "START" => Some(START.to_owned()),
-            name => links.known(document, path, name),
-        });
-        let to = self.names(document, "to", &edge.to, Links::target);
-        match (&edge.each, is_join) {
-            (None, false) => {
-                for to in &to {
-                    builder = from.iter().fold(builder, |builder, from| builder.edge(from, to));
+    fn edge(&mut self, edge: &EdgeForm, document: &mut Document, schema: &Schema) {
+        // What was left out did not fit, which is said already.
+        self.is_sound &= edge.from.is_some() && edge.to.is_some();
+        let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
+        let from =
+            self.names(document, "from", edge.from.as_ref(), |links, document, path, name| match name {
+                "START" if is_join => {
+                    links.fault(document, path, "a join waits for nodes; START has finished already");
+                    None
                 }
-            }
-            (None, true) => {
-                for to in to {
-                    if to == END {
-                        self.fault(document, &["to"], "a join leads to a node; END needs none");
-                    } else {
-                        builder = builder.join(from.iter().cloned(), to);
-                    }
+                "START" => Some(START.to_owned()),
+                name => links.known(document, path, name),
+            });
+        let to = self.names(document, "to", edge.to.as_ref(), Links::target);
+        if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
+            self.fault(document, &["each"], words);
+        }
+        if is_join && edge.each.is_some() {
+            let words = "a join leads on once; put a node between it and the branches";
+            self.fault(document, &["each"], words);
+        }
+        for to in to {
+            match (&edge.each, is_join) {
+                (None, false) => {
+                    self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
                 }
-            }
-            (Some(_), true) => {
-                self.fault(
-                    document,
-                    &["each"],
-                    "a join leads on once; put a node between it and the branches",
-                );
-            }
-            (Some(key), false) => {
-                if let Some(words) = unknown_key(key, schema) {
-                    self.fault(document, &["each"], words);
-                    return builder;
+                (None, true) if to == END => {
+                    self.fault(document, &["to"], "a join leads to a node; END needs none");
                 }
-                for to in to {
-                    if to == END {
-                        self.fault(document, &["to"], "a branch for each item leads to a node, not to END");
-                    } else {
-                        builder = from.iter().fold(builder, |builder, from| builder.fan_out(from, &*to, key));
-                    }
+                (None, true) => self.ways.push(Way::Join(from.clone(), to)),
+                (Some(_), _) if to == END => {
+                    self.fault(document, &["to"], "a branch for each item leads to a node, not to END");
                 }
+                (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
+                    from: from.clone(),
+                    to: to.clone(),
+                    key: key.clone(),
+                })),
             }
         }
-        builder
     }
 
-    fn routes(
-        &mut self,
-        mut builder: GraphBuilder,
-        document: &mut Document,
-        schema: &Schema,
-    ) -> GraphBuilder {
+    fn routes(&mut self, document: &mut Document, schema: &Schema) {
         for (at, route) in self.form.routes.iter().enumerate() {
-            let at = at.to_string();
-            builder =
-                document.within(&["routes", &at], |document| self.route(builder, route, document, schema));
+            document.within(&["routes", &at.to_string()], |document| self.route(route, document, schema));
         }
-        builder
     }
 
-    fn route(
-        &mut self,
-        builder: GraphBuilder,
-        route: &RouteForm,
-        document: &mut Document,
-        schema: &Schema,
-    ) -> GraphBuilder {
-        let from = match route.from.as_str() {
-            "START" => Some(START.to_owned()),
-            name => self.known(document, &["from"], name),
+    fn route(&mut self, route: &RouteForm, document: &mut Document, schema: &Schema) {
+        let from = match route.from.as_deref() {
+            Some("START") => Some(START.to_owned()),
+            name => name.and_then(|name| self.known(document, &["from"], name)),
         };
-        if let Some(words) = unknown_key(&route.key, schema) {
+        if let Some(words) = route.key.as_ref().and_then(|key| unknown_key(key, schema)) {
             self.fault(document, &["key"], words);
         }
         let mut cases = Vec::new();
         for value in document.names(&["cases"]) {
-            let Some(name) = route.cases.get(&value) else { continue };
+            let Some(name) = route.cases.as_ref().and_then(|cases| cases.get(&value)) else { continue };
             let target = self.target(document, &["cases", &value], name);
             cases.extend(target.map(|target| (value, target)));
         }
-        let otherwise = self.target(document, &["otherwise"], &route.otherwise);
-        let (Some(from), Some(otherwise)) = (from, otherwise) else { return builder };
-        let mut targets: Vec<String> = Vec::new();
-        for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
-            if !targets.contains(target) {
-                targets.push(target.clone());
+        let otherwise = route.otherwise.as_ref();
+        let otherwise = otherwise.and_then(|name| self.target(document, &["otherwise"], name));
+        match (from, route.key.clone(), otherwise) {
+            (Some(from), Some(key), Some(otherwise)) => {
+                self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
             }
+            // What was left out did not fit, which is said already.
+            _ => self.is_sound = false,
         }
-        let (key, cases): (String, Arc<[(String, String)]>) = (route.key.clone(), cases.into());
-        builder.route(from, targets, move |state| choose(state, &key, &cases, &otherwise))
     }
 
     /// Several names, each looked up at its own line.
@@ -277,15 +284,17 @@ impl Links<'_> {
         &mut self,
         document: &mut Document,
         field: &str,
-        names: &Names,
+        names: Option<&Names>,
         look_up: impl Fn(&mut Self, &mut Document, &[&str], &str) -> Option<String>,
     ) -> Vec<String> {
-        if matches!(names, Names::Many(names) if names.is_empty()) {
+        if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
             self.fault(document, &[field], "names no node");
         }
-        let found = names.iter().filter_map(|(at, name)| match at.map(|at| at.to_string()) {
-            Some(at) => look_up(self, document, &[field, &at], name),
-            None => look_up(self, document, &[field], name),
+        let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
+            match at.map(|at| at.to_string()) {
+                Some(at) => look_up(self, document, &[field, &at], name),
+                None => look_up(self, document, &[field], name),
+            }
         });
         found.collect()
     }
@@ -303,10 +312,8 @@ impl Links<'_> {
     }
 
     fn known(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
-        if self.form.nodes.contains_key(name) {
-            return Some(name.to_owned());
-        }
         let words = match name {
+            name if name != "END" && self.form.nodes.contains_key(name) => return Some(name.to_owned()),
             "END" => "END is where the graph ends; nothing leads on from there".to_owned(),
             name => {
                 format!("there is no node `{name}`{}", nearest(name, self.form.nodes.keys().map(|n| &**n)))
@@ -324,7 +331,7 @@ impl Links<'_> {
 
 /// What the value of a key chooses.
 fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
-    let value = state.get(key).map(|value| value.to_json()).filter(|value| !value.is_null());
+    let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
     let text = value.as_ref().map(|value| match value {
         Value::String(text) => text.trim().to_owned(),
         value => value.to_string(),
@@ -356,8 +363,10 @@ fn place_of(fault: &Fault, form: &GraphForm) -> Vec<String> {
         return path(&["nodes", node]);
     }
     if let Some(node) = quoted("join at '") {
-        let is_it =
-            |edge: &EdgeForm| matches!(edge.from, Names::Many(_)) && edge.to.iter().any(|(_, to)| to == node);
+        let is_it = |edge: &EdgeForm| {
+            matches!(edge.from, Some(Names::Many(_)))
+                && edge.to.iter().flat_map(Names::iter).any(|(_, to)| to == node)
+        };
         return match form.edges.iter().position(is_it) {
             Some(at) => path(&["edges", &at.to_string(), "from"]),
             None => path(&["edges"]),
@@ -367,7 +376,6 @@ fn place_of(fault: &Fault, form: &GraphForm) -> Vec<String> {
         return path(&["state", key]);
     }
     match fault.path.as_str() {
-        START => path(&["edges"]),
         "START" => path(&["edges"]),
         "max_branches" => path(&["limits", "branches"]),
         "max_parallel" => path(&["limits", "parallel"]),

@@ -55,7 +55,7 @@ pub(crate) struct NodeForm {
     pub(crate) answers: Option<AnswersForm>,
     /// The keys that an agent shares with the graph; all that both declare alike unless said.
     pub(crate) shares: Option<Vec<String>>,
-    /// The keys that a program gets; all that the graph declares unless said.
+    /// The keys that a program gets; all that stand under `state` unless said.
     pub(crate) reads: Option<Vec<String>>,
     /// The nodes that a program may choose by `goto`, or `END`.
     pub(crate) goes_to: Vec<String>,
@@ -123,30 +123,35 @@ pub(crate) enum NodeApprovals {
 }
 
 /// A way that is always gone.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct EdgeForm {
     /// The node, or `START`. A list is a join: the way is gone when all of them have finished.
-    pub(crate) from: Names,
+    #[schemars(required)]
+    pub(crate) from: Option<Names>,
     /// The node, or `END`. A list is several ways, side by side.
-    pub(crate) to: Names,
+    #[schemars(required)]
+    pub(crate) to: Option<Names>,
     /// A key with a list: one branch for each item, side by side.
-    #[serde(default)]
     pub(crate) each: Option<String>,
 }
 
 /// A way that a value of the state chooses.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct RouteForm {
     /// The node, or `START`.
-    pub(crate) from: String,
+    #[schemars(required)]
+    pub(crate) from: Option<String>,
     /// The key of the value that chooses.
-    pub(crate) key: String,
+    #[schemars(required)]
+    pub(crate) key: Option<String>,
     /// Where each value leads. Text is meant without spaces around it; other values are meant as JSON.
-    pub(crate) cases: BTreeMap<String, String>,
+    #[schemars(required)]
+    pub(crate) cases: Option<BTreeMap<String, String>>,
     /// Where all other values lead, and none.
-    pub(crate) otherwise: String,
+    #[schemars(required)]
+    pub(crate) otherwise: Option<String>,
 }
 
 /// A name, or several.

@@ -6,13 +6,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{KeySchema, Template};
+use stepfold::state_core::state::Template;
 use stepfold::tools::Retry;
 
 use super::document::Document;
 use super::form::{CommandForm, Effects, Form, Reads};
 use super::graph::{Place, library_name, unknown_key};
-use super::graph_form::{AgentForm, AnswersForm, NodeApprovals, NodeForm, ProgramForm};
+use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, ProgramForm};
 use super::{AgentFile, Around, Built, LineFault, build, model};
 use crate::tool::Program;
 
@@ -24,6 +24,8 @@ pub(super) struct Workshop<'a> {
     pub(super) name: &'a str,
     pub(super) form: &'a NodeForm,
     pub(super) schema: &'a Schema,
+    /// The keys that the file declares.
+    pub(super) declared: &'a [String],
     pub(super) place: &'a Place<'a>,
     pub(super) around: &'a Around,
     pub(super) elsewhere: &'a mut Vec<LineFault>,
@@ -34,6 +36,9 @@ pub(super) struct Work {
     pub(super) node: Node,
     pub(super) speaks: bool,
 }
+
+/// The keys that an answer is written to, each with the field of it, if not all.
+type Answers = Vec<(String, Option<String>)>;
 
 /// What holds for the runs of a node.
 pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
@@ -66,6 +71,7 @@ impl Workshop<'_> {
     pub(super) fn work(&mut self, document: &mut Document) -> anyhow::Result<Option<Work>> {
         self.misplaced(document);
         let form = self.form;
+        let answers = self.answers(document);
         for (field, text) in [("asks", &form.asks), ("says", &form.says)] {
             if let Some(text) = text {
                 self.check_template(field, text, document);
@@ -73,8 +79,8 @@ impl Workshop<'_> {
         }
         let done = |node| Some(Work { node, speaks: false });
         match (&form.agent, &form.command, &form.says) {
-            (Some(agent), None, None) => self.agent(agent, document),
-            (None, Some(command), None) => Ok(self.program(command, document).and_then(done)),
+            (Some(agent), None, None) => self.agent(agent, answers, document),
+            (None, Some(command), None) => Ok(self.program(command, answers, document).and_then(done)),
             (None, None, Some(text)) => Ok(done(says(text))),
             (None, None, None) => {
                 // What is missing because it was left out is no fault of its own.
@@ -137,7 +143,12 @@ impl Workshop<'_> {
         }
     }
 
-    fn agent(&mut self, form: &AgentForm, document: &mut Document) -> anyhow::Result<Option<Work>> {
+    fn agent(
+        &mut self,
+        form: &AgentForm,
+        answers: Answers,
+        document: &mut Document,
+    ) -> anyhow::Result<Option<Work>> {
         let built = match form {
             AgentForm::File(file) => self.file(file, document)?,
             AgentForm::Inline(form) => document.within(&["agent"], |document| self.inline(form, document))?,
@@ -148,7 +159,7 @@ impl Workshop<'_> {
         if let Some(asks) = &self.form.asks {
             node = node.asks(asks);
         }
-        for (key, field) in self.answers(document) {
+        for (key, field) in answers {
             node = match field {
                 None => node.answers(key),
                 Some(field) => node.answers_field(key, field),
@@ -206,7 +217,7 @@ impl Workshop<'_> {
     }
 
     /// Each key that an answer goes to, with the field of it.
-    fn answers(&self, document: &mut Document) -> Vec<(String, Option<String>)> {
+    fn answers(&self, document: &mut Document) -> Answers {
         let answers = match &self.form.answers {
             None => return Vec::new(),
             Some(AnswersForm::Key(key)) => vec![(key.clone(), None)],
@@ -224,7 +235,7 @@ impl Workshop<'_> {
         known
     }
 
-    fn program(&self, form: &ProgramForm, document: &mut Document) -> Option<Node> {
+    fn program(&self, form: &ProgramForm, answers: Answers, document: &mut Document) -> Option<Node> {
         let form = match form {
             ProgramForm::Full(form) => form.clone(),
             ProgramForm::Argv(argv) => CommandForm { argv: argv.clone(), ..CommandForm::default() },
@@ -239,22 +250,19 @@ impl Workshop<'_> {
                 document.fault(&["reads", &at.to_string()], words);
             }
         }
-        let answers = self.form.answers.as_ref().map(|_| self.answers(document));
+        let answers = self.form.answers.is_some().then_some(answers);
         if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == Reads::Text {
             let words = "a field is taken from JSON; write the command as a table, with `output = \"json\"`";
             document.fault(&["answers"], words);
         }
-        let reads = self
-            .form
-            .reads
-            .clone()
-            .unwrap_or_else(|| self.schema.keys().map(|key| KeySchema::name(key).to_owned()).collect());
+        let reads = self.form.reads.clone().unwrap_or_else(|| self.declared.to_owned());
         let work = Arc::new(ProgramWork {
             program: program?,
             reads,
             answers,
             asks: self.form.approval == NodeApprovals::Always,
             is_tracked: self.form.tracked,
+            goes_to: self.form.goes_to.clone(),
         });
         Some(Node::new(move |context: NodeContext| {
             let work = Arc::clone(&work);
@@ -284,9 +292,10 @@ fn says(text: &str) -> Node {
 struct ProgramWork {
     program: Program,
     reads: Vec<String>,
-    answers: Option<Vec<(String, Option<String>)>>,
+    answers: Option<Answers>,
     asks: bool,
     is_tracked: bool,
+    goes_to: Vec<String>,
 }
 
 /// What a program prints that has no `answers`.
@@ -296,7 +305,7 @@ struct Printed {
     writes: Map<String, Value>,
     say: Option<String>,
     outputs: Map<String, Value>,
-    goto: Option<super::graph_form::Names>,
+    goto: Option<Names>,
 }
 
 impl ProgramWork {
@@ -307,19 +316,19 @@ impl ProgramWork {
         };
         let state =
             self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
-        let mut input = json!({"node": context.node(), "state": state.collect::<Map<_, _>>()});
-        if let Some(item) = item {
-            input["item"] = item;
-        }
-        let output = self.program.run(&input.to_string(), context.idempotency_key()).await;
+        let mut input: Map<String, Value> = item.map(|item| ("item".to_owned(), item)).into_iter().collect();
+        input.insert("node".to_owned(), context.node().into());
+        input.insert("state".to_owned(), state.collect::<Map<_, _>>().into());
+        let input = Value::Object(input).to_string();
+        let output = self.program.run(&input, context.idempotency_key()).await;
         let output = output.map_err(|error| NodeError::new(error.to_string()))?;
         match &self.answers {
             Some(answers) => self.answered(answers, &output),
-            None => printed(&output),
+            None => self.printed(&output),
         }
     }
 
-    fn answered(&self, answers: &[(String, Option<String>)], output: &str) -> Result<Update, NodeError> {
+    fn answered(&self, answers: &Answers, output: &str) -> Result<Update, NodeError> {
         let answer = self.program.read(output).map_err(|error| NodeError::permanent(error.to_string()))?;
         let mut update = Update::new();
         for (key, field) in answers {
@@ -337,6 +346,39 @@ impl ProgramWork {
             }
         }
         Ok(if self.is_tracked { update.result(answer) } else { update })
+    }
+
+    /// What a program prints, as an update. Nothing is one as well.
+    fn printed(&self, output: &str) -> Result<Update, NodeError> {
+        if output.trim().is_empty() {
+            return Ok(Update::new());
+        }
+        let printed: Printed = serde_json::from_str(output).map_err(|error| {
+            NodeError::permanent(format!(
+                "what the program printed is no object of `writes`, `say`, `outputs` and `goto` ({error}); for other \
+                 output say with `answers` where it goes"
+            ))
+        })?;
+        let mut update = Update::new();
+        for (key, value) in printed.writes {
+            update = update.set(key.as_str(), value);
+        }
+        for (kind, value) in printed.outputs {
+            update = update.output(kind, value);
+        }
+        if let Some(text) = printed.say {
+            update = update.say(text);
+        }
+        for (_, name) in printed.goto.iter().flat_map(Names::iter) {
+            if !self.goes_to.iter().any(|known| known == name) {
+                let known = self.goes_to.join(", ");
+                let words =
+                    format!("it chose to go to `{name}`, which is none of those in `goes_to`: {known}");
+                return Err(NodeError::permanent(words));
+            }
+            update = update.goto(library_name(name));
+        }
+        Ok(update)
     }
 }
 
@@ -358,31 +400,4 @@ fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
         }
         _ => Err(NodeError::permanent("it was not run: the decision is none that is known here")),
     }
-}
-
-/// What a program prints, as an update. Nothing is one as well.
-fn printed(output: &str) -> Result<Update, NodeError> {
-    if output.trim().is_empty() {
-        return Ok(Update::new());
-    }
-    let printed: Printed = serde_json::from_str(output).map_err(|error| {
-        NodeError::permanent(format!(
-            "what the program printed is no object of `writes`, `say`, `outputs` and `goto` ({error}); for other output \
-             say with `answers` where it goes"
-        ))
-    })?;
-    let mut update = Update::new();
-    for (key, value) in printed.writes {
-        update = update.set(key.as_str(), value);
-    }
-    for (kind, value) in printed.outputs {
-        update = update.output(kind, value);
-    }
-    if let Some(text) = printed.say {
-        update = update.say(text);
-    }
-    for (_, name) in printed.goto.iter().flat_map(super::graph_form::Names::iter) {
-        update = update.goto(library_name(name));
-    }
-    Ok(update)
 }

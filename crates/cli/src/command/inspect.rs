@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::RECORD_FORMAT;
 use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, Visible};
@@ -42,7 +43,8 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         Some(at) => past(&session, schema, at)?,
         None => session.state(desk.runner.schema())?,
     };
-    let view = View { session: &session, version, visible: visible(&session, version), state, all: what.all };
+    let (visible, is_graph) = (visible(&session, version), desk.speakers.is_some());
+    let view = View { session: &session, version, visible, state, all: what.all, is_graph };
     if json {
         show::line(&view.json().to_string());
     } else {
@@ -58,6 +60,7 @@ struct View<'a> {
     visible: Visible,
     state: State,
     all: bool,
+    is_graph: bool,
 }
 
 impl View<'_> {
@@ -95,13 +98,13 @@ impl View<'_> {
         }
         show::line("");
         let mut state = State::new(schema);
-        let mut stage = Stage::default();
+        let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
-            show_event(committed, counts, &mut stage);
+            show_event(committed, counts, &mut at_work);
             if counts {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
-                    for change in show::changes(&state, &before) {
+                    for change in self.changes(&state, &before) {
                         show::line(&format!("{:>17}~ {change}", ""));
                     }
                 }
@@ -122,6 +125,19 @@ impl View<'_> {
             let dim = show::DIM;
             show::line(&format!("{key} = {value}  {dim}({by}){dim:#}"));
         }
+    }
+
+    /// What an event has changed, a line each. What a graph keeps about its nodes is said by the events themselves.
+    fn changes(&self, now: &State, before: &State) -> Vec<String> {
+        let mut changes = show::changes(now, before);
+        if self.is_graph {
+            let progress = Progress::of(now).ok();
+            changes.retain(|change| !show::is_own(change, progress.is_some()));
+            if let Some(progress) = progress {
+                changes.extend(show::progress_lines(Progress::of(before).ok().as_ref(), &progress));
+            }
+        }
+        changes
     }
 
     fn json(&self) -> Value {
@@ -177,7 +193,9 @@ fn show_event(committed: &CommittedEvent, counts: bool, stage: &mut Stage) {
     };
     let mut lines = said.iter();
     let first = lines.next().map(String::as_str).unwrap_or_default();
-    show::line(format!("{mark}{:>4}  {:<9} {first}", committed.version, event.kind).trim_end());
+    show::line(
+        format!("{mark}{:>4}  {:<9} {first}", committed.version, story::name(event.kind.as_str())).trim_end(),
+    );
     for line in lines {
         show::line(&format!("{mark}{:>16}{line}", ""));
     }

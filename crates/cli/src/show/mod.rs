@@ -12,6 +12,7 @@ use stepfold::prelude::*;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
 use self::nodes::route;
+pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::stage::Stage;
 pub(crate) use self::watch::{Watch, changes};
 

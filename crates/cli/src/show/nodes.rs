@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepfold::agent_loop::graph::progress::{Progress, TaskStatus};
+use stepfold::agent_loop::graph::progress::{Progress, TaskProgress, TaskStatus};
 use stepfold::agent_loop::graph::{END, Planned, Routed};
 use stepfold::agent_loop::{Event, EventKind, NodeStatus};
 use stepfold::prelude::*;
@@ -16,9 +16,11 @@ use stepfold::tools::Status;
 use super::stage::Stage;
 use super::{call_of, short};
 
-/// The keys that the graph itself writes.
-const OWN: [&str; 6] =
-    ["current_node", "current_task_id", "execution_counts", "overall_progress", "router_decision", "tasks"];
+/// The keys that a graph writes about its nodes.
+const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
+
+/// The keys that are written about tasks, where they are tasks.
+const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 
 /// Follows the nodes of a graph.
 pub(super) struct Nodes {
@@ -27,7 +29,13 @@ pub(super) struct Nodes {
     stage: Stage,
     /// Text that is no whole line yet, by the branch that says it.
     texts: BTreeMap<Vec<usize>, String>,
+    /// The branches of this step whose agents have been heard: their answers are what they said.
+    heard: BTreeSet<Vec<usize>>,
+    /// The branches that were started and have not ended.
+    at_work: BTreeSet<usize>,
     progress: Option<Progress>,
+    /// Tasks whose branches have ended while the step has not: the state still says that they are running.
+    ended: BTreeMap<i64, TaskStatus>,
 }
 
 /// Something to be shown.
@@ -47,8 +55,21 @@ pub(super) enum Shown {
 
 impl Nodes {
     pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
-        let progress = state.and_then(|state| Progress::of(state).ok());
-        Nodes { speakers, stage: Stage::of(at_work), texts: BTreeMap::new(), progress }
+        Nodes {
+            speakers,
+            stage: Stage::of(at_work),
+            texts: BTreeMap::new(),
+            heard: BTreeSet::new(),
+            at_work: BTreeSet::new(),
+            progress: state.and_then(|state| Progress::of(state).ok()),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// The branches at work, if there are any.
+    pub(super) fn at_work(&self) -> Option<String> {
+        let labels: Vec<String> = self.at_work.iter().map(|place| self.stage.label(*place)).collect();
+        (!labels.is_empty()).then(|| labels.join(", "))
     }
 
     /// How far all tasks are, if there are any.
@@ -61,6 +82,12 @@ impl Nodes {
 
     /// What is to be shown of an event that is no commit.
     pub(super) fn see(&mut self, event: &RunEvent) -> Vec<Shown> {
+        match event {
+            RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
+            RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
+            RunEvent::Ended(_) => self.at_work.clear(),
+            _ => {}
+        }
         self.see_in(&mut Vec::new(), event)
     }
 
@@ -82,9 +109,13 @@ impl Nodes {
             }
             RunEvent::Output { branch, kind, value, .. } => {
                 let path = [&**path, &[*branch]].concat();
-                let kind = kind.as_deref().unwrap_or("result");
+                let mut shown = self.rest_of_text(&path);
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                vec![self.note(&path, &format!("{kind}: {}", short(&text)))]
+                if kind.is_some() || !self.heard.contains(&path) {
+                    let kind = kind.as_deref().unwrap_or("result");
+                    shown.push(self.note(&path, &format!("{kind}: {}", short(&text))));
+                }
+                shown
             }
             RunEvent::NodeFinished { branch, status, error, .. } => {
                 let path = [&**path, &[*branch]].concat();
@@ -112,6 +143,7 @@ impl Nodes {
     /// What the agent of a branch does.
     fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<Shown> {
         if let RunEvent::Text(text) = event {
+            self.heard.insert(path.to_vec());
             return if self.speaks_alone(path) {
                 vec![Shown::Text(text.clone())]
             } else {
@@ -183,11 +215,19 @@ impl Nodes {
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
+        if let EventKind::Interrupted { calls, asks: false } = &event.kind {
+            let words = "failed: it had started when the process was interrupted, and is not run again";
+            shown.extend(calls.iter().map(|place| self.note(&[*place], words)));
+        }
         let is_graphs = !matches!(event.kind, EventKind::Began { .. });
         if is_graphs && !speaks_alone {
             let replies = event.messages.iter().filter(|message| message.role() == Role::Assistant);
             let texts = replies.map(|reply| reply.text().into_owned()).filter(|text| !text.trim().is_empty());
             shown.extend(texts.map(Shown::Reply));
+        }
+        if event.step_end.is_some() {
+            self.ended.clear();
+            self.heard.clear();
         }
         if let Some(progress) = state.and_then(|state| Progress::of(state).ok()) {
             shown.extend(self.progress(progress));
@@ -218,35 +258,27 @@ impl Nodes {
         let branch = path.first().filter(|_| path.len() == 1);
         let planned = branch.and_then(|place| self.stage.branches().nth(*place));
         let id = planned.and_then(|(_, planned)| planned.item.as_ref()?.get("id")?.as_i64());
-        let (Some(id), Some(mut progress)) = (id, self.progress.clone()) else { return Vec::new() };
-        let is_it = |status: TaskStatus| status == TaskStatus::Running;
-        let Some(task) = progress.tasks.iter_mut().find(|task| task.id == id && is_it(task.status)) else {
+        let (Some(id), Some(progress)) = (id, self.progress.clone()) else { return Vec::new() };
+        let is_it = |task: &TaskProgress| task.id == id && task.status == TaskStatus::Running;
+        if !progress.tasks.iter().any(is_it) {
             return Vec::new();
-        };
-        task.status = if status.is_success() { TaskStatus::Completed } else { TaskStatus::Failed };
-        let done = progress.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
-        progress.completed = done;
-        progress.percentage = u8::try_from(100 * done / progress.tasks.len()).unwrap_or(100);
+        }
+        let status = if status.is_success() { TaskStatus::Completed } else { TaskStatus::Failed };
+        self.ended.insert(id, status);
         self.progress(progress)
     }
 
     /// The tasks that are new or have another status, and the percentage if it is another.
-    fn progress(&mut self, now: Progress) -> Vec<Shown> {
-        let before = self.progress.replace(now.clone());
-        let known = |id: i64| before.iter().flat_map(|before| &before.tasks).find(|task| task.id == id);
-        let changed =
-            now.tasks.iter().filter(|task| known(task.id).is_none_or(|known| known.status != task.status));
-        let mut shown: Vec<Shown> = changed
-            .map(|task| {
-                let title = task.title.as_ref().map(|title| format!(": {}", short(title)));
-                Shown::Aside(format!("  task {} {}{}", task.id, task.status, title.unwrap_or_default()))
-            })
-            .collect();
-        let figures = |progress: &Progress| (progress.percentage, progress.completed, progress.tasks.len());
-        if before.as_ref().map(figures) != Some(figures(&now)) && !now.tasks.is_empty() {
-            let (percentage, completed, all) = figures(&now);
-            shown.push(Shown::Note(format!("  {percentage} % ({completed} of {all})")));
+    fn progress(&mut self, mut now: Progress) -> Vec<Shown> {
+        for task in &mut now.tasks {
+            task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
         }
+        let done = now.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
+        now.completed = done;
+        now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);
+        let before = self.progress.replace(now.clone());
+        let lines = progress_lines(before.as_ref(), &now);
+        let mut shown: Vec<Shown> = lines.into_iter().map(|line| Shown::Aside(format!("  {line}"))).collect();
         if !shown.is_empty() {
             shown.push(Shown::Progress(now));
         }
@@ -267,10 +299,35 @@ impl Nodes {
     }
 }
 
-/// Whether a line about a change is about a key that a graph writes by itself: the lines about nodes and tasks say the
-/// same.
-pub(super) fn is_own(change: &str) -> bool {
-    OWN.iter().any(|key| change.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
+/// Whether a line about a change is about a key that a graph writes by itself, in a state with tasks or without: the
+/// lines about nodes and tasks say the same.
+pub(crate) fn is_own(change: &str, has_tasks: bool) -> bool {
+    let tasks = OF_TASKS.iter().filter(|_| has_tasks);
+    let mut own = OF_NODES.iter().chain(tasks);
+    own.any(|key| change.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
+}
+
+/// Whether a line about a change says what the lines about nodes, as they run, say already.
+pub(super) fn is_shown(change: &str, has_tasks: bool) -> bool {
+    is_own(change, has_tasks)
+        || (has_tasks && (change.starts_with("outputs:") || change.starts_with("errors:")))
+}
+
+/// The tasks that are new or have another status, and the percentage if it is another.
+pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<String> {
+    let known = |id: i64| before.into_iter().flat_map(|before| &before.tasks).find(|task| task.id == id);
+    let is_changed = |task: &&TaskProgress| known(task.id).is_none_or(|known| known.status != task.status);
+    let title = |task: &TaskProgress| task.title.as_ref().map(|title| format!(": {}", short(title)));
+    let tasks = now.tasks.iter().filter(is_changed);
+    let tasks =
+        tasks.map(|task| format!("task {} {}{}", task.id, task.status, title(task).unwrap_or_default()));
+    let mut lines: Vec<String> = tasks.collect();
+    let figures = |progress: &Progress| (progress.percentage, progress.completed, progress.tasks.len());
+    if before.map(figures) != Some(figures(now)) && !now.tasks.is_empty() {
+        let (percentage, completed, all) = figures(now);
+        lines.push(format!("{percentage} % ({completed} of {all})"));
+    }
+    lines
 }
 
 /// What a router chose.
@@ -296,12 +353,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_the_graph_are_those_of_the_library() {
+    fn the_keys_of_graphs_are_those_of_the_library() {
         let counts = keys::EXECUTION_COUNTS;
-        let names = [keys::CURRENT_NODE.name().to_owned(), keys::ROUTER_DECISION.name().to_owned()];
-        assert_eq!([OWN[0], OWN[4]], names);
-        assert_eq!([OWN[1], OWN[2]], [keys::CURRENT_TASK_ID.name(), counts.name()]);
-        assert_eq!([OWN[3], OWN[5]], [keys::OVERALL_PROGRESS.name(), keys::TASKS.name()]);
-        assert!(is_own("tasks: unset -> []") && !is_own("tasks_of_mine: unset -> []"));
+        assert_eq!(OF_NODES, [keys::CURRENT_NODE.name(), counts.name(), keys::ROUTER_DECISION.name()]);
+        let percentage = keys::OVERALL_PROGRESS;
+        assert_eq!(OF_TASKS, [keys::CURRENT_TASK_ID.name(), percentage.name(), keys::TASKS.name()]);
+    }
+
+    #[test]
+    fn what_others_write_is_shown() {
+        assert!(is_own("tasks: unset -> []", true) && is_own("current_node: unset -> \"a\"", false));
+        assert!(!is_own("tasks: unset -> []", false) && !is_own("tasks_of_mine: unset -> []", true));
     }
 }

@@ -47,10 +47,9 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
         EventKind::Inner { branch, event } => {
             let label = stage.label(*branch);
             let inner = of(event, stage.inner(*branch).unwrap_or(&Stage::default()));
-            let indent = " ".repeat(event.name().len());
-            let heads = std::iter::once(event.name()).chain(std::iter::repeat(indent.as_str()));
+            let heads = std::iter::once(name(event.name())).chain(std::iter::repeat(""));
             let lines = heads.zip(if inner.is_empty() { vec![String::new()] } else { inner });
-            lines.map(|(head, line)| format!("{label} | {head}  {line}").trim_end().to_owned()).collect()
+            lines.map(|(head, line)| format!("{label} | {head:<9} {line}").trim_end().to_owned()).collect()
         }
         EventKind::NodeAnswered { branch, outcome, .. } => {
             let label = stage.label(*branch);
@@ -71,6 +70,11 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let merging = event.step_end.iter().flat_map(|end| end.unmerged.iter().zip(&end.merge_errors));
     lines.extend(merging.map(|(place, error)| format!("{}: {}", stage.label(*place), short(error))));
     lines
+}
+
+/// The name of an event; that it is of a node is said by what stands behind it.
+pub(crate) fn name(kind: &str) -> &str {
+    kind.strip_prefix("node_").unwrap_or(kind)
 }
 
 fn labels(stage: &Stage, places: &[usize]) -> String {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use serde_json::json;
 use stepfold::agent_loop::Event;
 use stepfold::agent_loop::graph::Planned;
+use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::nodes::{Nodes, Shown, is_own};
+use super::nodes::{Nodes, Shown, is_shown};
 use super::{aside, call_of, line, note, print, short};
 
 /// How long the wheel stands still.
@@ -145,6 +146,11 @@ impl Watch {
                 Shown::Progress(_) => {}
             }
         }
+        // Others are at work while one of them is shown.
+        let at_work = self.nodes.as_ref().and_then(Nodes::at_work);
+        if let Some(what) = at_work.filter(|_| self.waiting.is_none() && !self.is_in_text) {
+            self.wait(&what);
+        }
     }
 
     /// For programs: how far the tasks are, when that has changed.
@@ -181,9 +187,9 @@ impl Watch {
         if let (Some(before), Some(state)) = (before, self.state.clone())
             && !event.delta.is_empty()
         {
-            let is_of_graph = self.nodes.is_some();
+            let (is_graph, has_tasks) = (self.nodes.is_some(), Progress::of(&state).is_ok());
             for change in &changes(&state, &before) {
-                if !(is_of_graph && is_own(change)) {
+                if !(is_graph && is_shown(change, has_tasks)) {
                     self.aside(&format!("  ~ {change}"));
                 }
             }
