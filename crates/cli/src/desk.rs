@@ -42,7 +42,14 @@ impl Desk {
     }
 
     fn open(place: &Place, asked: Option<&Asked>, models: &Models<'_>) -> anyhow::Result<Self> {
-        let built = AgentFile::read(&place.agent)??.build(models)??;
+        let built = match AgentFile::read(&place.agent)??.build(models) {
+            Ok(built) => built?,
+            // What is wrong with the files comes before models that cannot be had.
+            Err(error) => {
+                AgentFile::read(&place.agent)??.check()?;
+                return Err(error);
+            }
+        };
         let speakers = match &built {
             Built::Agent(_) => None,
             Built::Graph(built) => Some(built.speakers.clone()),

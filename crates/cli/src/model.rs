@@ -27,6 +27,9 @@ pub(crate) enum Models<'a> {
     Asked(Asking<'a>),
 }
 
+/// Models by their names.
+pub(crate) type NamedModels = Box<dyn Fn(&str) -> Option<Arc<dyn ChatModel>> + Send + Sync>;
+
 /// What was said about models on the command line.
 pub(crate) struct Asking<'a> {
     asked: &'a Asked,
@@ -46,6 +49,16 @@ impl<'a> Models<'a> {
             Models::None | Models::Checked => Ok(Arc::new(Unnamed)),
             Models::Asked(asking) => asking.pick(named),
         }
+    }
+
+    /// The models that a state may name, seen from this folder. What the command line says holds for all of them.
+    pub(crate) fn by_name(&self, folder: &Path) -> anyhow::Result<NamedModels> {
+        let only: Option<Arc<dyn ChatModel>> = match self {
+            Models::Asked(asking) if asking.asked.model.is_none() && asking.asked.cassette.is_none() => None,
+            models => Some(models.pick(None)?),
+        };
+        let folder = folder.to_owned();
+        Ok(Box::new(move |name| only.clone().or_else(|| by_name(Some((name, &folder))).ok())))
     }
 
     /// What is wrong with the model that a file names, if that is to be known.

@@ -312,3 +312,21 @@ impl fmt::Debug for AgentNode {
         f.debug_struct("AgentNode").field("agent", &self.agent.name()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_goes_to_a_key_whole_or_by_a_field() {
+        let to = |field: Option<&str>| AnswerTo { key: "areas".to_owned(), field: field.map(str::to_owned) };
+        let answer = json!({"areas": [3, 7]});
+        assert_eq!(to(None).part_of(&answer), Ok(Some(&answer)));
+        assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));
+        assert_eq!(to(Some("why")).part_of(&answer), Ok(None));
+        let error = to(Some("areas")).part_of(&json!("3 and 7")).unwrap_err();
+        assert_eq!(error, "the answer is no object, so it has no field \"areas\" for \"areas\"");
+    }
+}

@@ -46,6 +46,11 @@ pub(super) fn build(
     if form.limits.steps == Some(0) {
         document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
     }
+    let followed = ["model_id", "params", "auto"];
+    if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
+        let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
+        document.fault(&["per_run"], words);
+    }
     let mut around = around.clone();
     around.files.extend(place.path.canonicalize());
     if let Some(model) = &form.model {
@@ -63,6 +68,7 @@ pub(super) fn build(
             schema: &schema,
             declared: &declared,
             place,
+            per_run: form.per_run,
             around: &around,
             elsewhere: &mut found.elsewhere,
         };

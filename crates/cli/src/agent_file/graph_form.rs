@@ -23,6 +23,9 @@ pub(crate) struct GraphForm {
     pub(crate) state: BTreeMap<String, StateKey>,
     /// Whether keys that are not declared are let in.
     pub(crate) open_state: bool,
+    /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
+    /// a human agrees to every call of a tool. Whoever writes `model_id` decides where the conversation is sent.
+    pub(crate) per_run: bool,
     /// What is done, by name. What is written side by side is merged in the order in which the nodes stand here.
     pub(crate) nodes: BTreeMap<String, NodeForm>,
     /// The ways that are always gone.

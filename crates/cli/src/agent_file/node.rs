@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update};
+use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::Template;
 use stepfold::tools::Retry;
@@ -27,6 +27,8 @@ pub(super) struct Workshop<'a> {
     /// The keys that the file declares.
     pub(super) declared: &'a [String],
     pub(super) place: &'a Place<'a>,
+    /// Whether agents follow the state.
+    pub(super) per_run: bool,
     pub(super) around: &'a Around,
     pub(super) elsewhere: &'a mut Vec<LineFault>,
 }
@@ -167,6 +169,9 @@ impl Workshop<'_> {
         }
         if let Some(keys) = &self.form.shares {
             node = node.shares(keys);
+        }
+        if self.per_run && is_agent {
+            node = node.adjust(per_run(self.place.models.by_name(self.place.folder)?));
         }
         Ok(Some(Work { node: Node::agent(node), speaks: is_agent && self.form.asks.is_none() }))
     }

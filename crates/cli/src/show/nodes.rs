@@ -295,7 +295,7 @@ impl Nodes {
 
     fn line(&self, path: &[usize], words: &str) -> String {
         let (label, width) = (self.stage.label_of(path), self.stage.width());
-        format!("{label:width$} | {words}")
+        format!("{label:width$} | {words}").trim_end().to_owned()
     }
 }
 

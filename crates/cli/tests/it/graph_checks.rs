@@ -12,6 +12,7 @@ fn check(text: &str, expect: Expect) {
 
 const FAULTY: &str = r#"modle = "x"
 model = "nobody:x"
+per_run = true
 
 [state.found]
 type = "array"
@@ -91,42 +92,43 @@ fn every_fault_has_its_line() {
         expect![[r#"
             g.toml:1:1: there is no `modle` here; did you mean `model`?
             g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
-            g.toml:7:8: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
-            g.toml:11:11: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
-            g.toml:12:1: needs `questoin`, which the state does not declare; write {questoin?} if it may be absent, or double the braces if it is text
-            g.toml:13:1: the state has no key `notse`; there are: found, verdict
-            g.toml:14:1: `reads` is of a program, which this node is not
-            g.toml:16:8: a node is one of `agent`, `command` and `says`; this one is none
-            g.toml:17:1: `asks` is of an agent, which this node is not
-            g.toml:19:8: a node is one of `agent`, `command` and `says`; this one is several
-            g.toml:24:13: there is no program ./save.sh, seen from the folder of this file
-            g.toml:24:35: expected integer, found string
-            g.toml:25:1: a field is taken from JSON; write the command as a table, with `output = "json"`
-            g.toml:25:26: the state has no key `missing`; there are: found, verdict
-            g.toml:26:10: the state has no key `fuond`; did you mean `found`?
-            g.toml:27:1: there is no node `rescue`; there are: END, both, inline, none, plan, save, wrong
-            g.toml:29:1: what must not run twice is not tried again
-            g.toml:30:1: this is no time; write one such as 500ms, 30s or 2m
-            g.toml:33:1: expected list or object, found integer
-            g.toml:35:1: the node has `on_error` already, which says where to go then
-            g.toml:37:8: END is no node, but where the graph begins or ends
-            g.toml:40:8: node `inline`: shares "own", which both schemas have to declare alike
-            g.toml:41:7: an agent inside a graph file has the graph's state; declare the keys there
-            g.toml:45:1: limits.steps: is zero: no node could ever run
-            g.toml:46:1: expected integer, found string
-            g.toml:50:15: there is no node `plam`; did you mean `plan`?
-            g.toml:53:17: a join waits for nodes; START has finished already
-            g.toml:54:1: a join leads to a node; END needs none
-            g.toml:57:1: END is where the graph ends; nothing leads on from there
-            g.toml:58:1: START is where the graph begins; nothing leads there
-            g.toml:64:1: the state has no key `fuond`; did you mean `found`?
-            g.toml:64:1: a join leads on once; put a node between it and the branches
-            g.toml:67:1: names no node
-            g.toml:68:1: expected string or list, found integer
-            g.toml:71:1: there is no node `judge`; there are: END, both, inline, none, plan, save, wrong
-            g.toml:72:1: the state has no key `verdcit`; did you mean `verdict`?
-            g.toml:73:11: there is no node `reprot`; there are: END, both, inline, none, plan, save, wrong
-            g.toml:73:30: expected string, found integer
+            g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
+            g.toml:8:8: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
+            g.toml:12:11: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
+            g.toml:13:1: needs `questoin`, which the state does not declare; write {questoin?} if it may be absent, or double the braces if it is text
+            g.toml:14:1: the state has no key `notse`; there are: found, verdict
+            g.toml:15:1: `reads` is of a program, which this node is not
+            g.toml:17:8: a node is one of `agent`, `command` and `says`; this one is none
+            g.toml:18:1: `asks` is of an agent, which this node is not
+            g.toml:20:8: a node is one of `agent`, `command` and `says`; this one is several
+            g.toml:25:13: there is no program ./save.sh, seen from the folder of this file
+            g.toml:25:35: expected integer, found string
+            g.toml:26:1: a field is taken from JSON; write the command as a table, with `output = "json"`
+            g.toml:26:26: the state has no key `missing`; there are: found, verdict
+            g.toml:27:10: the state has no key `fuond`; did you mean `found`?
+            g.toml:28:1: there is no node `rescue`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:30:1: what must not run twice is not tried again
+            g.toml:31:1: this is no time; write one such as 500ms, 30s or 2m
+            g.toml:34:1: expected list or object, found integer
+            g.toml:36:1: the node has `on_error` already, which says where to go then
+            g.toml:38:8: END is no node, but where the graph begins or ends
+            g.toml:41:8: node `inline`: shares "own", which both schemas have to declare alike
+            g.toml:42:7: an agent inside a graph file has the graph's state; declare the keys there
+            g.toml:46:1: limits.steps: is zero: no node could ever run
+            g.toml:47:1: expected integer, found string
+            g.toml:51:15: there is no node `plam`; did you mean `plan`?
+            g.toml:54:17: a join waits for nodes; START has finished already
+            g.toml:55:1: a join leads to a node; END needs none
+            g.toml:58:1: END is where the graph ends; nothing leads on from there
+            g.toml:59:1: START is where the graph begins; nothing leads there
+            g.toml:65:1: the state has no key `fuond`; did you mean `found`?
+            g.toml:65:1: a join leads on once; put a node between it and the branches
+            g.toml:68:1: names no node
+            g.toml:69:1: expected string or list, found integer
+            g.toml:72:1: there is no node `judge`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:73:1: the state has no key `verdcit`; did you mean `verdict`?
+            g.toml:74:11: there is no node `reprot`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:74:30: expected string, found integer
             exit 2
         "#]],
     );
@@ -258,9 +260,18 @@ nodes.five.agent = "sub/open.toml"
     room.check(
         "run g.toml hello",
         expect![[r#"
-        | error: the script sub/none cannot be read: No such file or directory (os error 2)
-        exit 1
-    "#]],
+            | error: g.toml:3:11: sub/faulty.toml has faults
+            | g.toml:4:11: sub/faulty.toml has faults
+            | g.toml:5:13: the file nowhere.toml cannot be read: No such file or directory (os error 2)
+            | g.toml:6:12: sub/round.toml has faults
+            | g.toml:7:12: sub/open.toml has faults
+            | sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
+            | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
+            | sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
+            | sub/round.toml:2:9: ../g.toml is a graph that this one is a part of
+            | sub/open.toml:1:9: unclosed array, expected `]`
+            exit 2
+        "#]],
     );
 }
 

@@ -674,7 +674,7 @@ fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
         session s1
         work | starts
         work | > c2 second()
-        work |   c2: 
+        work |   c2:
         Done.
         work | done
     "#]],
@@ -909,6 +909,80 @@ fn a_cassette_holds_what_all_agents_said() {
         | error: a cassette has the answers of one model, and the agents of this graph name several; say one for all of them with --model
         exit 2
     "#]]);
+}
+
+/// The model, its parameters and who agrees are of each run.
+#[test]
+fn agents_follow_the_state() {
+    let room = Room::new("", "");
+    room.write(
+        "g.toml",
+        r#"
+        model = "script:g.script"
+        per_run = true
+        edges = [{ from = "START", to = "work" }]
+        state.auto = { type = "boolean", default = true }
+        state.model_id.type = "string"
+        nodes.work.agent.tools.pay = { description = "Pays.", command = { argv = ["echo", "paid"] } }
+        "#,
+    );
+    room.write("g.script", "assistant: > c1 pay()\nassistant: Paid.");
+    room.write("other.script", "assistant: I never pay.");
+    check_in_order(
+        &room,
+        "run g.toml -s s1 pay",
+        expect![[r#"
+        session s1
+        work | starts
+        work | > c1 pay()
+        work |   c1: paid
+        Paid.
+        work | done
+        go on: stepfold chat g.toml --session s1
+    "#]],
+    );
+    let said = room.say("run g.toml -s s2 --set auto=false pay", "");
+    assert!(said.contains("| decide about work > c1: > c1 pay()\n") && said.ends_with("exit 3\n"), "{said}");
+    let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
+    assert!(said.starts_with("I never pay.\n"), "{said}");
+    let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");
+    assert!(said.contains("the state asks for model \"script:none\", which is not known"), "{said}");
+}
+
+#[test]
+fn an_interrupt_leaves_the_session_usable() {
+    let room = Room::new("", "");
+    room.write(
+        "g.toml",
+        r#"
+        edges = [{ from = "START", to = "slow" }, { from = "slow", to = "end" }]
+        nodes.slow.command = ["sh", "-c", "test -e go || read line < gate"]
+        nodes.end.says = "There."
+        "#,
+    );
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+    let child = room.command("run g.toml -s s1 go").spawn().unwrap();
+    // It opens when the program does: it is at work then.
+    let _gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{notes}");
+    assert!(notes.contains("the run ended: the run was cancelled"), "{notes}");
+    room.write("go", "");
+    check_in_order(
+        &room,
+        "run g.toml -s s1 again",
+        expect![[r#"
+        session s1
+        slow | starts
+        slow | done
+        end | starts
+        end | done
+        There.
+        go on: stepfold chat g.toml --session s1
+    "#]],
+    );
 }
 
 #[test]
