@@ -1,5 +1,6 @@
 //! From what a graph file says to a graph. Names are looked up here, where their lines are known.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use stepfold::prelude::*;
 use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
 
 use super::document::Document;
-use super::graph_form::{EdgeForm, GraphForm, Names, RouteForm};
+use super::graph_form::{EdgeForm, GraphForm, Names, NodeForm, RouteForm};
 use super::{Around, BuiltGraph, LineFault, build, nearest, node};
 use crate::model::Models;
 
@@ -40,26 +41,12 @@ pub(super) fn build(
     around: &Around,
 ) -> anyhow::Result<Found> {
     let schema = build::state_schema(&form.state, form.open_state, document, keys_of_progress(form));
-    if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
-        document.fault(&["model"], message);
-    }
-    if form.limits.steps == Some(0) {
-        document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
-    }
-    let followed = ["model_id", "params", "auto"];
-    if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
-        let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
-        document.fault(&["per_run"], words);
-    }
-    let mut around = around.clone();
-    around.files.extend(place.path.canonicalize());
-    if let Some(model) = &form.model {
-        around.model = Some((model.clone(), place.folder.to_owned()));
-    }
-    let (mut found, mut speakers) = (Found::default(), Vec::new());
-    let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
+    check_whole(form, document, place, &schema);
+    let around = around_agents(form, place, around);
     let declared = document.names(&["state"]);
+    let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
     let mut links = Links { form, ways: Vec::new(), is_sound: true };
+    let (mut found, mut speakers) = (Found::default(), BTreeSet::new());
     for name in document.names(&["nodes"]) {
         let Some(node_form) = form.nodes.get(&name) else { continue };
         let mut workshop = node::Workshop {
@@ -74,32 +61,51 @@ pub(super) fn build(
         };
         let work = document.within(&["nodes", &name], |document| workshop.work(document))?;
         if work.as_ref().is_some_and(|work| work.speaks) {
-            speakers.push(name.clone());
+            speakers.insert(name.clone());
         }
         // What the node would do does not matter for the ways to it.
         let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
-        let node = document.within(&["nodes", &name], |document| links.node(work, node_form, document));
-        if name == "START" || name == "END" {
-            document
-                .fault(&["nodes", &name], format!("{name} is no node, but where the graph begins or ends"));
-            links.is_sound = false;
-        }
+        let node =
+            document.within(&["nodes", &name], |document| links.node(&name, work, node_form, document));
         builder = builder.node(name, node);
     }
     links.edges(document, &schema);
     links.routes(document, &schema);
     match links.lead(builder).build() {
-        Ok(graph) => found.graph = Some(BuiltGraph { graph, speakers: speakers.into_iter().collect() }),
+        Ok(graph) => found.graph = Some(BuiltGraph { graph, speakers }),
         Err(error) => {
             for fault in &error.faults {
-                document.fault(
-                    &place_of(fault, form),
-                    format!("{}: {}", words(&fault.path), words(&fault.message)),
-                );
+                let text = format!("{}: {}", words(&fault.path), words(&fault.message));
+                document.fault(&place_of(fault, form), text);
             }
         }
     }
     Ok(found)
+}
+
+/// What is said about the graph as a whole.
+fn check_whole(form: &GraphForm, document: &mut Document, place: &Place<'_>, schema: &Schema) {
+    if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
+        document.fault(&["model"], message);
+    }
+    if form.limits.steps == Some(0) {
+        document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
+    }
+    let followed = ["model_id", "params", "auto"];
+    if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
+        let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
+        document.fault(&["per_run"], words);
+    }
+}
+
+/// What the agents of the graph stand in.
+fn around_agents(form: &GraphForm, place: &Place<'_>, around: &Around) -> Around {
+    let mut around = around.clone();
+    around.files.extend(place.path.canonicalize());
+    if let Some(model) = &form.model {
+        around.model = Some((model.clone(), place.folder.to_owned()));
+    }
+    around
 }
 
 async fn nothing(_: NodeContext) -> Result<(), NodeError> {
@@ -177,7 +183,10 @@ struct Links<'a> {
 
 impl Links<'_> {
     /// What holds for the runs of a node, and where it leads by itself.
-    fn node(&mut self, work: Node, form: &super::graph_form::NodeForm, document: &mut Document) -> Node {
+    fn node(&mut self, name: &str, work: Node, form: &NodeForm, document: &mut Document) -> Node {
+        if name == "START" || name == "END" {
+            self.fault(document, &[], format!("{name} is no node, but where the graph begins or ends"));
+        }
         let mut node = node::with_rules(work, form);
         if let Some(target) =
             form.at_limit.as_ref().and_then(|name| self.target(document, &["at_limit"], name))

@@ -85,7 +85,12 @@ impl Nodes {
         match event {
             RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
             RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
-            RunEvent::Ended(_) => self.at_work.clear(),
+            RunEvent::Ended(_) => {
+                self.at_work.clear();
+                // Whoever was stopped in the middle of a line.
+                let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
+                return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
+            }
             _ => {}
         }
         self.see_in(&mut Vec::new(), event)
