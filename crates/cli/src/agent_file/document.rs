@@ -167,8 +167,13 @@ impl Document {
         for fault in &faults {
             let path = steps(&fault.path);
             let message = in_words(schema, &path, &fault.message);
+            let is_item = path.last().is_some_and(|step| step.parse::<usize>().is_ok());
+            // An item of a list that lacks something is looked at as far as it goes.
+            let is_kept = is_item && message.ends_with("is a required property");
             self.fault(&path, message);
-            misfits.push(path);
+            if !is_kept {
+                misfits.push(path);
+            }
         }
         for path in &misfits {
             remove(json, path);

@@ -71,8 +71,10 @@ pub(super) fn build(
     }
     links.edges(document, &schema);
     links.routes(document, &schema);
+    let is_sound = links.is_sound;
     match links.lead(builder).build() {
-        Ok(graph) => found.graph = Some(BuiltGraph { graph, speakers }),
+        Ok(graph) if is_sound => found.graph = Some(BuiltGraph { graph, speakers }),
+        Ok(_) => {}
         Err(error) => {
             for fault in &error.faults {
                 let text = format!("{}: {}", words(&fault.path), words(&fault.message));

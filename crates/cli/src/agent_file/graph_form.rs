@@ -126,8 +126,8 @@ pub(crate) enum NodeApprovals {
 }
 
 /// A way that is always gone.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct EdgeForm {
     /// The node, or `START`. A list is a join: the way is gone when all of them have finished.
     #[schemars(required)]
@@ -140,8 +140,8 @@ pub(crate) struct EdgeForm {
 }
 
 /// A way that a value of the state chooses.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RouteForm {
     /// The node, or `START`.
     #[schemars(required)]

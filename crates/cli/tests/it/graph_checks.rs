@@ -125,6 +125,7 @@ fn every_fault_has_its_line() {
             g.toml:65:1: a join leads on once; put a node between it and the branches
             g.toml:68:1: names no node
             g.toml:69:1: expected string or list, found integer
+            g.toml:71:1: "otherwise" is a required property
             g.toml:72:1: there is no node `judge`; there are: END, both, inline, none, plan, save, wrong
             g.toml:73:1: the state has no key `verdcit`; did you mean `verdict`?
             g.toml:74:11: there is no node `reprot`; there are: END, both, inline, none, plan, save, wrong
@@ -208,6 +209,19 @@ otherwise = "right"
         "#]],
     );
     check(
+        r#"
+edges = [{ from = "START" }]
+nodes.a.says = "x"
+routes = [{ from = "a", otherwise = "END" }]
+"#,
+        expect![[r#"
+            g.toml:2:10: "to" is a required property
+            g.toml:4:11: "key" is a required property
+            g.toml:4:11: "cases" is a required property
+            exit 2
+        "#]],
+    );
+    check(
         "nodes.a.says = \"x\"\n",
         expect![[r#"
         g.toml:1:1: START: leads nowhere; add an edge from it
@@ -282,6 +296,8 @@ fn the_schema_is_printed() {
     assert_eq!(schema["title"], "A stepfold graph");
     let fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     assert_eq!(fields[..4], ["name", "model", "state", "open_state"]);
+    let edge = &schema["properties"]["edges"]["items"];
+    assert_eq!(edge["required"], serde_json::json!(["from", "to"]));
     // An agent in a node is described whole, for editors.
     let agent = &schema["properties"]["nodes"]["additionalProperties"]["properties"]["agent"];
     let forms: Vec<&serde_json::Value> =
