@@ -103,9 +103,9 @@ pub enum FeedError {
         branch: usize,
     },
     /// A way through a graph could not be found.
-    #[error("the way on behind node '{node}' could not be found: {words}")]
+    #[error("the way on behind {} could not be found: {words}", crate::graph::shown(node))]
     Route {
-        /// The node.
+        /// The node, or [`START`](crate::graph::START).
         node: String,
         /// Why not.
         words: String,
@@ -182,7 +182,7 @@ pub enum RunFault {
     /// A node failed, after all tries, and nothing says where to go then. Resumed, the run tries it again.
     #[error("node '{node}' failed: {error}")]
     Node {
-        /// The branch.
+        /// The branch: the node, with its place in the superstep if it has an item.
         node: String,
         /// Why, in words.
         error: String,

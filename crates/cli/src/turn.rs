@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use anyhow::Context as _;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
@@ -52,6 +52,13 @@ impl Turns<'_> {
 
     /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command.
     async fn watch(&self, session: &SessionHandle, invocation: Invocation) -> anyhow::Result<Ended> {
+        // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
+        if let Some(heard) = (&mut interrupt).now_or_never() {
+            heard.context("Ctrl-C cannot be waited for")?;
+            interrupt.set(tokio::signal::ctrl_c());
+            invocation.cancel();
+        }
         let stored = session.read(EventRange::None).await?;
         let state = stored.state(self.desk.runner.schema()).ok();
         let mut watch = Watch::new(self.json, state);
@@ -61,8 +68,6 @@ impl Turns<'_> {
         let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);
         let mut turns = Watch::turns();
-        // One listener, armed anew: an interrupt between two events must not go by unheard.
-        let mut interrupt = pin!(tokio::signal::ctrl_c());
         let mut interrupts = 0;
         loop {
             tokio::select! {
@@ -263,7 +268,7 @@ fn ending(exit: &Exit) -> Ending {
         Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) | Exit::End => Ending::Done,
         Exit::Paused(_) => Ending::Waits,
         Exit::Cancelled => Ending::Interrupted,
-        Exit::Failed | Exit::NodeFailed(_) => Ending::Failed,
+        Exit::Failed | Exit::NodeFailed { .. } => Ending::Failed,
         _ => Ending::NoAnswer,
     }
 }

@@ -98,6 +98,7 @@ mod history;
 mod hub;
 mod invocation;
 mod journal;
+mod observers;
 mod ports;
 mod record;
 mod replay;

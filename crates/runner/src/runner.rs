@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
-use stepfold_agent_loop::{Agent, Ids};
+use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, CreateSession, ErrorKind, EventRange, GetSession, SessionError, SessionId, SessionKey,
     SessionSchema, SessionStore, UserId,
@@ -13,6 +13,7 @@ use stepfold_session_scopes::{
 
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
+use crate::observers::Observers;
 use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::slot::Slot;
 
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pub(crate) max_waiting: usize,
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn WallClock>,
+    pub(crate) observers: Observers,
     /// The sessions that somebody holds, so that each is worked on by one invocation at a time.
     slots: Mutex<Slots>,
 }
@@ -115,6 +117,7 @@ pub struct RunnerBuilder {
     max_waiting: usize,
     ids: Arc<dyn Ids>,
     clock: Arc<dyn WallClock>,
+    observers: Observers,
 }
 
 impl Runner {
@@ -133,6 +136,7 @@ impl Runner {
             max_waiting: 16,
             ids: Arc::new(ShortIds),
             clock: Arc::new(SystemClock),
+            observers: Observers::default(),
         }
     }
 
@@ -261,11 +265,34 @@ impl RunnerBuilder {
         self
     }
 
+    /// Has every invocation observed, after it was stored and published: `make` gives an observer for each, such as
+    /// [`Traces`](stepfold_agent_loop::Traces). Observers added before are told first. One that fails stops the run,
+    /// which can be resumed; nothing that was stored is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Traces};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).observe(|_| Traces::new("analyst")).build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn observe<O: Observer + 'static>(
+        mut self,
+        make: impl Fn(&SessionKey) -> O + Send + Sync + 'static,
+    ) -> Self {
+        self.observers.push(make);
+        self
+    }
+
     /// The runner.
     pub fn build(self) -> Runner {
-        let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock } = self;
+        let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers } = self;
         let slots = Mutex::default();
-        Runner(Arc::new(Inner { agent, store, app, schema, busy, max_waiting, ids, clock, slots }))
+        Runner(Arc::new(Inner { agent, store, app, schema, busy, max_waiting, ids, clock, observers, slots }))
     }
 }
 

@@ -307,6 +307,7 @@ impl Work {
             .resume()
             .observe(&mut journal)
             .observe(Publish(Arc::clone(&self.hub)))
+            .observe(inner.observers.of(&self.turn.slot.key))
             .cancel_with(self.current.cancellation.clone())
             .inbox_with(|| {
                 while let Ok(message) = inbox.try_recv() {

@@ -149,6 +149,19 @@ pub enum SessionError {
         /// The newest format that is understood.
         supported: u64,
     },
+    /// What is stored has the number of a format, and not its form: an unreleased version of this crate wrote it.
+    #[error(
+        "the stored {what} are said to have format {format}, but have no {missing}: an unreleased stepfold made \
+         them; use another file, or read them with the version that made them"
+    )]
+    OtherLayout {
+        /// What was being read.
+        what: &'static str,
+        /// The format that they are said to have.
+        format: u64,
+        /// The first thing that is missing.
+        missing: String,
+    },
     /// The database has a table of our name that is not ours.
     #[error(
         "the database has a table \"{table}\" that stepfold did not make; use another database, schema or \
@@ -218,6 +231,7 @@ impl SessionError {
             SessionError::SchemaMismatch { .. }
             | SessionError::Migration { .. }
             | SessionError::NewerFormat { .. }
+            | SessionError::OtherLayout { .. }
             | SessionError::ForeignTable { .. } => ErrorKind::Incompatible,
             SessionError::Unavailable { .. } => ErrorKind::Transient,
             SessionError::Stored { .. } | SessionError::Store { .. } => ErrorKind::Broken,

@@ -126,10 +126,16 @@ pub(crate) fn by_scope(delta: &Delta) -> ByScope<Vec<&Write>> {
 
 /// Leaves of a delta what is stored: everything but the writes to `temp:`.
 pub(crate) fn drop_temp(delta: &mut Delta) {
-    let is_stored = |write: &Write| Scope::of(write.key()) != Scope::Temp;
-    if !delta.iter().all(is_stored) {
-        *delta = std::mem::take(delta).into_iter().filter(is_stored).collect();
-    }
+    *delta = std::mem::take(delta).into_iter().filter(|write| !is_temp(write)).collect();
+}
+
+/// Whether a delta has writes that are not stored.
+pub(crate) fn has_temp(delta: &Delta) -> bool {
+    delta.iter().any(is_temp)
+}
+
+fn is_temp(write: &Write) -> bool {
+    Scope::of(write.key()) == Scope::Temp
 }
 
 /// All entries as one view: app, then user, then session, a later one in place of an earlier one.

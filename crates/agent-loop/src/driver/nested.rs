@@ -317,7 +317,7 @@ fn answer(
     });
     let words = last.unwrap_or_default();
     match outcome.exit() {
-        Exit::Text | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) => Ok(words.into()),
+        Exit::Text | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) | Exit::End => Ok(words.into()),
         exit => Err(ToolError::permanent(match words.trim() {
             "" => format!("the agent did not finish: {exit}"),
             words => format!("the agent did not finish: {exit}. Its last words: {words}"),

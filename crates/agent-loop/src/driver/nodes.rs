@@ -3,6 +3,7 @@
 //! is committed here, before it goes on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -16,8 +17,9 @@ use super::Host;
 use super::model::sleep;
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
+use crate::graph::progress::keys;
 use crate::graph::{
-    NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update,
+    Node, NodeContext, NodeError, NodeErrorKind, NodeScope, NodeWork, Planned, Said, Shape, Update, listed,
 };
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
@@ -28,10 +30,7 @@ const QUEUE: usize = 64;
 
 /// What a branch came to.
 enum Ended {
-    Outcome {
-        outcome: NodeOutcome,
-        usage: Usage,
-    },
+    Outcome(NodeOutcome),
     /// It failed, and that is for the caller.
     Failed(String),
     /// Its function asks somebody to decide.
@@ -42,6 +41,8 @@ enum Ended {
     Stopped,
     /// Its agent has ended.
     Agent,
+    /// The time of its agent's try was up, after so many tries.
+    TimedOut(u32),
 }
 
 /// What an agent that is a node tells the driver, which answers when it has taken note of it.
@@ -95,6 +96,13 @@ impl Host<'_> {
                 }
             };
             let Some((place, ended)) = ended else { break };
+            self.hear_out(run, &mut said, &mut told).await?;
+            if let Ended::TimedOut(tries) = ended
+                && let Some(again) = bench.again(run, &shape, place, tries)
+            {
+                work.push(again);
+                continue;
+            }
             if let Some(fault) = self.node_ended(run, &shape, place, ended).await?
                 && failed.as_ref().is_none_or(|(earlier, _)| place < *earlier)
             {
@@ -119,6 +127,22 @@ impl Host<'_> {
             true => Ok(()),
             false => self.commit(run, Answer::Started(marked)).await,
         }
+    }
+
+    /// What a branch said, and what its agent committed, in the moment in which it ended comes before its end.
+    async fn hear_out(
+        &mut self,
+        run: &mut Run,
+        said: &mut mpsc::Receiver<Said>,
+        told: &mut mpsc::Receiver<Told>,
+    ) -> Result<(), RunFault> {
+        while let Ok(said) = said.try_recv() {
+            self.said(run, said).await?;
+        }
+        while let Ok(told) = told.try_recv() {
+            self.told(run, told).await?;
+        }
+        Ok(())
     }
 
     async fn said(&mut self, run: &Run, said: Said) -> Result<(), RunFault> {
@@ -152,15 +176,21 @@ impl Host<'_> {
         place: usize,
         ended: Ended,
     ) -> Result<Option<RunFault>, RunFault> {
-        let (outcome, usage) = match ended {
+        // The run of an agent that has ended without having finished is over: to go on would give the same.
+        let is_over = matches!(ended, Ended::Agent);
+        let outcome = match ended {
             Ended::Waits | Ended::Stopped => return Ok(None),
+            Ended::TimedOut(tries) => {
+                let node = run.branch(place).and_then(|branch| shape.node(&branch.planned.node));
+                timed_out(node.and_then(|node| node.time_out), tries)
+            }
             Ended::Asks(request) => {
                 let requests = vec![*request];
                 self.commit(run, Answer::NodeAsks { branch: place, requests }).await?;
                 return Ok(None);
             }
-            Ended::Outcome { outcome, usage } => (outcome, usage),
-            Ended::Failed(error) => (NodeOutcome::failed(NodeStatus::Failed, error, 1), Usage::default()),
+            Ended::Outcome(outcome) => outcome,
+            Ended::Failed(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ended::Agent => match run.outcome_of_agent(place) {
                 Some(ended) => ended,
                 None => return Ok(None),
@@ -168,9 +198,11 @@ impl Host<'_> {
         };
         let node = name_of(run, place);
         if let Some(error) = &outcome.error
+            && !is_over
             && !takes_failures(shape, &node)
         {
             self.tell_finished(&node, place, &outcome).await?;
+            let node = run.branch(place).map_or(node, |branch| branch.label(place));
             return Ok(Some(RunFault::Node { node, error: error.clone() }));
         }
         for output in &outcome.outputs {
@@ -178,7 +210,8 @@ impl Host<'_> {
             self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await?;
         }
         self.tell_finished(&node, place, &outcome).await?;
-        self.commit(run, Answer::Node { branch: place, outcome, usage }).await?;
+        // What its agent has used was counted as it was committed.
+        self.commit(run, Answer::Node { branch: place, outcome, usage: Usage::default() }).await?;
         Ok(None)
     }
 
@@ -216,7 +249,9 @@ impl<'a> Bench<'a> {
         let OpenBranch { place, planned, execution } = open;
         let context = self.context(run, place, planned.clone(), execution);
         let Some(node) = shape.place(&planned.node) else {
-            return Box::pin(async move { (place, Ended::Failed("there is no such node".to_owned())) });
+            return Box::pin(async move {
+                (place, Ended::Failed("it is no node of the graph any more".to_owned()))
+            });
         };
         match &shape.nodes[node].work {
             NodeWork::Function(_) => {
@@ -232,25 +267,59 @@ impl<'a> Bench<'a> {
             }
             NodeWork::Agent(agent) => {
                 let known = run.branch(place).and_then(|branch| branch.child().cloned());
-                let decisions = run.branch(place).map(|branch| branch.decisions.clone()).unwrap_or_default();
                 let child = match known {
                     Some(child) => Ok(child),
                     None => agent.run(run.state(), &context, run.branch_key(place)),
                 };
-                let teller = Teller { place, teller: self.teller.clone() };
-                let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));
-                let shape = Arc::clone(shape);
-                Box::pin(async move {
-                    let ended = match child {
-                        Err(error) => Ended::Failed(error.to_string()),
-                        Ok(child) => {
-                            drive_agent(&shape, node, child, decisions, &teller, &stop, &clock).await
-                        }
-                    };
-                    (place, ended)
-                })
+                match child {
+                    Ok(child) => self.start_agent(run, shape, place, child, 1, Duration::ZERO),
+                    Err(NodeError(NodeErrorKind::Asks(request))) => {
+                        Box::pin(async move { (place, Ended::Asks(request)) })
+                    }
+                    Err(error) => Box::pin(async move { (place, Ended::Failed(error.to_string())) }),
+                }
             }
         }
+    }
+
+    /// Once more after a time-out, from where the agent's run is by now, unless it was tried as often as it may.
+    fn again(&self, run: &Run, shape: &Arc<Shape>, place: usize, tries: u32) -> Option<Work<'a>> {
+        let branch = run.branch(place)?;
+        let pause = pauses(shape.node(&branch.planned.node)?).nth(tries as usize - 1)?;
+        let child = branch.child()?.clone();
+        Some(self.start_agent(run, shape, place, child, tries + 1, pause))
+    }
+
+    /// Drives the agent of a branch after a pause.
+    fn start_agent(
+        &self,
+        run: &Run,
+        shape: &Arc<Shape>,
+        place: usize,
+        child: Run,
+        tries: u32,
+        pause: Duration,
+    ) -> Work<'a> {
+        let branch = run.branch(place);
+        // What was decided about its prompt is none of the agent's own.
+        let pending = child.pending();
+        let is_own = |id: &str| pending.iter().any(|request| request.id == id);
+        let decided = branch.map(|branch| branch.decisions.as_slice()).unwrap_or_default();
+        let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();
+        let node = branch.and_then(|branch| shape.node(&branch.planned.node)).cloned();
+        let teller = Teller { place, teller: self.teller.clone() };
+        let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));
+        Box::pin(async move {
+            let Some(node) = node else { return (place, Ended::Stopped) };
+            if !pause.is_zero() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return (place, Ended::Stopped),
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            (place, drive_agent(&node, child, decisions, &teller, &stop, &clock, tries).await)
+        })
     }
 
     fn context(&self, run: &Run, place: usize, planned: Planned, execution: u64) -> NodeContext {
@@ -275,7 +344,7 @@ impl<'a> Bench<'a> {
 async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Ended {
     let (name, node) = (&shape.names[place], &shape.nodes[place]);
     let NodeWork::Function(function) = &node.work else { return Ended::Stopped };
-    let mut pauses = node.retry.iter().flat_map(stepfold_tools::Retry::pauses);
+    let mut pauses = pauses(node);
     let mut tries = 1;
     loop {
         let result = match node.time_out {
@@ -300,20 +369,33 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Ended {
     }
 }
 
+fn timed_out(time_out: Option<Duration>, tries: u32) -> NodeOutcome {
+    let time_out = time_out.unwrap_or_default();
+    NodeOutcome::failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), tries)
+}
+
 fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> Ended {
-    Ended::Outcome { outcome: NodeOutcome::failed(status, error, tries), usage: Usage::default() }
+    Ended::Outcome(NodeOutcome::failed(status, error, tries))
 }
 
 /// What a function returned, checked against the schema and the graph.
 fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> Ended {
     let delta = match update.delta(context.state().schema()) {
         Ok(delta) => delta,
-        Err(error) => return failed(NodeStatus::Failed, error.to_string(), tries),
+        Err(error) => return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries),
     };
+    if !update.outputs.is_empty()
+        && let Err(error) = context.state().schema().check_write_to(keys::OUTPUTS.name(), None)
+    {
+        return failed(NodeStatus::Failed, format!("it gives outputs: {error}"), tries);
+    }
     let known = shape.node(name).map(|node| node.goes_to.as_slice()).unwrap_or_default();
     if let Some((target, _)) = update.goto.iter().find(|(target, _)| !known.contains(target)) {
-        let known = if known.is_empty() { "nowhere".to_owned() } else { known.join(", ") };
-        let error = format!("it chose to go to \"{target}\", and declares to go to: {known}");
+        let known = match known.is_empty() {
+            true => "nowhere".to_owned(),
+            false => listed(known.iter().map(String::as_str)),
+        };
+        let error = format!("it chose to go to \"{target}\", and declares to go to: {known}; see `goes_to`");
         return failed(NodeStatus::Failed, error, tries);
     }
     let outputs = update.outputs.into_iter().map(|(kind, content)| {
@@ -331,21 +413,25 @@ fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update,
         tries,
         ..NodeOutcome::default()
     };
-    Ended::Outcome { outcome, usage: Usage::default() }
+    Ended::Outcome(outcome)
 }
 
-/// Drives the agent of a node until it ends, waits, or has failed as often as it may.
+/// The pauses before each further try.
+fn pauses(node: &Node) -> impl Iterator<Item = Duration> {
+    node.retry.into_iter().flat_map(|retry| retry.pauses())
+}
+
+/// Drives the agent of a node until it ends, waits, has failed as often as it may, or its time is up.
 async fn drive_agent(
-    shape: &Shape,
-    place: usize,
+    node: &Node,
     child: Run,
     decisions: Vec<(String, Decision)>,
     teller: &Teller,
     stop: &CancellationToken,
     clock: &Arc<dyn Clock + '_>,
+    mut tries: u32,
 ) -> Ended {
-    let node = &shape.nodes[place];
-    let mut pauses = node.retry.iter().flat_map(stepfold_tools::Retry::pauses);
+    let mut pauses = pauses(node).skip(tries as usize - 1);
     let (mut child, mut decisions) = (child, decisions);
     loop {
         let running = child
@@ -359,9 +445,8 @@ async fn drive_agent(
             None => running.await,
             Some(time_out) => match tokio::time::timeout(time_out, running).await {
                 Ok(ended) => ended,
-                Err(_) => {
-                    return failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), 1);
-                }
+                // How far it has come only the run of the graph knows.
+                Err(_) => return Ended::TimedOut(tries),
             },
         };
         let error: RunError = match ended {
@@ -372,13 +457,16 @@ async fn drive_agent(
             Ok(_) => return Ended::Agent,
             Err(error) => error,
         };
-        let Some(pause) = pauses.next() else { return Ended::Failed(crate::graph::chain(&error)) };
+        let Some(pause) = pauses.next() else {
+            return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries);
+        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ended::Stopped,
             () = tokio::time::sleep(pause) => {}
         }
         child = error.into_run();
+        tries += 1;
     }
 }
 

@@ -1,6 +1,7 @@
 //! An agent as a node: which part of the state it shares with the graph, and what it is asked.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,6 +9,7 @@ use stepfold_state_core::chat::{Message, Role, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
 
 use super::context::{NodeContext, NodeError};
+use super::node::words_of_panic;
 use crate::agent::{Agent, AgentBuilder};
 use crate::run::{Exit, Input, Run};
 
@@ -94,7 +96,8 @@ impl AgentNode {
         self
     }
 
-    /// Asks the agent what a function says, in a conversation of its own.
+    /// Asks the agent what a function says, in a conversation of its own. The function may
+    /// [ask](NodeContext::ask) somebody first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -104,7 +107,7 @@ impl AgentNode {
     }
 
     /// Writes the agent's answer to this key: its [output](crate::AgentBuilder::output) if it has one, else its last
-    /// words.
+    /// words. One that says nothing writes nothing.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
         self.answers.push(AnswerTo { key: key.into(), field: None });
         self
@@ -161,13 +164,13 @@ impl AgentNode {
 
     /// The keys that both schemas declare alike, as far as they are shared.
     pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
-        let own = self.agent.schema();
-        let is_wanted =
-            move |name: &str| self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
-        let is_alike = |name: &str| {
-            own.key(name).map(KeySchema::json_schema) == graph.key(name).map(KeySchema::json_schema)
-        };
-        graph.keys().map(KeySchema::name).filter(move |name| is_wanted(name) && is_alike(name))
+        graph.keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
+    }
+
+    fn is_shared(&self, graph: &Schema, name: &str) -> bool {
+        let is_wanted = self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
+        let own = self.agent.schema().key(name).map(KeySchema::json_schema);
+        is_wanted && own.is_some() && own == graph.key(name).map(KeySchema::json_schema)
     }
 
     /// The shared keys that were asked for and are not declared alike.
@@ -181,7 +184,10 @@ impl AgentNode {
     pub(crate) fn agent_on(&self, state: &State) -> Result<Agent, NodeError> {
         match &self.adjust {
             None => Ok(self.agent.clone()),
-            Some(adjust) => Ok(adjust(state, self.agent.to_builder().for_one_run())?.build()?),
+            Some(adjust) => {
+                let adjust = || adjust(state, self.agent.to_builder().for_one_run());
+                Ok(caught("what adjusts its agent", adjust)?.build()?)
+            }
         }
     }
 
@@ -223,7 +229,7 @@ impl AgentNode {
     fn prompt(&self, state: &State, context: &NodeContext) -> Result<Option<String>, NodeError> {
         let item = context.item();
         Ok(match &self.prompt {
-            Some(Prompt::Function(prompt)) => Some(prompt(context)?),
+            Some(Prompt::Function(prompt)) => Some(caught("its prompt", || prompt(context))?),
             Some(Prompt::Template(template)) => {
                 let lookup = |key: &str| match (key, item) {
                     ("item", Some(item)) => Some(item.into()),
@@ -241,7 +247,7 @@ impl AgentNode {
 
     /// Whether a write of the agent is one to the graph's state.
     pub(crate) fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
-        self.shared(graph).any(|key| key == write.key())
+        self.is_shared(graph, write.key())
     }
 
     /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
@@ -261,8 +267,10 @@ impl AgentNode {
             return Err(format!("the agent did not finish: {exit}"));
         }
         let answer = run.output().cloned().or_else(|| {
-            let last =
-                said.last().filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
+            // An agent that said nothing has no answer: what others have said before it is none.
+            let known = if self.is_in_conversation(item) { graph.messages().len() } else { 0 };
+            let last = said.iter_from(known).next_back();
+            let last = last.filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
             Some(Value::String(match last.tool_result() {
                 Some(result) => result.text().into_owned(),
                 None => last.text().into_owned(),
@@ -274,7 +282,7 @@ impl AgentNode {
                 continue;
             };
             let write = graph.schema().write(to.key.as_str(), value.clone());
-            delta.push(write.map_err(|error| super::node::chain(&error))?);
+            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
         }
         Ok(AgentResult { answer, delta, messages: self.messages(run, graph, item) })
     }
@@ -286,6 +294,13 @@ impl AgentNode {
             false => Vec::new(),
         }
     }
+}
+
+/// Has a function of an application give what it gives, or a panic as an error.
+fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
+        Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
+    })
 }
 
 /// What the run of an agent gives the graph.

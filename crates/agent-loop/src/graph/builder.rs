@@ -11,7 +11,7 @@ use stepfold_tools::Resources;
 
 use super::check;
 use super::node::{IntoNode, Node};
-use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target};
+use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target, shown};
 use super::{Graph, NoModel};
 use crate::agent::{Agent, AgentBuilder, HookContext, HookPoint, HookResult, RunLimits};
 use crate::error::AgentError;
@@ -239,16 +239,16 @@ impl GraphBuilder {
         for (from, wanted) in edges {
             faults.extend(check::items(wanted.listed(), &schema));
             let edge = links.edge(&from, wanted);
-            match (from == START, links.node(&from, "an edge comes from")) {
-                (true, _) => start.extend(edge),
-                (false, Some(place)) => outgoing[place].extend(edge),
-                (false, None) => {}
+            if from == START {
+                start.extend(edge);
+            } else if let Some(place) = links.node(&from, "an edge comes from") {
+                outgoing[place].extend(edge);
             }
         }
         let joins: Vec<Join> = joins.iter().filter_map(|(from, to)| links.join(from, to)).collect();
-        for (_, node) in &nodes {
+        for (from, node) in &nodes {
             for name in node.named() {
-                links.target(name, "a node goes to");
+                links.target(name, &format!("node '{from}' goes to"));
             }
         }
         faults.extend(links.faults);
@@ -282,15 +282,15 @@ struct Links<'a> {
 
 impl Links<'_> {
     fn node(&mut self, name: &str, what: &str) -> Option<usize> {
-        match self.places.get(name) {
-            Some(place) => Some(*place),
-            None if name == START => None,
-            None => {
-                self.faults
-                    .push(Fault::new(format!("node '{name}'"), format!("is not there, but {what} it")));
-                None
-            }
+        if let Some(place) = self.places.get(name) {
+            return Some(*place);
         }
+        self.faults.push(match name {
+            START => Fault::new("START", format!("is no node, but {what} it; name a node")),
+            END => Fault::new("END", format!("is no node, but {what} it; name a node")),
+            name => Fault::new(format!("node '{name}'"), format!("is not there, but {what} it; add it")),
+        });
+        None
     }
 
     fn target(&mut self, name: &str, what: &str) -> Option<Target> {
@@ -305,13 +305,15 @@ impl Links<'_> {
     }
 
     fn edge(&mut self, from: &str, wanted: Wanted) -> Option<Edge> {
-        let what = format!("an edge from '{from}' leads to");
+        let what = format!("an edge from {} leads to", shown(from));
         Some(match wanted {
             Wanted::To(to) => Edge::To(self.target(&to, &what)?),
             Wanted::Route { targets, choose, is_single } => {
                 if targets.is_empty() {
-                    self.faults
-                        .push(Fault::new(format!("route from '{from}'"), "has nothing to choose from"));
+                    self.faults.push(Fault::new(
+                        format!("route from {}", shown(from)),
+                        "has nothing to choose from",
+                    ));
                 }
                 let targets = targets.iter().filter_map(|name| self.target(name, &what)).collect();
                 Edge::Route { targets, choose, is_single }

@@ -7,7 +7,7 @@ use stepfold_state_core::state::{Fault, Schema};
 
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
-use super::shape::{END, Edge, START, Shape, Target};
+use super::shape::{END, Edge, START, Shape, Target, shown};
 
 impl Node {
     /// The nodes that it names itself.
@@ -30,11 +30,11 @@ pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
         } else if name.trim().is_empty() || name.contains(['#', '>']) || name.chars().any(char::is_control) {
             "has a name that is empty, or has one of '#', '>' and control characters"
         } else if !seen.insert(name) {
-            "is there twice"
+            "is there twice; give each node a name of its own"
         } else {
             continue;
         };
-        faults.push(Fault::new(format!("node '{name}'"), why));
+        faults.push(Fault::new(format!("node '{}'", name.escape_debug()), why));
     }
     faults
 }
@@ -56,7 +56,10 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
     let reached = Reach::of(shape).nodes;
     for (place, name) in shape.names.iter().enumerate() {
         if !reached.contains(&place) {
-            faults.push(Fault::new(format!("node '{name}'"), "cannot be reached from START"));
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "cannot be reached from START; add a way there, or leave it out",
+            ));
         }
     }
     // Where a node cannot be reached, a join behind it cannot complete; once is enough.
@@ -81,6 +84,10 @@ fn limits(shape: &Shape) -> Vec<Fault> {
     for (name, node) in shape.names.iter().zip(&shape.nodes) {
         if node.max_executions == 0 {
             faults.push(Fault::new(format!("node '{name}'"), "may never run; leave it out"));
+        }
+        if node.time_out.is_some_and(|time_out| time_out.is_zero()) {
+            faults
+                .push(Fault::new(format!("node '{name}'"), "has a time-out of zero: no try could end well"));
         }
         if node.at_limit.as_deref() == Some(name) {
             faults.push(Fault::new(format!("node '{name}'"), "cannot stand in for itself at its limit"));
@@ -139,14 +146,18 @@ fn joins(shape: &Shape) -> Vec<Fault> {
         for from in &join.from {
             if !before.contains(from) {
                 let name = &shape.names[*from];
-                faults.push(Fault::new(at(), format!("cannot complete: '{name}' comes only behind it")));
+                faults.push(Fault::new(at(), format!("cannot complete: node '{name}' comes only behind it")));
             }
         }
-        if let Some(router) = shape.edges.iter().enumerate().find_map(|(node, edges)| {
+        let starts = std::iter::once((None, &shape.start));
+        let mut routers =
+            starts.chain(shape.edges.iter().enumerate().map(|(node, edges)| (Some(node), edges)));
+        let router = routers.find_map(|(node, edges)| {
             edges.iter().any(|edge| is_exclusive(shape, node, edge, &join.from)).then_some(node)
-        }) {
-            let name = &shape.names[router];
-            let words = format!("cannot complete: '{name}' chooses between the nodes that it waits for");
+        });
+        if let Some(router) = router {
+            let name = shown(router.map_or(START, |node| &shape.names[node]));
+            let words = format!("cannot complete: {name} chooses between the nodes that it waits for");
             faults.push(Fault::new(at(), words));
         }
     }
@@ -154,12 +165,12 @@ fn joins(shape: &Shape) -> Vec<Fault> {
 }
 
 /// Whether a router runs once and leads, whatever it chooses, past one of these nodes.
-fn is_exclusive(shape: &Shape, node: usize, edge: &Edge, wanted: &[usize]) -> bool {
+fn is_exclusive(shape: &Shape, node: Option<usize>, edge: &Edge, wanted: &[usize]) -> bool {
     let Edge::Route { targets, is_single: true, .. } = edge else { return false };
-    let comes_again = Reach::from(shape, targets).nodes.contains(&node);
+    let comes_again = node.is_some_and(|node| Reach::from(shape, targets).nodes.contains(&node));
     !comes_again
         && targets.iter().all(|target| {
-            let reached = Reach::choosing(shape, node, edge, *target).nodes;
+            let reached = Reach::choosing(shape, edge, *target).nodes;
             wanted.iter().any(|node| !reached.contains(node))
         })
 }
@@ -199,7 +210,7 @@ impl<'a> Reach<'a> {
         reach
     }
 
-    fn choosing(shape: &'a Shape, _node: usize, edge: &'a Edge, target: Target) -> Self {
+    fn choosing(shape: &'a Shape, edge: &'a Edge, target: Target) -> Self {
         let mut reach = Reach { chosen: Some((edge, target)), ..Reach::new(shape) };
         reach.follow(&shape.start);
         reach

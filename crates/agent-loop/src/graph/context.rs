@@ -1,5 +1,6 @@
 //! What a node is given, and how it fails.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::{ReadKey, Snapshot};
-use stepfold_tools::{CancellationToken, Resources};
+use stepfold_tools::{CancellationToken, Resources, ToolError};
 use tokio::sync::mpsc;
 
-use super::node::chain;
+use super::node::words_of_panic;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
@@ -34,21 +35,7 @@ use crate::run::track;
 /// }
 /// ```
 #[derive(Clone)]
-pub struct NodeContext(Arc<Inner>);
-
-struct Inner {
-    node: String,
-    label: String,
-    execution: u64,
-    item: Option<Value>,
-    state: Snapshot,
-    key: String,
-    resources: Resources,
-    cancellation: CancellationToken,
-    decisions: Vec<(String, Decision)>,
-    speaker: Option<mpsc::Sender<Said>>,
-    place: usize,
-}
+pub struct NodeContext(Arc<NodeScope>);
 
 /// What a node says while it works.
 #[derive(Debug)]
@@ -75,32 +62,7 @@ pub(crate) struct NodeScope {
 
 impl NodeContext {
     pub(crate) fn new(scope: NodeScope) -> Self {
-        let NodeScope {
-            node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
-            cancellation,
-            decisions,
-            speaker,
-            place,
-        } = scope;
-        NodeContext(Arc::new(Inner {
-            node,
-            label,
-            execution,
-            item,
-            state,
-            key,
-            resources,
-            cancellation,
-            decisions,
-            speaker,
-            place,
-        }))
+        NodeContext(Arc::new(scope))
     }
 
     /// The name of the node.
@@ -218,9 +180,9 @@ impl NodeContext {
             return Ok(decision.clone());
         }
         let about = serde_json::to_string(&about)?;
-        // Under an id within the branch; the run knows which branch it is.
-        let id = label.to_owned();
         let call = ToolCall::new(label, &*self.0.node, Arguments::parse(about));
+        // The walk puts the branch before the id.
+        let id = label.to_owned();
         Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
     }
 }
@@ -268,8 +230,8 @@ impl NodeError {
         NodeError(Kind::Failed { message: message.into(), is_permanent: true })
     }
 
-    pub(crate) fn panicked() -> Self {
-        NodeError::new("the node panicked")
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        NodeError::new(format!("the node panicked: {}", words_of_panic(panic)))
     }
 }
 
@@ -284,6 +246,7 @@ impl fmt::Display for NodeError {
 
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for NodeError {
     fn from(error: E) -> Self {
-        NodeError::new(chain(&error))
+        // With its causes, in one line.
+        NodeError::new(ToolError::from(error).to_string())
     }
 }

@@ -107,9 +107,18 @@ pub(super) fn mermaid(shape: &Shape) -> String {
     text
 }
 
-/// Quotes and angle brackets would end the text or be taken for HTML.
+/// As Mermaid's own codes: what would end the text, or be taken for one of them, for HTML or for Markdown.
 fn escaped_for_mermaid(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '&' | '<' | '>' | '#' | '`' | '\\' => {
+                let _ = write!(escaped, "#{};", u32::from(character));
+            }
+            character => escaped.push(character),
+        }
+    }
+    escaped
 }
 
 pub(super) fn dot(name: &str, shape: &Shape) -> String {

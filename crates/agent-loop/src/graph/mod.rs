@@ -108,8 +108,8 @@ pub use self::update::Update;
 
 pub(crate) use self::check::own_keys;
 pub(crate) use self::context::{Kind as NodeErrorKind, NodeScope, Said};
-pub(crate) use self::node::{NodeWork, OnError, chain};
-pub(crate) use self::shape::{Ended, Next, Position, Shape};
+pub(crate) use self::node::{NodeWork, OnError};
+pub(crate) use self::shape::{Ended, Next, Position, Shape, listed, shown};
 use crate::agent::Agent;
 use crate::driver::RunBuilder;
 use crate::run::Input;

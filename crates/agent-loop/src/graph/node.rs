@@ -1,6 +1,6 @@
 //! A node of a graph: a function over a snapshot of the state, or an agent, and what holds for its runs.
 
-use std::error::Error;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -94,10 +94,10 @@ impl Node {
             // A function may panic before it gives its future.
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| function(context)));
             async move {
-                let Ok(future) = made else { return Err(NodeError::panicked()) };
+                let future = made.map_err(|panic| NodeError::panicked(&*panic))?;
                 match AssertUnwindSafe(future).catch_unwind().await {
                     Ok(result) => result.map(Into::into),
-                    Err(_) => Err(NodeError::panicked()),
+                    Err(panic) => Err(NodeError::panicked(&*panic)),
                 }
             }
             .boxed()
@@ -146,7 +146,8 @@ impl Node {
         self
     }
 
-    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic.
+    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic. An agent goes
+    /// on where it was; one that ended without having finished is not tried again.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
@@ -292,14 +293,8 @@ pub(crate) fn failure_item(node: &str, error: &str, item: Option<&Value>) -> Val
     Value::Object(failure)
 }
 
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
+/// What a panic says, if it says something.
+pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

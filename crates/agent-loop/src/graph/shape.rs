@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::state::State;
 
-use super::node::{Node, OnError, failure_item};
+use super::node::{Node, OnError, failure_item, words_of_panic};
 use super::progress::keys;
 use crate::error::FeedError;
 use crate::run::Exit;
@@ -18,6 +18,21 @@ use crate::run::Exit;
 pub const START: &str = "__start__";
 /// Where a graph ends. It ends as well where nothing is left to run.
 pub const END: &str = "__end__";
+
+/// A node, or where a graph begins and ends, as people know it.
+pub(crate) fn shown(name: &str) -> String {
+    match name {
+        START => "START".to_owned(),
+        END => "END".to_owned(),
+        name => format!("node '{name}'"),
+    }
+}
+
+/// Names for people, one after the other.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names = names.into_iter().map(|name| if name == END { "END" } else { name });
+    names.collect::<Vec<_>>().join(", ")
+}
 
 /// The shape of a graph that was checked. Nodes are known by their place, in the order in which they were declared.
 pub(crate) struct Shape {
@@ -111,9 +126,14 @@ impl From<String> for Choice {
 pub struct Planned {
     /// The node.
     pub node: String,
-    /// What this branch is about, if it is one of a fan-out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What this branch is about, if it is one of a fan-out. Null is an item as well.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub item: Option<Value>,
+}
+
+/// Whatever is there is an item, also a null.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// What a router chose, as it is recorded.
@@ -135,6 +155,9 @@ pub struct Routed {
 pub struct Arrived {
     /// The node that waits.
     pub at: String,
+    /// Which join it is, in the order in which they were declared, from 0: a node may have several.
+    #[serde(default)]
+    pub join: usize,
     /// The nodes that have finished.
     pub from: Vec<String>,
 }
@@ -202,8 +225,9 @@ impl Shape {
         }
         for ended in ended {
             match (ended.error, &self.on_error(ended.node)) {
-                (Some(_), OnError::Fail) => {
-                    return Ok(Next::exit(Exit::NodeFailed(ended.node.to_owned())));
+                (Some(error), OnError::Fail) => {
+                    let (node, error) = (ended.node.to_owned(), error.to_owned());
+                    return Ok(Next::exit(Exit::NodeFailed { node, error }));
                 }
                 (Some(error), OnError::Goto(target)) => {
                     let item = failure_item(ended.node, error, ended.item);
@@ -287,11 +311,11 @@ impl<'a> Steps<'a> {
     fn new(shape: &'a Shape, position: Position<'a>, state: &'a State) -> Self {
         let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
         for known in position.arrived {
-            for (join, arrived) in shape.joins.iter().zip(&mut arrived) {
-                if shape.names[join.to] == known.at {
-                    let from = known.from.iter().filter_map(|name| shape.place(name));
-                    arrived.extend(from.filter(|place| join.from.contains(place)));
-                }
+            // A changed graph may have other joins: what does not fit any more is forgotten.
+            let join = shape.joins.get(known.join).filter(|join| shape.names[join.to] == known.at);
+            if let Some(join) = join {
+                let from = known.from.iter().filter_map(|name| shape.place(name));
+                arrived[known.join].extend(from.filter(|place| join.from.contains(place)));
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
@@ -345,16 +369,17 @@ impl<'a> Steps<'a> {
     ) -> Result<Vec<Target>, FeedError> {
         let fault = |words: String| FeedError::Route { node: from.to_owned(), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
-            .map_err(|_| fault("it panicked".to_owned()))?;
+            .map_err(|panic| fault(format!("its router panicked: {}", words_of_panic(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
-            return Err(fault(format!("it chose {} nodes; this one chooses one", chosen.nodes.len())));
+            let words = "nodes, and a `route` chooses one; see `route_to_many`";
+            return Err(fault(format!("its router chose {} {words}", chosen.nodes.len())));
         }
         let mut found = Vec::new();
         for name in &chosen.nodes {
             let target = targets.iter().find(|target| self.shape.target_name(**target) == name);
             found.push(*target.ok_or_else(|| {
-                let known: Vec<_> = targets.iter().map(|target| self.shape.target_name(*target)).collect();
-                fault(format!("it chose \"{name}\", which is none of {}", known.join(", ")))
+                let known = listed(targets.iter().map(|target| self.shape.target_name(*target)));
+                fault(format!("its router chose \"{name}\", which is none of its targets: {known}"))
             })?);
         }
         self.routes.push(Routed { from: from.to_owned(), to: chosen.nodes, reason: chosen.reason });
@@ -363,7 +388,10 @@ impl<'a> Steps<'a> {
 
     fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
-        found.map_err(|_| FeedError::Route { node: from.to_owned(), words: "its items panicked".to_owned() })
+        found.map_err(|panic| FeedError::Route {
+            node: from.to_owned(),
+            words: format!("its items panicked: {}", words_of_panic(&*panic)),
+        })
     }
 
     fn go(&mut self, target: Target) {
@@ -451,9 +479,11 @@ impl<'a> Steps<'a> {
     }
 
     fn still_waiting(&self) -> Vec<Arrived> {
-        let waiting = self.shape.joins.iter().zip(&self.arrived).filter(|(_, arrived)| !arrived.is_empty());
-        let arrived = waiting.map(|(join, arrived)| Arrived {
+        let joins = self.shape.joins.iter().zip(&self.arrived).enumerate();
+        let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
+        let arrived = waiting.map(|(place, (join, arrived))| Arrived {
             at: self.shape.names[join.to].clone(),
+            join: place,
             from: arrived.iter().map(|place| self.shape.names[*place].clone()).collect(),
         });
         arrived.collect()

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolCall, Transcript};
+use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Outcome, Status};
 
@@ -404,6 +404,8 @@ impl Run {
                 self.tally.usage += usage;
             }
             EventKind::NodeAnswered { usage, .. } => self.tally.usage += usage,
+            // As it comes, so that it counts as well when the agent fails or is stopped.
+            EventKind::Inner { event, .. } => self.tally.usage += usage_of(&event.kind),
             EventKind::Answered { outcome, usage, .. } => {
                 self.tally.usage += usage;
                 if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
@@ -414,6 +416,18 @@ impl Run {
             }
             _ => {}
         }
+    }
+}
+
+/// What an event of a node's agent adds to what was used.
+fn usage_of(kind: &EventKind) -> Usage {
+    match kind {
+        EventKind::Replied { usage, .. }
+        | EventKind::Summarized { usage, .. }
+        | EventKind::NodeAnswered { usage, .. }
+        | EventKind::Answered { usage, .. } => *usage,
+        EventKind::Inner { event, .. } => usage_of(&event.kind),
+        _ => Usage::default(),
     }
 }
 

@@ -230,7 +230,7 @@ pub enum EventKind {
         branch: usize,
         /// Its outcome, with the writes that are merged at the end of the superstep.
         outcome: NodeOutcome,
-        /// What it cost, if it asked a model.
+        /// What it cost, if it asked a model, without what was committed as [`Inner`](EventKind::Inner).
         #[serde(default, skip_serializing_if = "is_no_usage")]
         usage: Usage,
     },

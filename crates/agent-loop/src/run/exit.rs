@@ -50,7 +50,12 @@ pub enum Exit {
     /// This node may not run once more, and none stands in for it.
     NodeLimit(String),
     /// This node failed, and nothing says where to go then.
-    NodeFailed(String),
+    NodeFailed {
+        /// The node.
+        node: String,
+        /// Why.
+        error: String,
+    },
     /// A hook ended the run, for this reason.
     Hook(String),
     /// The run was cancelled.
@@ -188,7 +193,7 @@ impl fmt::Display for Exit {
             Exit::InvalidOutput => "the model did not give valid output",
             Exit::End => "the graph came to its end",
             Exit::NodeLimit(node) => return write!(f, "node '{node}' may not run once more"),
-            Exit::NodeFailed(node) => return write!(f, "node '{node}' failed"),
+            Exit::NodeFailed { node, error } => return write!(f, "node '{node}' failed: {error}"),
             Exit::Hook(reason) => return write!(f, "a hook ended the run: {reason}"),
             Exit::Cancelled => "the run was cancelled",
             Exit::Paused(Pause::Approval) => "the run waits for decisions",

@@ -75,7 +75,7 @@ pub enum Answer {
         branch: usize,
         /// Its outcome.
         outcome: NodeOutcome,
-        /// What it cost, if it asked a model.
+        /// What it cost, if it asked a model, without what came as [`Answer::Inner`]: that is counted already.
         usage: Usage,
     },
     /// The function of a branch asks somebody to decide.
@@ -589,6 +589,9 @@ impl Run {
         let Value::Object(arguments) = arguments else {
             return Err(fault("they are not a JSON object".to_owned()));
         };
+        if self.shape().is_some() && request.reason == AskReason::MayHaveHappened {
+            return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
+        }
         // The tools of an agent that is a tool are its own: it checks them when it goes on.
         if request.id != request.call.id {
             return Ok(());

@@ -427,6 +427,7 @@ impl Run {
             return None;
         }
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
+            (Need::Nodes, _) if !self.is_superstep_untouched() => false,
             (Need::Nodes, _) => self.open_branches().iter().any(|open| {
                 breakpoint.node.as_ref() == Some(&open.planned.node)
                     && breakpoint.is_visit(open.execution..=open.execution)

@@ -609,7 +609,7 @@ mod tests {
             1 => Just(EventKind::Planned {
                 branches: vec![Planned { node: "count".to_owned(), item: Some(json!(-0.0)) }],
                 deferred: Vec::new(),
-                arrived: vec![Arrived { at: "report".to_owned(), from: vec!["count".to_owned()] }],
+                arrived: vec![Arrived { at: "report".to_owned(), from: vec!["count".to_owned()], join: 1 }],
                 routes: vec![Routed { from: "count".to_owned(), to: vec!["report".to_owned()], reason: None }],
                 exit: None,
             }),

@@ -180,7 +180,7 @@ parallel = 0
         expect![[r#"
             g.toml:20:8: node `judge`: may never run; leave it out
             g.toml:27:8: node `right`: cannot stand in for itself at its limit
-            g.toml:34:8: node `lost`: cannot be reached from START
+            g.toml:34:8: node `lost`: cannot be reached from START; add a way there, or leave it out
             g.toml:38:1: limits.parallel: is zero: nothing could ever run
             exit 2
         "#]],
@@ -204,7 +204,7 @@ cases = { left = "left" }
 otherwise = "right"
 "#,
         expect![[r#"
-            g.toml:4:7: join at `both`: cannot complete: `judge` chooses between the nodes that it waits for
+            g.toml:4:7: join at `both`: cannot complete: node `judge` chooses between the nodes that it waits for
             exit 2
         "#]],
     );

@@ -227,7 +227,7 @@ fn what_the_nodes_did_can_be_read_and_replayed() {
         current_node = "report"  (version 25, replace_values, the last of 10 writes)
         current_task_id = 3  (version 19, replace_values, the last of 3 writes)
         errors = []  (not written in this session)
-        execution_counts = {"count":2,"judge":2,"plan":2,"report":1}  (version 25, replace_values, the last of 7 writes)
+        execution_counts = {"plan":2,"count":2,"judge":2,"report":1}  (version 25, merge_maps, the last of 7 writes)
         notes = ["Twelve.","Let me count.\nTwenty-eight.","None."]  (version 22, merge_lists, the last of 3 writes)
         outputs = [{"node":"count","task_id":1,"content":"Twelve."},{"node":"count","task_id":2,"content":"Let me count.\nTwenty-eight."},{"node":"count","task_id":3,"content":"None."}]  (version 22, merge_lists, the last of 3 writes)
         overall_progress = 100  (version 12, replace_values)
@@ -310,7 +310,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
             areas: unset -> [{"id":1,"title":"area 3"},{"id":2,"title":"area 7"}]
             current_node: unset -> "count"
             current_task_id: unset -> 2
-            execution_counts: unset -> {"count":1,"plan":1}
+            execution_counts: unset -> {"plan":1,"count":1}
             round: 0 -> 1
             tasks: unset -> [{"id":1,"title":"area 3","status":"running"},{"id":2,"title":"area 7","status":"running"}]
         "#]],

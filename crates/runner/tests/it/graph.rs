@@ -12,6 +12,7 @@ use stepfold_runner::agent_loop::graph::{
 use stepfold_runner::agent_loop::{Decision, Exit, Input, Pause};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{Runner, SessionHandle};
+use stepfold_state_core::state::ValueRef;
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, process, schema, shown};
@@ -48,7 +49,7 @@ async fn plan(_: NodeContext) -> Result<Update, NodeError> {
 
 async fn report(node: NodeContext) -> Result<Update, NodeError> {
     // What is temporary lasts as long as the invocation, in one process.
-    let log = node.get("log").map(|log| log.to_json()).unwrap_or_default();
+    let log = node.get("log").map(ValueRef::to_json).unwrap_or_default();
     Ok(Update::new().say(match node.item() {
         None => format!("all is done: {log}"),
         Some(_) => format!("shipping may have failed: {log}"),
@@ -209,7 +210,7 @@ fn a_process_that_dies_after_a_commit() {
         22: 5 ran; ["look","pay","look","pay","ship"]
         23: 5 ran; ["look","pay","look","pay","ship"]
     "#]],
-        )
+        );
     });
 }
 
@@ -245,7 +246,7 @@ fn a_process_that_dies_before_a_commit() {
         22: 5 ran; ["look","pay","look","pay","ship"]
         23: 5 ran; ["look","pay","look","pay","ship"]
     "#]],
-        )
+        );
     });
 }
 

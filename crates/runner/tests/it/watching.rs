@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::expect;
 use futures_util::StreamExt;
-use stepfold_runner::agent_loop::{HookAction, RunEvent};
+use stepfold_runner::agent_loop::{HookAction, Observer, ObserverError, RunEvent};
+use stepfold_runner::session_scopes::SessionKey;
 use stepfold_runner::{Invocation, RunnerError, Seen};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
 
-use crate::world::{Echo, World, each_store, process, shown};
+use crate::world::{Echo, Trace, World, each_store, process, shown};
 
 const SCRIPT: &str = "assistant: > c1 look()\nassistant: done";
 
@@ -178,5 +179,51 @@ fn a_tool_that_panics_is_a_message() {
             "#]]
             .assert_eq(&shown(&session).await);
         });
+    });
+}
+
+/// Notes what it is told, or fails at the first commit of this name.
+struct Noting {
+    trace: Trace,
+    session: String,
+    fails_at: Option<&'static str>,
+}
+
+impl Observer for Noting {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        let Some(event) = event.committed() else { return Ok(()) };
+        self.trace.note(format!("{} sees {}", self.session, event.name()));
+        match self.fails_at == Some(event.name()) {
+            true => Err("it is tired".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn every_invocation_has_an_observer_of_its_own_which_may_stop_it() {
+    each_store(|world| {
+        let runner = |fails_at: Option<&'static str>| {
+            let trace = world.trace.clone();
+            let agent = world.agent("assistant: > c1 look()\nassistant: done").build().unwrap();
+            let observer = move |key: &SessionKey| Noting {
+                trace: trace.clone(),
+                session: key.id.to_string(),
+                fails_at,
+            };
+            world.runner(agent).observe(observer).build()
+        };
+        process(async {
+            let session = runner(Some("answered")).session("ada", "s1").await.unwrap();
+            let error = session.run("look").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            // What it was told of is stored, so that the run goes on behind it.
+            let session = runner(None).session("ada", "s1").await.unwrap();
+            assert_eq!(session.resume().await.unwrap().text(), "done");
+        });
+        let trace = world.trace.take();
+        let seen: Vec<&str> = trace.iter().filter_map(|line| line.strip_prefix("s1 sees ")).collect();
+        assert_eq!(seen, ["began", "replied", "answered", "replied"]);
+        assert_eq!(trace.iter().filter(|line| line.starts_with("look")).count(), 1, "{trace:?}");
     });
 }

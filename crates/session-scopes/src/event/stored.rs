@@ -1,5 +1,24 @@
 //! The JSON that events are stored as, with its version number.
 //!
+//! An event has two forms. Its *body* is for a store that keeps the id and the time beside it, where they can be
+//! searched; so it does not say them again. The *whole* form says everything, for a file of events. Format 1 is an
+//! object of these fields, in this order:
+//!
+//! | field | what it is | left out |
+//! |---|---|---|
+//! | `v` | the number of the format | never |
+//! | `id` | the id | in a body |
+//! | `invocation` | the invocation | if it is the id up to its first full stop |
+//! | `author` | who wrote it | never |
+//! | `at` | when: microseconds since 1970 | in a body |
+//! | `kind` | what it is about | if it is `message` |
+//! | `messages` | what was said: a list of messages | if there are none |
+//! | `delta` | the writes: a list of `key`, `handler`, `value` | if there are none |
+//! | `started` | the ids of calls that are about to start | if there are none |
+//! | `rewound_to` | the version that the session went back to | if it did not |
+//! | `record` | what a runner keeps: a list of its format, the version of that, and the data | if there is none |
+//! | `metadata` | what the application keeps | if there is none |
+//!
 //! A field that this version does not know is ignored; a newer version number is an error. The files under
 //! `tests/golden` hold samples of every version that was ever written.
 
@@ -21,10 +40,13 @@ const EVENT_FORMAT: u64 = 1;
 #[derive(Serialize)]
 struct EventOut<'a> {
     v: u64,
-    id: &'a EventId,
-    invocation: &'a InvocationId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invocation: Option<&'a InvocationId>,
     author: &'a Author,
-    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<Timestamp>,
     #[serde(skip_serializing_if = "is_message")]
     kind: &'a EventKind,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -36,7 +58,7 @@ struct EventOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rewound_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<&'a Record>,
+    record: Option<(&'a str, u64, &'a Value)>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: &'a Map<String, Value>,
 }
@@ -49,10 +71,10 @@ fn is_message(kind: &EventKind) -> bool {
 #[derive(Deserialize)]
 struct EventIn {
     v: u64,
-    id: EventId,
-    invocation: InvocationId,
+    id: Option<EventId>,
+    invocation: Option<InvocationId>,
     author: Author,
-    at: Timestamp,
+    at: Option<Timestamp>,
     #[serde(default)]
     kind: EventKind,
     #[serde(default)]
@@ -64,54 +86,127 @@ struct EventIn {
     #[serde(default)]
     rewound_to: Option<u64>,
     #[serde(default)]
-    record: Option<Record>,
+    record: Option<(String, u64, Value)>,
     #[serde(default)]
     metadata: Map<String, Value>,
 }
 
+/// The invocation of an event that does not name one. Runners make ids of an invocation's and a place in it.
+fn implied_invocation(id: &EventId) -> &str {
+    let id = id.as_str();
+    id.split_once('.').map_or(id, |(invocation, _)| invocation)
+}
+
 impl Event {
-    /// The JSON to store, of the newest format. The same event always gives the same text.
+    /// The whole event as JSON, of the newest format. The same event always gives the same text.
     ///
     /// # Errors
     /// [`SessionError::Stored`] should a part have no JSON form; none of ours is like that.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Timestamp};
+    ///
+    /// let (id, invocation) = (EventId::new("i1.0")?, InvocationId::new("i1")?);
+    /// let event = Event::new(id, invocation, Author::new("user")?, Timestamp::from_micros(7));
+    /// assert_eq!(event.to_stored()?, r#"{"v":1,"id":"i1.0","author":"user","at":7}"#);
+    /// assert_eq!(Event::from_stored(&event.to_stored()?)?, event);
+    /// # Ok::<(), stepfold_session_scopes::SessionError>(())
+    /// ```
     pub fn to_stored(&self) -> Result<String, SessionError> {
-        let out = EventOut {
+        self.to_json(&EventOut { id: Some(&self.id), at: Some(self.at), ..self.out() })
+    }
+
+    /// Reads a whole event back, of any format that was ever written.
+    ///
+    /// # Errors
+    /// [`SessionError::NewerFormat`], or [`SessionError::Stored`] when the text is no event.
+    pub fn from_stored(text: &str) -> Result<Self, SessionError> {
+        let mut stored = read(text)?;
+        let missing = |field| stored_fault(serde::de::Error::missing_field(field));
+        let id = stored.id.take().ok_or_else(|| missing("id"))?;
+        let at = stored.at.ok_or_else(|| missing("at"))?;
+        stored.event(id, at)
+    }
+
+    /// The JSON to store beside the event's id and its time, of the newest format. The same event always gives the
+    /// same text; events with the same body may still differ in what stands beside it.
+    ///
+    /// # Errors
+    /// As [`to_stored`](Event::to_stored).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Timestamp};
+    ///
+    /// let (id, at) = (EventId::new("i1.0")?, Timestamp::from_micros(7));
+    /// let event = Event::new(id.clone(), InvocationId::new("i1")?, Author::new("user")?, at);
+    /// assert_eq!(event.to_body()?, r#"{"v":1,"author":"user"}"#);
+    /// assert_eq!(Event::from_body(id, at, &event.to_body()?)?, event);
+    /// # Ok::<(), stepfold_session_scopes::SessionError>(())
+    /// ```
+    pub fn to_body(&self) -> Result<String, SessionError> {
+        self.to_json(&self.out())
+    }
+
+    /// Puts an event together from its id, its time and its body, of any format that was ever written.
+    ///
+    /// # Errors
+    /// As [`from_stored`](Event::from_stored).
+    pub fn from_body(id: EventId, at: Timestamp, body: &str) -> Result<Self, SessionError> {
+        read(body)?.event(id, at)
+    }
+
+    fn out(&self) -> EventOut<'_> {
+        let is_implied = self.invocation.as_str() == implied_invocation(&self.id);
+        let record = self.record.as_ref();
+        EventOut {
             v: EVENT_FORMAT,
-            id: &self.id,
-            invocation: &self.invocation,
+            id: None,
+            invocation: (!is_implied).then_some(&self.invocation),
             author: &self.author,
-            at: self.at,
+            at: None,
             kind: &self.kind,
             messages: &self.messages,
             delta: &self.actions.delta,
             started: &self.actions.started,
             rewound_to: self.actions.rewound_to,
-            record: self.record.as_ref(),
+            record: record.map(|Record { format, version, data }| (format.as_str(), *version, data)),
             metadata: &self.metadata,
-        };
-        serde_json::to_string(&out)
-            .map_err(|source| SessionError::Stored { what: format!("event {}", self.id), source })
+        }
     }
 
-    /// Reads an event back, of any format that was ever written.
-    ///
-    /// # Errors
-    /// [`SessionError::NewerFormat`], or [`SessionError::Stored`] when the text is no event.
-    pub fn from_stored(text: &str) -> Result<Self, SessionError> {
-        let stored = match serde_json::from_str::<EventIn>(text) {
-            Ok(stored) if stored.v <= EVENT_FORMAT => stored,
-            other => return Err(fault_of(text, other.err())),
+    fn to_json(&self, out: &EventOut<'_>) -> Result<String, SessionError> {
+        serde_json::to_string(out)
+            .map_err(|source| SessionError::Stored { what: format!("event {}", self.id), source })
+    }
+}
+
+fn read(text: &str) -> Result<EventIn, SessionError> {
+    match serde_json::from_str::<EventIn>(text) {
+        Ok(stored) if stored.v <= EVENT_FORMAT => Ok(stored),
+        other => Err(fault_of(text, other.err())),
+    }
+}
+
+impl EventIn {
+    fn event(self, id: EventId, at: Timestamp) -> Result<Event, SessionError> {
+        let invocation = match self.invocation {
+            Some(invocation) => invocation,
+            None => InvocationId::new(implied_invocation(&id))
+                .map_err(|error| stored_fault(serde::de::Error::custom(error)))?,
         };
+        let EventIn { delta, started, rewound_to, .. } = self;
         Ok(Event {
-            id: stored.id,
-            invocation: stored.invocation,
-            author: stored.author,
-            at: stored.at,
-            kind: stored.kind,
-            messages: stored.messages,
-            actions: Actions { delta: stored.delta, started: stored.started, rewound_to: stored.rewound_to },
-            record: stored.record,
-            metadata: stored.metadata,
+            id,
+            invocation,
+            author: self.author,
+            at,
+            kind: self.kind,
+            messages: self.messages,
+            actions: Actions { delta, started, rewound_to },
+            record: self.record.map(|(format, version, data)| Record { format, version, data }),
+            metadata: self.metadata,
         })
     }
 }
@@ -128,10 +223,11 @@ fn fault_of(text: &str, error: Option<serde_json::Error>) -> SessionError {
         (Ok(Version { v: found }), _) if found > EVENT_FORMAT => {
             SessionError::NewerFormat { what: "event", found, supported: EVENT_FORMAT }
         }
-        (_, Some(source)) | (Err(source), None) => SessionError::Stored { what: "event".to_owned(), source },
-        (Ok(_), None) => SessionError::Stored {
-            what: "event".to_owned(),
-            source: serde::de::Error::custom("it has no format that was ever written"),
-        },
+        (_, Some(source)) | (Err(source), None) => stored_fault(source),
+        (Ok(_), None) => stored_fault(serde::de::Error::custom("it has no format that was ever written")),
     }
+}
+
+fn stored_fault(source: serde_json::Error) -> SessionError {
+    SessionError::Stored { what: "event".to_owned(), source }
 }

@@ -5,9 +5,11 @@
 //! than its own writes take.
 
 mod tenant;
+mod versions;
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
 
 use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
 use crate::apply::{WritesOf, initial, made_id};
@@ -206,14 +208,15 @@ impl Inner {
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let AppendEvent { key, expected, event, schema } = request;
         let place = self.place(&key)?;
-        if let Some(receipt) = place.entry.repeated(&key, &event)? {
+        let known = place.entry.known(&event.id);
+        if let Some(receipt) = place.entry.repeated(known, &key, &event)? {
             return Ok(receipt);
         }
         expected.check(&key, place.entry.version())?;
         let (delta, what) = (&event.actions.delta, WritesOf::Event(&event.id));
         let cells = place.entry.merged(delta, &schema, what)?;
         write_shared(place.app, place.user, delta, &schema, what)?;
-        Ok(place.commit(&key.id, event, cells))
+        Ok(place.commit(&key.id, known, event, cells))
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {
@@ -230,13 +233,14 @@ impl Inner {
     fn rewind(&mut self, request: &RewindSession) -> Result<Receipt, SessionError> {
         let key = &request.key;
         let place = self.place(key)?;
-        let event = request.to_event();
-        if let Some(receipt) = place.entry.repeated(key, &event)? {
+        let event = Arc::new(request.to_event());
+        let known = place.entry.known(&event.id);
+        if let Some(receipt) = place.entry.repeated(known, key, &event)? {
             return Ok(receipt);
         }
         request.expected.check(key, place.entry.version())?;
         let cells = place.entry.cells_at(key, request.to)?;
-        Ok(place.commit(&key.id, event, cells))
+        Ok(place.commit(&key.id, known, event, cells))
     }
 
     fn write_scope(&mut self, request: &WriteScope) -> Result<Values, SessionError> {

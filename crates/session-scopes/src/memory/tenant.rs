@@ -1,12 +1,14 @@
 //! What an app and its users have in memory: values, sessions, and their order in a list.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
+use super::versions::{Known, Versions};
 use crate::apply::{WritesOf, merge_write};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
@@ -48,13 +50,13 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Adds an event, and the values that it leaves the session.
-    pub(super) fn commit(self, id: &SessionId, event: Event, cells: Cells) -> Receipt {
+    pub(super) fn commit(self, id: &SessionId, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
         let Place { moved, entry, .. } = self;
         if entry.updated != event.at && entry.moved_from.is_none() {
             entry.moved_from = Some(entry.updated);
             moved.push(id.clone());
         }
-        entry.commit(event, cells)
+        entry.commit(known, event, cells)
     }
 }
 
@@ -219,7 +221,7 @@ pub(super) struct Entry {
     /// The values at each version from `oldest` on.
     cells: List<Cells>,
     rewinds: Vec<Rewound>,
-    versions: HashMap<EventId, u64>,
+    versions: Versions,
 }
 
 impl Entry {
@@ -240,7 +242,7 @@ impl Entry {
             log: List::new(),
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
-            versions: HashMap::new(),
+            versions: Versions::default(),
         })
     }
 
@@ -261,11 +263,25 @@ impl Entry {
         self.cells.last()
     }
 
+    /// Looks an event's id up.
+    pub(super) fn known(&self, id: &EventId) -> Known {
+        self.versions.find(id, |version| self.committed(version).is_some_and(|event| event.id == *id))
+    }
+
+    fn committed(&self, version: u64) -> Option<&Event> {
+        let offset = version.checked_sub(self.oldest + 1)?;
+        self.log.get(index(offset)).map(|committed| &*committed.event)
+    }
+
     /// The first receipt, if the event was committed already.
-    pub(super) fn repeated(&self, key: &SessionKey, event: &Event) -> Result<Option<Receipt>, SessionError> {
-        let Some(&version) = self.versions.get(&event.id) else { return Ok(None) };
-        let committed = self.log.get(index(version - self.oldest - 1));
-        if committed.is_some_and(|committed| *committed.event == *event) {
+    pub(super) fn repeated(
+        &self,
+        known: Known,
+        key: &SessionKey,
+        event: &Event,
+    ) -> Result<Option<Receipt>, SessionError> {
+        let Some(version) = known.version else { return Ok(None) };
+        if self.committed(version).is_some_and(|committed| *committed == *event) {
             return Ok(Some(Receipt { event: event.id.clone(), version }));
         }
         Err(SessionError::event_reused(key, &event.id))
@@ -281,13 +297,13 @@ impl Entry {
         merged(self.now().cloned().unwrap_or_default(), writes_of(delta, Scope::Session), schema, what)
     }
 
-    fn commit(&mut self, event: Event, cells: Cells) -> Receipt {
+    fn commit(&mut self, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
         let version = self.version() + 1;
         let receipt = Receipt { event: event.id.clone(), version };
         self.updated = event.at;
-        self.versions.insert(event.id.clone(), version);
+        self.versions.insert(known, version);
         self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
-        self.log.push(CommittedEvent { version, event: Arc::new(event) });
+        self.log.push(CommittedEvent { version, event });
         self.cells.push(cells);
         receipt
     }
@@ -317,7 +333,7 @@ impl Entry {
             log: if is_newest { self.log.clone() } else { first(&self.log, length) },
             cells: if is_newest { self.cells.clone() } else { first(&self.cells, length + 1) },
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
-            versions: HashMap::new(),
+            versions: Versions::default(),
         })
     }
 
@@ -335,7 +351,7 @@ impl Entry {
         };
         let events = oldest - self.oldest;
         for committed in self.log.iter().take(index(events)) {
-            self.versions.remove(&committed.event.id);
+            self.versions.remove(&committed.event.id, committed.version);
         }
         self.log.keep_last(index(newest - oldest));
         self.cells.keep_last(index(newest - oldest + 1));
@@ -411,9 +427,10 @@ mod tests {
         let (user, id) = (UserId::new(USER).unwrap(), SessionId::new(id).unwrap());
         let place = app.place(&user, &id).unwrap();
         let event = EventId::new(place.entry.version().to_string()).unwrap();
+        let known = place.entry.known(&event);
         let (invocation, author) = (InvocationId::new("i").unwrap(), Author::new("agent").unwrap());
         let event = Event::new(event, invocation, author, Timestamp::from_micros(at));
-        place.commit(&id, event, Cells::default());
+        place.commit(&id, known, Arc::new(event), Cells::default());
     }
 
     impl App {

@@ -187,7 +187,7 @@ impl SessionStore for PostgresStore {
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
-        let body = check_size(request.event.to_stored()?, &request.event.id)?;
+        let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
         Box::pin(write::append(connection, &self.0.schemas, &request, &body)).await
     }
@@ -199,7 +199,7 @@ impl SessionStore for PostgresStore {
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
-        let body = event.to_stored()?;
+        let body = event.to_body()?;
         let connection = self.connection().await?;
         Box::pin(write::rewind(connection, &request, &event, &body)).await
     }

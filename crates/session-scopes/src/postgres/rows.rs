@@ -13,7 +13,7 @@ use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::transaction::{execute, query};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{EventId, SessionId, SessionKey};
 use crate::rows::{Assembly, Extent, Head, Segment, from_db, in_lineage, read_json};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::time::Timestamp;
@@ -141,7 +141,8 @@ impl History {
 /// Events, which come newest first.
 pub(super) fn events(rows: &[Row]) -> Result<Vec<CommittedEvent>, SessionError> {
     let read = |row: &Row| {
-        let event = Event::from_stored(row.get(1))?;
+        let (id, at) = (EventId::new(row.get::<_, &str>(1))?, Timestamp::from_micros(row.get(2)));
+        let event = Event::from_body(id, at, row.get(3))?;
         Ok(CommittedEvent { version: from_db(row.get(0)), event: event.into() })
     };
     rows.iter().rev().map(read).collect()

@@ -104,11 +104,11 @@ statements! {
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
-    EVENTS = in_history!("e.version, e.body", "", "DESC", "$3");
+    EVENTS = in_history!("e.version, e.id, e.at, e.body", "", "DESC", "$3");
     LAST_BEFORE = in_history!("e.version", "AND e.at < $3", "DESC", "1");
     FIRST_SINCE = in_history!("e.version", "AND e.at >= $3", "ASC", "1");
     REPEATED = concat!(
-        "SELECT version, body = $5 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
+        "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body) VALUES ($1, $2, $3, $4, $5)";
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3 WHERE number = $1";

@@ -153,10 +153,10 @@ async fn append_inside(
     let AppendEvent { key, expected, event, schema: opened } = request;
     let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let session_keys = keys(&split.session);
+    let (session_keys, at) = (keys(&split.session), event.at.as_micros());
     let (row, repeated, cells, app_rows, user_rows) = try_join!(biased;
         async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
-        async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body]).await },
+        async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
@@ -369,8 +369,9 @@ async fn rewind_inside(
 ) -> Result<Receipt, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let at = event.at.as_micros();
     let ((row, history), repeated) = try_join!(biased; with_history(connection, key), async {
-        query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body]).await
+        query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await
     })?;
     if let Some(receipt) = first_receipt(&repeated, key, &event.id)? {
         return Ok(receipt);

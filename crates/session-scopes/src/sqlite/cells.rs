@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Cell, Write};
 
 use super::error::failed;
+use super::past::Ladder;
 use super::threads::Desk;
-use super::trail::{self, CELL_COLUMNS, CellRow, ItemsRow, Trail, row_number};
+use super::trail::{self, CELL_COLUMNS, CellRow, IS_VALUE, ItemsRow, Replaced, Trail, row_number};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
 use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, read_json, to_db};
@@ -55,10 +56,101 @@ pub(super) struct SessionCells<'a> {
 }
 
 /// What the table has of a key.
-struct Stored {
+pub(super) struct Stored {
     rowid: i64,
-    row: CellRow,
-    found: Found,
+    pub(super) row: CellRow,
+    ladder: Ladder,
+}
+
+/// A query for rows of values of the stream ?1, as [`Stored::read`] takes them, by a rule.
+macro_rules! stored_by {
+    ($rule:literal) => {
+        concat!(
+            "SELECT key, version, schema, value, generation, start, length, last, rowid, ladder ",
+            "FROM stepfold_cells WHERE stream = ?1 AND ",
+            $rule
+        )
+    };
+}
+
+impl Stored {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (rowid, ladder) = (row.get(8)?, row.get::<_, Option<Ladder>>(9)?);
+        let row = CellRow::read(row)?;
+        let ladder = ladder.unwrap_or_else(|| Ladder::at(ladder_version(row.version)));
+        Ok(Stored { rowid, row, ladder })
+    }
+
+    /// Puts what is new in the place of what is stored, as of a version; what the event has to remember of that.
+    pub(super) fn replace(
+        self,
+        connection: &Connection,
+        version: u64,
+        new: &NewCell,
+    ) -> Result<Replaced, SessionError> {
+        let Stored { rowid, row, mut ladder } = self;
+        let far = ladder.push(ladder_version(to_db(version)));
+        let NewCell { schema, value, generation, start, length, last } = new;
+        run(
+            connection,
+            "UPDATE stepfold_cells SET version = ?2, schema = ?3, value = ?4, generation = ?5, start = ?6, \
+             length = ?7, last = ?8, ladder = ?9 WHERE rowid = ?1",
+            params![rowid, to_db(version), schema, value, generation, start, length, last, ladder],
+        )?;
+        Ok(Replaced { row, far })
+    }
+}
+
+/// The version of an event, which [fits](super::trail::check_version_fits) a row's number.
+fn ladder_version(version: i64) -> u32 {
+    u32::try_from(version).unwrap_or(u32::MAX)
+}
+
+/// What a row of a key comes to hold; without a value and a generation, that the key was removed.
+#[derive(Default)]
+pub(super) struct NewCell {
+    schema: i64,
+    value: Option<String>,
+    generation: Option<i64>,
+    start: Option<i64>,
+    length: Option<i64>,
+    last: Option<i64>,
+}
+
+impl NewCell {
+    /// That the key has what another row has, or nothing.
+    pub(super) fn again(row: Option<CellRow>) -> Self {
+        let Some(CellRow { schema, value, list, .. }) = row else { return NewCell::default() };
+        NewCell {
+            schema,
+            value,
+            generation: list.map(|list| list.generation),
+            start: list.map(|list| list.start),
+            length: list.map(|list| list.length),
+            last: list.and_then(|list| list.last),
+        }
+    }
+}
+
+/// The rows of the keys that were written after a version, those of removed ones included.
+pub(super) fn stored_since(
+    connection: &Connection,
+    stream: i64,
+    version: u64,
+) -> Result<Vec<Stored>, SessionError> {
+    let failed = failed("read values");
+    let mut query = connection.prepare_cached(stored_by!("version > ?2")).map_err(failed)?;
+    let rows = query.query_map([stream, to_db(version)], Stored::read);
+    rows.and_then(Iterator::collect).map_err(failed)
+}
+
+fn run(
+    connection: &Connection,
+    statement: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> Result<(), SessionError> {
+    let statement = connection.prepare_cached(statement);
+    statement.and_then(|mut statement| statement.execute(values)).map(drop).map_err(failed("write a value"))
 }
 
 impl<'a> SessionCells<'a> {
@@ -74,13 +166,13 @@ impl<'a> SessionCells<'a> {
         let schema = self.desk.schemas.number(&self.desk.connection, planner.schema.text())?;
         for (key, writes) in by_key(writes) {
             let stored = self.find(key)?;
-            let found = stored.as_ref().map(|stored| &stored.found);
-            let plan = match planner.plan(found, None, &writes)? {
+            let found = self.found(stored.as_ref())?;
+            let plan = match planner.plan(found.as_ref(), None, &writes)? {
                 Plan::NeedsItems => {
                     let list = stored.as_ref().and_then(|stored| stored.row.list.as_ref());
                     let items =
                         list.map(|list| trail::items(&self.desk.connection, key, list)).transpose()?;
-                    planner.plan(found, items, &writes)?
+                    planner.plan(found.as_ref(), items, &writes)?
                 }
                 plan @ Plan::Change(_) => plan,
             };
@@ -91,24 +183,19 @@ impl<'a> SessionCells<'a> {
         Ok(self.trail)
     }
 
-    fn find(&mut self, key: &str) -> Result<Option<Stored>, SessionError> {
+    fn find(&self, key: &str) -> Result<Option<Stored>, SessionError> {
         let failed = failed("read a value");
-        let found = {
-            let mut query = self
-                .desk
-                .connection
-                .prepare_cached(
-                    "SELECT key, version, schema, value, generation, start, length, last, rowid \
-                     FROM stepfold_cells WHERE stream = ?1 AND key = ?2",
-                )
-                .map_err(failed)?;
-            let row =
-                query.query_row(params![self.stream, key], |row| Ok((CellRow::read(row)?, row.get(8)?)));
-            row.optional().map_err(failed)?
-        };
-        let Some((row, rowid)) = found else { return Ok(None) };
+        let connection = &self.desk.connection;
+        let mut query = connection.prepare_cached(stored_by!("key = ?2")).map_err(failed)?;
+        query.query_row(params![self.stream, key], Stored::read).optional().map_err(failed)
+    }
+
+    /// What a row tells of its key's value, if that has one.
+    fn found(&mut self, stored: Option<&Stored>) -> Result<Option<Found>, SessionError> {
+        let Some(Stored { row, .. }) = stored else { return Ok(None) };
+        let Some(head) = row.head()? else { return Ok(None) };
         let schema = self.desk.schemas.text(&self.desk.connection, row.schema)?;
-        Ok(Some(Stored { rowid, found: Found { head: row.head()?, schema }, row }))
+        Ok(Some(Found { head, schema }))
     }
 
     fn apply(
@@ -121,16 +208,9 @@ impl<'a> SessionCells<'a> {
         if change == Change::Nothing {
             return Ok(());
         }
-        let (rowid, replaced) = stored.map(|stored| (stored.rowid, stored.row)).unzip();
-        let new = columns(&change).map(|(value, generation, start, length)| {
-            let before =
-                replaced.as_ref().and_then(|row| row.list).filter(|list| Some(list.generation) == generation);
-            (value, generation, start, length, before.and_then(|list| list.last))
-        });
-        self.trail.replaced.extend(replaced);
-        let Some((value, generation, start, length, before)) = new else {
-            return self.run("DELETE FROM stepfold_cells WHERE rowid = ?1", params![rowid]);
-        };
+        let (value, generation, start, length) = columns(&change).unwrap_or_default();
+        let was = stored.as_ref().and_then(|stored| stored.row.list);
+        let before = was.filter(|list| Some(list.generation) == generation).and_then(|list| list.last);
         let mut last = before;
         if let (Change::List(_, rows), Some(generation)) = (change, generation) {
             for (place, items) in rows {
@@ -138,27 +218,25 @@ impl<'a> SessionCells<'a> {
                 self.trail.items.push(ItemsRow { key: key.to_owned(), generation, place, before, items });
             }
         }
-        let version = to_db(self.version);
-        match rowid {
-            Some(rowid) => self.run(
-                "UPDATE stepfold_cells SET version = ?2, schema = ?3, value = ?4, generation = ?5, start = ?6, \
-                 length = ?7, last = ?8 WHERE rowid = ?1",
-                params![rowid, version, schema, value, generation, start, length, last],
-            ),
-            None => self.run(
-                "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                params![self.stream, key, version, schema, value, generation, start, length, last],
-            ),
+        let new = NewCell { schema, value, generation, start, length, last };
+        match stored {
+            Some(stored) => {
+                let replaced = stored.replace(&self.desk.connection, self.version, &new)?;
+                self.trail.replaced.push(replaced);
+                Ok(())
+            }
+            None => self.insert(key, &new),
         }
     }
 
-    fn run(&self, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<(), SessionError> {
-        let statement = self.desk.connection.prepare_cached(statement);
-        statement
-            .and_then(|mut statement| statement.execute(values))
-            .map(drop)
-            .map_err(failed("write a value"))
+    fn insert(&self, key: &str, new: &NewCell) -> Result<(), SessionError> {
+        let NewCell { schema, value, generation, start, length, last } = new;
+        run(
+            &self.desk.connection,
+            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![self.stream, key, to_db(self.version), schema, value, generation, start, length, last],
+        )
     }
 }
 
@@ -168,17 +246,19 @@ pub(super) fn session_values(desk: &mut Desk, stream: i64) -> Result<Values, Ses
     let rows: Vec<CellRow> = {
         let mut query = desk
             .connection
-            .prepare_cached(&format!("SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1"))
+            .prepare_cached(&format!(
+                "SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"
+            ))
             .map_err(failed)?;
         let rows = query.query_map([stream], CellRow::read);
         rows.and_then(Iterator::collect).map_err(failed)?
     };
     let mut values = Vec::with_capacity(rows.len());
     for row in rows {
-        let cell = match (&row.list, row.head()?) {
-            (Some(list), _) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
-            (None, Head::Json(value)) => Cell::from(value),
-            (None, Head::List(_)) => Cell::list(List::new()),
+        let cell = match (&row.value, &row.list) {
+            (Some(text), _) => Cell::from(read_json::<Value>("value", text)?),
+            (None, Some(list)) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
+            (None, None) => continue,
         };
         let schema = desk.schemas.text(&desk.connection, row.schema)?;
         values.push((Arc::from(row.key), Held { cell, schema }));

@@ -1,12 +1,14 @@
 //! What a session's rows are: its own, and those that it shares with what it was forked from.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
 use super::trail::{row_number, version_of};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{EventId, SessionId, SessionKey};
 use crate::rows::{Segment, from_db};
 use crate::session::{Parent, Rewound, Session, Visible};
 use crate::store::EventRange;
@@ -144,9 +146,10 @@ impl History {
         rows.and_then(Iterator::collect).map_err(failed)
     }
 
-    /// Where the state of a version is written down.
-    pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
-        self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
+    /// The number of the row of an event.
+    pub(super) fn row_of(&self, version: u64) -> Option<i64> {
+        let segment = self.lineage.iter().find(|segment| segment.contains(version))?;
+        Some(row_number(segment.stream, version))
     }
 
     /// Events of the history, in order.
@@ -166,7 +169,7 @@ impl History {
         let failed = failed("read events");
         let mut query = connection
             .prepare_cached(
-                "SELECT number, body FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                "SELECT number, id, at, body FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
                  ORDER BY number DESC LIMIT ?3",
             )
             .map_err(failed)?;
@@ -177,9 +180,12 @@ impl History {
             let mut rows = query.query([from, to, left]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
                 let version = version_of(row.get(0).map_err(failed)?);
-                let body = row.get_ref(1).map_err(failed)?;
+                let id: Arc<str> = row.get(1).map_err(failed)?;
+                let at = Timestamp::from_micros(row.get(2).map_err(failed)?);
+                let body = row.get_ref(3).map_err(failed)?;
                 let body = body.as_str().map_err(|error| failed(error.into()))?;
-                events.push(CommittedEvent { version, event: Event::from_stored(body)?.into() });
+                let event = Event::from_body(EventId::new(id)?, at, body)?;
+                events.push(CommittedEvent { version, event: event.into() });
             }
         }
         events.reverse();

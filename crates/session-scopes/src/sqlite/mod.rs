@@ -7,6 +7,7 @@
 mod cells;
 mod error;
 mod history;
+mod past;
 mod read;
 mod schemas;
 mod sweep;
@@ -220,7 +221,7 @@ impl SessionStore for SqliteStore {
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
-        let body = check_size(request.event.to_stored()?, &request.event.id)?;
+        let body = check_size(request.event.to_body()?, &request.event.id)?;
         self.writer.run(move |desk| write::append(desk, &request, &body)).await
     }
 
@@ -230,7 +231,7 @@ impl SessionStore for SqliteStore {
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
-        let body = event.to_stored()?;
+        let body = event.to_body()?;
         let prepared = Prepared { event, body };
         self.writer.run(move |desk| write::rewind(desk, &request, &prepared)).await
     }

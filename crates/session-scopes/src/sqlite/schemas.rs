@@ -22,14 +22,18 @@ impl Schemas {
             return Ok(*number);
         }
         let failed = failed("store a schema");
-        let mut insert = connection
-            .prepare_cached("INSERT INTO stepfold_schemas (text) VALUES (?1) ON CONFLICT DO NOTHING")
-            .map_err(failed)?;
-        insert.execute(params![&**text]).map_err(failed)?;
-        let number = connection
+        let found: Option<i64> = connection
             .prepare_cached("SELECT id FROM stepfold_schemas WHERE text = ?1")
-            .and_then(|mut query| query.query_row(params![&**text], |row| row.get(0)))
+            .and_then(|mut query| query.query_row(params![&**text], |row| row.get(0)).optional())
             .map_err(failed)?;
+        let number = match found {
+            Some(number) => number,
+            // Nobody else writes meanwhile, so it is there once.
+            None => connection
+                .prepare_cached("INSERT INTO stepfold_schemas (text) VALUES (?1)")
+                .and_then(|mut insert| insert.insert(params![&**text]))
+                .map_err(failed)?,
+        };
         self.numbers.insert(Arc::clone(text), number);
         self.texts.insert(number, Arc::clone(text));
         Ok(number)

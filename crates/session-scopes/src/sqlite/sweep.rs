@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::error::failed;
 use super::threads::Desk;
-use super::trail::{Trail, row_number};
+use super::trail::{Replaced, Trail, row_number};
 use super::write::run;
 use crate::error::SessionError;
 use crate::rows::{from_db, to_db};
@@ -41,17 +41,15 @@ pub(super) fn sweep(desk: &Desk, stream: i64) -> Result<(), SessionError> {
     let (first, last) = (row_number(stream, 0), row_number(stream, u64::MAX));
     let Some(shared) = Shared::read(desk, stream)? else {
         run(desk, "DELETE FROM stepfold_events WHERE number BETWEEN ?1 AND ?2", &[&first, &last])?;
-        run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&stream])?;
         return run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1", &[&stream]).map(drop);
     };
     let upto = to_db(shared.upto);
-    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
     run(desk, "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
-    // What was replaced later may still be what an earlier version had.
-    take_events(desk, row_number(stream, shared.upto), last, |trail| {
-        trail.items.clear();
-        trail.replaced.retain(|cell| from_db(cell.version) <= shared.upto);
-    })?;
+    run(
+        desk,
+        "DELETE FROM stepfold_events WHERE number > ?1 AND number <= ?2",
+        &[&row_number(stream, shared.upto), &last],
+    )?;
     let lists = if shared.is_sole { Some(lists_of(desk, stream, shared.oldest)?) } else { None };
     // Lists outlive the events that they grew by, but not their last head; a fork may still need any.
     take_events(desk, first - 1, row_number(stream, shared.oldest), |trail| {
@@ -75,7 +73,7 @@ fn lists_of(desk: &Desk, stream: i64, oldest: u64) -> Result<HashSet<(String, i6
     let mut lists: HashSet<(String, i64)> = lists.and_then(Iterator::collect).map_err(failed)?;
     for_trails(desk, row_number(stream, oldest), row_number(stream, u64::MAX), |_, trail| {
         let replaced = trail.replaced.into_iter();
-        lists.extend(replaced.filter_map(|cell| Some((cell.key, cell.list?.generation))));
+        lists.extend(replaced.filter_map(|Replaced { row, .. }| Some((row.key, row.list?.generation))));
         Ok(())
     })?;
     Ok(lists)

@@ -1,5 +1,7 @@
 //! The tables of a SQLite file, and how any number of processes set them up together.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
@@ -24,7 +26,7 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
         return Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT });
     }
     if found == FORMAT {
-        return Ok(());
+        return check_layout(&transaction);
     }
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
         transaction.execute_batch(migration).map_err(&failed)?;
@@ -61,4 +63,33 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Refuses tables that have the number of our version and another layout: those of another line of development.
+/// What is there beside ours does no harm.
+fn check_layout(connection: &Connection) -> Result<(), SessionError> {
+    let ours = Connection::open_in_memory().map_err(failed("look at its tables"))?;
+    for migration in MIGRATIONS {
+        ours.execute_batch(migration).map_err(failed("look at its tables"))?;
+    }
+    let (ours, found) = (layout(&ours)?, layout(connection)?);
+    match ours.into_iter().find(|part| !found.contains(part)) {
+        None => Ok(()),
+        Some(missing) => Err(SessionError::OtherLayout { what: "session tables", format: FORMAT, missing }),
+    }
+}
+
+/// The columns of our tables, and our indexes, by name.
+fn layout(connection: &Connection) -> Result<BTreeSet<String>, SessionError> {
+    let failed = failed("look at its tables");
+    let mut query = connection
+        .prepare(
+            "SELECT t.name || '.' || c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c \
+             WHERE t.type = 'table' AND t.name LIKE 'stepfold\\_%' ESCAPE '\\' \
+             UNION ALL SELECT name FROM sqlite_schema \
+             WHERE type = 'index' AND name LIKE 'stepfold\\_%' ESCAPE '\\'",
+        )
+        .map_err(failed)?;
+    let parts = query.query_map([], |row| row.get(0));
+    parts.and_then(Iterator::collect).map_err(failed)
 }

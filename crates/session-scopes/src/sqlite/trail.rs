@@ -39,11 +39,11 @@ pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
     Err(SessionError::Store { what: "add an event", source })
 }
 
-/// The row of a key, as it is or as it was. In a trail it is an array of its fields.
+/// The row of a key, as it is or as it was. It has a value or a list, or the key was removed.
 #[derive(Debug)]
 pub(super) struct CellRow {
     pub(super) key: String,
-    /// The event that gave the key this value.
+    /// The event that gave the key this value, or took it away.
     pub(super) version: i64,
     pub(super) schema: i64,
     /// The JSON of a value that is no list.
@@ -74,45 +74,42 @@ impl ListHead {
 /// The columns of a [`CellRow`], as [`CellRow::read`] takes them.
 pub(super) const CELL_COLUMNS: &str = "key, version, schema, value, generation, start, length, last";
 
+/// What holds of the rows of keys that were not removed.
+pub(super) const IS_VALUE: &str = "(value IS NOT NULL OR generation IS NOT NULL)";
+
 impl CellRow {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let value: Option<String> = row.get(3)?;
-        let list = match value {
-            Some(_) => None,
-            None => Some(ListHead {
-                generation: row.get(4)?,
-                start: row.get(5)?,
-                length: row.get(6)?,
-                last: row.get(7)?,
-            }),
+        let generation: Option<i64> = row.get(4)?;
+        let list = match generation {
+            Some(generation) => {
+                let (start, length) = (row.get(5)?, row.get(6)?);
+                Some(ListHead { generation, start, length, last: row.get(7)? })
+            }
+            None => None,
         };
-        Ok(CellRow { key: row.get(0)?, version: row.get(1)?, schema: row.get(2)?, value, list })
+        let (key, version, schema) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(CellRow { key, version, schema, value: row.get(3)?, list })
     }
 
-    pub(super) fn head(&self) -> Result<Head, SessionError> {
+    /// What the key has; none if it was removed.
+    pub(super) fn head(&self) -> Result<Option<Head>, SessionError> {
         match (&self.value, &self.list) {
-            (Some(text), _) => read_json("value", text).map(Head::Json),
-            (None, Some(list)) => Ok(Head::List(list.extent())),
-            (None, None) => Ok(Head::Json(Value::Null)),
+            (Some(text), _) => read_json("value", text).map(|value| Some(Head::Json(value))),
+            (None, list) => Ok(list.as_ref().map(|list| Head::List(list.extent()))),
         }
     }
 
-    /// Writes the row, unless the stream has one of this key.
-    pub(super) fn insert(
-        &self,
-        connection: &Connection,
-        stream: i64,
-        version: i64,
-    ) -> Result<(), SessionError> {
+    /// Writes the row, as one that a stream did not have.
+    pub(super) fn insert(&self, connection: &Connection, stream: i64) -> Result<(), SessionError> {
         let list = self.list.as_ref();
         let insert = connection.prepare_cached(
             "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         );
         let values = params![
             stream,
             self.key,
-            version,
+            self.version,
             self.schema,
             self.value,
             list.map(|list| list.generation),
@@ -124,20 +121,30 @@ impl CellRow {
     }
 }
 
-impl Serialize for CellRow {
+/// The row of a key that an event replaced. In a trail it is an array: key, version, schema, value, the four
+/// numbers of a list, and a version further back or 0.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    pub(super) row: CellRow,
+    /// A version that also gave the key a value, long before, or 0: see [`Ladder`](super::past::Ladder).
+    pub(super) far: u32,
+}
+
+impl Serialize for Replaced {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let list = self.list.map(|list| (list.generation, list.start, list.length, list.last));
-        (&self.key, self.version, self.schema, &self.value, list).serialize(serializer)
+        let Replaced { row: CellRow { key, version, schema, value, list }, far } = self;
+        let list = list.map(|list| (list.generation, list.start, list.length, list.last));
+        (key, version, schema, value, list, far).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for CellRow {
+impl<'de> Deserialize<'de> for Replaced {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         type List = (i64, i64, i64, Option<i64>);
-        let (key, version, schema, value, list): (_, _, _, _, Option<List>) =
+        let (key, version, schema, value, list, far): (_, _, _, _, Option<List>, _) =
             Deserialize::deserialize(deserializer)?;
         let list = list.map(|(generation, start, length, last)| ListHead { generation, start, length, last });
-        Ok(CellRow { key, version, schema, value, list })
+        Ok(Replaced { row: CellRow { key, version, schema, value, list }, far })
     }
 }
 
@@ -170,7 +177,7 @@ impl<'de> Deserialize<'de> for ItemsRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Trail {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) replaced: Vec<CellRow>,
+    pub(super) replaced: Vec<Replaced>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) items: Vec<ItemsRow>,
 }
@@ -188,29 +195,6 @@ impl Trail {
         let text = serde_json::to_string(self);
         text.map(Some).map_err(|source| SessionError::Stored { what: "trail of an event".to_owned(), source })
     }
-}
-
-/// The values that a stream had at a version and has no more.
-pub(super) fn replaced_since(
-    connection: &Connection,
-    stream: i64,
-    version: u64,
-) -> Result<Vec<CellRow>, SessionError> {
-    let failed = failed("read what values were");
-    let mut query = connection
-        .prepare_cached(
-            "SELECT trail FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND trail IS NOT NULL",
-        )
-        .map_err(failed)?;
-    let mut rows =
-        query.query([row_number(stream, version), row_number(stream, u64::MAX)]).map_err(failed)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let text = row.get_ref(0).map_err(failed)?;
-        let trail = Trail::parse(text.as_str().map_err(|error| failed(error.into()))?)?;
-        found.extend(trail.replaced.into_iter().filter(|cell| from_db(cell.version) <= version));
-    }
-    Ok(found)
 }
 
 /// The items of a list: from the newest row back, for as long as items are missing.

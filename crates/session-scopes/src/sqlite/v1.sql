@@ -1,16 +1,17 @@
 -- Version 1 of the tables of stepfold-session-scopes. Never changed once released: a new version is a new file.
 
-CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format INTEGER NOT NULL);
-INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0);
+-- One row: the version of the tables, and the number of the newest session.
+CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format INTEGER NOT NULL, newest INTEGER NOT NULL);
+INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0, 0);
 
--- The JSON of schemas, once each.
-CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+-- The JSON of schemas, once each. They are few, and a connection asks once for each.
+CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
 
 -- A number is never used again: forks refer to sessions that were deleted. An append does not touch this
 -- table: `version` and `updated` are those that the session was made with or pruned at, and hold until it has
 -- a newer event.
 CREATE TABLE stepfold_sessions (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    number INTEGER PRIMARY KEY,
     app TEXT NOT NULL, user TEXT NOT NULL, id TEXT NOT NULL,
     version INTEGER NOT NULL, oldest INTEGER NOT NULL,
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
@@ -34,8 +35,9 @@ CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 
 -- All that an event leaves for ever, in one row, so that an append writes one page. Its number is that of the
 -- stream, shifted by 32 bits, and the version. `trail` is JSON: the values that the event replaced, and the
--- items that it added to lists. The row of version 0 has the items of the initial state. Where retention took
--- the event, `id` and `body` are null and the trail has what other rows still need.
+-- items that it added to lists. `body` is the rest of the event. The row of version 0 has the items of the
+-- initial state. Where retention took the event, `id` and `body` are null and the trail has what other rows still
+-- need.
 CREATE TABLE stepfold_events (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
 );
@@ -46,17 +48,19 @@ CREATE TABLE stepfold_rewinds (
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 
--- The values of sessions as they are. `last` is the row of events with the newest items of a list; each row
--- tells where the items before its own are.
+-- The values of sessions as they are: `value` is JSON, but for a list, which has the four columns behind it. A
+-- key that was removed keeps a row with neither, so that the way to its past is not lost. `last` is the row of
+-- events with the newest items of a list; each row tells where the items before its own are. `ladder` has some
+-- of the versions that gave the key a value, and is null where the newest is all there is to know.
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER
+    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER, ladder BLOB
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
 -- What outlives sessions. An app's own scope has the empty user.
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY AUTOINCREMENT, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
     scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
@@ -64,11 +68,11 @@ CREATE TABLE stepfold_shared (
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL
-);
-CREATE UNIQUE INDEX stepfold_shared_items_by_place ON stepfold_shared_items (scope, key, place);
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
+    PRIMARY KEY (scope, key, place)
+) WITHOUT ROWID;
 CREATE TABLE stepfold_operations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, scope INTEGER NOT NULL, operation TEXT NOT NULL, body TEXT NOT NULL
-);
+    scope INTEGER NOT NULL, number INTEGER NOT NULL, operation TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (scope, number)
+) WITHOUT ROWID;
 CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, operation);
-CREATE INDEX stepfold_operations_by_number ON stepfold_operations (scope, number);

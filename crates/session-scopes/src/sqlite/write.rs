@@ -3,19 +3,20 @@
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
-use super::cells::{SessionCells, find_scope, scope_number, shared_values, write_shared};
+use super::cells::{
+    NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
+};
 use super::error::failed;
 use super::history::{History, SessionRow};
+use super::past::row_at;
 use super::read;
 use super::sweep::sweep;
 use super::threads::Desk;
-use super::trail::{
-    CELL_COLUMNS, CellRow, Trail, check_version_fits, replaced_since, row_number, version_of,
-};
+use super::trail::{IS_VALUE, Trail, check_version_fits, row_number, version_of};
 use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
-use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
@@ -58,14 +59,16 @@ impl NewSession<'_> {
         let inserted = run(
             desk,
             "INSERT INTO stepfold_sessions \
-             (app, user, id, version, oldest, created, updated, parent_id, parent_version) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
+             (number, app, user, id, version, oldest, created, updated, parent_id, parent_version) \
+             VALUES ((SELECT newest + 1 FROM stepfold_meta), ?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8) \
+             ON CONFLICT DO NOTHING",
             &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version],
         )?;
         if inserted == 0 {
             return Err(SessionError::already_exists(&self.key));
         }
         let number = desk.connection.last_insert_rowid();
+        run(desk, "UPDATE stepfold_meta SET newest = ?1", &[&number])?;
         run(
             desk,
             "INSERT INTO stepfold_recent (app, user, updated, number, version) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -87,7 +90,7 @@ fn chosen_id(
     if let Some(id) = id {
         return Ok(key(id));
     }
-    let newest = desk.connection.prepare_cached("SELECT COALESCE(MAX(number), 0) FROM stepfold_sessions");
+    let newest = desk.connection.prepare_cached("SELECT newest FROM stepfold_meta");
     let newest: i64 =
         newest.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed("make an id"))?;
     let mut number = newest + 1;
@@ -143,7 +146,7 @@ fn write_both(
 pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema } = request;
     let row = SessionRow::get(&desk.connection, key)?;
-    if let Some(receipt) = repeated(desk, &row, key, &event.id, body)? {
+    if let Some(receipt) = repeated(desk, &row, key, event, body)? {
         return Ok(receipt);
     }
     expected.check(key, row.version)?;
@@ -160,16 +163,21 @@ fn repeated(
     desk: &Desk,
     row: &SessionRow,
     key: &SessionKey,
-    id: &EventId,
+    event: &Event,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let failed = failed("look for an event");
     let mut query = desk
         .connection
-        .prepare_cached("SELECT number, body = ?3 FROM stepfold_events WHERE number >> 32 = ?1 AND id = ?2")
+        .prepare_cached(
+            "SELECT number, body = ?3 AND at = ?4 FROM stepfold_events WHERE number >> 32 = ?1 AND id = ?2",
+        )
         .map_err(failed)?;
+    let id = &event.id;
     let found: Option<(i64, bool)> = query
-        .query_row(params![row.number, id.as_str(), body], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row(params![row.number, id.as_str(), body, event.at.as_micros()], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
         .optional()
         .map_err(failed)?;
     match found {
@@ -204,27 +212,26 @@ fn commit(
     Ok(Receipt { event: event.id.clone(), version })
 }
 
-/// Gives a session the values that a stream had at a version, as values of the session's version `now`.
-/// Those that the session has stay.
-fn restore(
+/// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
+/// they were. What has not changed since brings its ladder along.
+fn fork_cells(
     desk: &Desk,
-    number: i64,
-    now: Option<u64>,
-    stream: i64,
+    from: i64,
+    history: &History,
+    fork: i64,
     version: u64,
 ) -> Result<(), SessionError> {
-    let now = now.map(to_db);
-    if stream != number {
-        run(
-            desk,
-            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
-             SELECT ?2, key, COALESCE(?4, version), schema, value, generation, start, length, last \
-             FROM stepfold_cells WHERE stream = ?1 AND version <= ?3 ON CONFLICT DO NOTHING",
-            &[&stream, &number, &to_db(version), &now],
-        )?;
-    }
-    for cell in replaced_since(&desk.connection, stream, version)? {
-        cell.insert(&desk.connection, number, now.unwrap_or(cell.version))?;
+    run(
+        desk,
+        "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last, ladder) \
+         SELECT ?2, key, version, schema, value, generation, start, length, last, ladder \
+         FROM stepfold_cells WHERE stream = ?1 AND version <= ?3",
+        &[&from, &fork, &to_db(version)],
+    )?;
+    for stored in stored_since(&desk.connection, from, version)? {
+        if let Some(row) = row_at(&desk.connection, history, &stored.row, version)? {
+            row.insert(&desk.connection, fork)?;
+        }
     }
     Ok(())
 }
@@ -254,9 +261,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, ?2, ?3)",
         &[&number, &to_db(version), &to_db(Segment::OPEN)],
     )?;
-    if let Some(stream) = history.stream_of(version) {
-        restore(desk, number, None, stream, version)?;
-    }
+    fork_cells(desk, row.number, &history, number, version)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
@@ -274,18 +279,17 @@ pub(super) fn rewind(
 ) -> Result<Receipt, SessionError> {
     let Prepared { event, body } = prepared;
     let row = SessionRow::get(&desk.connection, &request.key)?;
-    if let Some(receipt) = repeated(desk, &row, &request.key, &event.id, body)? {
+    if let Some(receipt) = repeated(desk, &row, &request.key, event, body)? {
         return Ok(receipt);
     }
     request.expected.check(&request.key, row.version)?;
     check_version(&request.key, &row, request.to)?;
     let history = History::read(&desk.connection, row.number)?;
     let (version, to) = (row.version + 1, to_db(request.to));
-    let trail = Trail { replaced: cells_since(desk, row.number, to)?, items: Vec::new() };
-    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND version > ?2", &[&row.number, &to])?;
-    // What is still there has not changed since.
-    if let Some(stream) = history.stream_of(request.to) {
-        restore(desk, row.number, Some(version), stream, request.to)?;
+    let mut trail = Trail::default();
+    for stored in stored_since(&desk.connection, row.number, request.to)? {
+        let was = row_at(&desk.connection, &history, &stored.row, request.to)?;
+        trail.replaced.push(stored.replace(&desk.connection, version, &NewCell::again(was))?);
     }
     run(
         desk,
@@ -293,19 +297,6 @@ pub(super) fn rewind(
         &[&row.number, &to_db(version), &to],
     )?;
     commit(desk, &request.key, &row, event, body, &trail)
-}
-
-/// The values that a session got after a version.
-fn cells_since(desk: &Desk, stream: i64, version: i64) -> Result<Vec<CellRow>, SessionError> {
-    let failed = failed("read values");
-    let mut query = desk
-        .connection
-        .prepare_cached(&format!(
-            "SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1 AND version > ?2"
-        ))
-        .map_err(failed)?;
-    let rows = query.query_map([stream, version], CellRow::read);
-    rows.and_then(Iterator::collect).map_err(failed)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
@@ -317,7 +308,9 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
         }
         let inserted = run(
             desk,
-            "INSERT INTO stepfold_operations (scope, operation, body) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            "INSERT INTO stepfold_operations (scope, number, operation, body) \
+             SELECT ?1, COALESCE(MAX(number), 0) + 1, ?2, ?3 FROM stepfold_operations WHERE scope = ?1 \
+             ON CONFLICT DO NOTHING",
             &[&scope, &operation.as_str(), &body],
         )?;
         if inserted == 0 {
@@ -352,7 +345,9 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
     let history = History::read(&desk.connection, row.number)?;
-    let session_keys = keys(desk, "SELECT key FROM stepfold_cells WHERE stream = ?1", row.number)?;
+    let session_keys =
+        keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
+    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
     run(
         desk,
@@ -407,6 +402,12 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
         desk,
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros()],
+    )?;
+    // Nothing goes back behind the removal of a key any more.
+    run(
+        desk,
+        &format!("DELETE FROM stepfold_cells WHERE stream = ?1 AND version <= ?2 AND NOT {IS_VALUE}"),
+        &[&row.number, &to_db(oldest)],
     )?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;

@@ -12,7 +12,7 @@ use crate::error::SessionError;
 use crate::event::{Event, EventKind};
 use crate::ids::{AppId, Author, EventId, InvocationId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
-use crate::scope::{Scope, check_keys, drop_temp};
+use crate::scope::{Scope, check_keys, drop_temp, has_temp};
 use crate::session::Session;
 use crate::time::Timestamp;
 
@@ -279,16 +279,21 @@ pub struct AppendEvent {
     pub key: SessionKey,
     /// At which version.
     pub expected: Expected,
-    /// What.
-    pub event: Event,
+    /// What. Whoever repeats an append copies a pointer; a store in memory keeps it.
+    pub event: Arc<Event>,
     /// What its writes are checked against and merged by.
     pub schema: SessionSchema,
 }
 
 impl AppendEvent {
     /// An event for a session at a version (or at [`Expected::Any`]).
-    pub fn new(key: SessionKey, expected: impl Into<Expected>, event: Event, schema: &SessionSchema) -> Self {
-        AppendEvent { key, expected: expected.into(), event, schema: schema.clone() }
+    pub fn new(
+        key: SessionKey,
+        expected: impl Into<Expected>,
+        event: impl Into<Arc<Event>>,
+        schema: &SessionSchema,
+    ) -> Self {
+        AppendEvent { key, expected: expected.into(), event: event.into(), schema: schema.clone() }
     }
 
     /// The event as it is stored: checked, and without writes to `temp:`.
@@ -297,11 +302,14 @@ impl AppendEvent {
     /// [`SessionError::State`] for an invalid key, [`SessionError::TooDeep`].
     pub fn prepare(mut self) -> Result<Self, SessionError> {
         self.event.check()?;
-        let Event { id, actions, .. } = &mut self.event;
+        let Event { id, actions, .. } = &*self.event;
         check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
-        drop_temp(&mut actions.delta);
-        // Only a rewind says that it is one.
-        actions.rewound_to = None;
+        if actions.rewound_to.is_some() || has_temp(&actions.delta) {
+            let actions = &mut Arc::make_mut(&mut self.event).actions;
+            drop_temp(&mut actions.delta);
+            // Only a rewind says that it is one.
+            actions.rewound_to = None;
+        }
         Ok(self)
     }
 }

@@ -24,4 +24,5 @@ mod semantics;
 mod server;
 mod set_up;
 mod size;
+mod stored;
 mod tenancy;

@@ -83,6 +83,29 @@ async fn newer_tables_are_refused() {
     assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 1, .. }), "{error:?}");
 }
 
+/// A file of the days before the first release has the number of version 1 as well.
+#[test]
+fn tables_of_another_layout_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (sql, missing)) in [
+        ("ALTER TABLE stepfold_cells DROP COLUMN ladder", "stepfold_cells.ladder"),
+        ("DROP TABLE stepfold_recent", "stepfold_recent.app"),
+        ("DROP INDEX stepfold_events_by_id", "stepfold_events_by_id"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = folder.path().join(number.to_string());
+        SqliteStore::open(&path).unwrap();
+        SqliteStore::open(&path).unwrap();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+        let error = SqliteStore::open(&path).unwrap_err();
+        assert!(matches!(&error, SessionError::OtherLayout { format: 1, .. }), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
+
 #[test]
 fn no_database_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

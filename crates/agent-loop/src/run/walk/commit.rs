@@ -9,6 +9,7 @@ use super::{Branch, BranchState, Child, NodeOutcome, NodeStatus, Walk};
 use crate::approval::Decision;
 use crate::error::FeedError;
 use crate::graph::NodeWork;
+use crate::graph::progress::keys::EXECUTION_COUNTS;
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::exit::Exit;
 use crate::run::input::Input;
@@ -93,7 +94,10 @@ impl Run {
         }
         let node = agent.config().graph.as_ref().and_then(|shape| shape.node(&branch.planned.node));
         if let Some(NodeWork::Agent(node)) = node.map(|node| &node.work) {
-            let is_shared = |write: &&Write| node.shares_write(graph, write);
+            // A graph inside counts its own nodes.
+            let is_plan = matches!(inner.kind, EventKind::Planned { .. });
+            let is_count = |write: &Write| is_plan && write.key() == EXECUTION_COUNTS.name();
+            let is_shared = |write: &&Write| !is_count(write) && node.shares_write(graph, write);
             branch.writes.extend(inner.delta.iter().filter(is_shared).cloned());
         }
         let pending = child.pending();

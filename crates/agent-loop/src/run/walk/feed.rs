@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stepfold_state_core::chat::Usage;
-use stepfold_state_core::state::{Delta, State};
+use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
 
+use super::ids::TakenIds;
 use super::{Branch, BranchState, NodeOutcome, NodeStatus, Walk, track};
 use crate::approval::{ApprovalRequest, Decision};
 use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
-use crate::graph::{Ended, Next, Planned, Position};
+use crate::graph::{Ended, Next, NodeError, Planned, Position};
 use crate::run::event::{Event, EventKind, StepEnd};
-use crate::run::machine::Run;
+use crate::run::feed::inner_decisions;
+use crate::run::machine::{Run, nested_id};
 
 impl Run {
     /// The next superstep.
@@ -47,9 +49,7 @@ impl Run {
         let has = |key: &str| schema.key(key).is_some();
         let mut delta = Delta::new();
         if has(keys::EXECUTION_COUNTS.name()) && !next.branches.is_empty() {
-            let mut counts = walk.executions.clone();
-            count(&mut counts, &next.branches);
-            delta.push(schema.write(keys::EXECUTION_COUNTS, counts)?);
+            delta.push(self.write_of_counts(walk, &next.branches)?);
         }
         if has(keys::CURRENT_NODE.name())
             && let Some(last) = next.branches.last()
@@ -69,6 +69,20 @@ impl Run {
             }
         }
         Ok(delta)
+    }
+
+    /// The counts of the nodes of a superstep. Those of the others stay, so that the write is no larger in a large
+    /// graph; only the first superstep replaces what an earlier run has left.
+    fn write_of_counts(&self, walk: &Walk, branches: &[Planned]) -> Result<Write, StateError> {
+        let mut counts = BTreeMap::new();
+        for planned in branches {
+            let ran = walk.executions.get(&planned.node).copied().unwrap_or(0);
+            counts.entry(planned.node.as_str()).or_insert(ran + 1);
+        }
+        let handler = if walk.has_begun { Handler::merge_maps() } else { Handler::replace_values() };
+        let counts = serde_json::to_value(counts)
+            .map_err(|source| StateError::Json { what: "execution counts", source })?;
+        self.state.schema().write_with(keys::EXECUTION_COUNTS.name(), counts, &handler)
     }
 
     /// A commit of an agent that is a node.
@@ -137,6 +151,9 @@ impl Run {
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
         self.check_decisions(decisions)?;
+        for (place, branch) in walk.branches.iter().enumerate() {
+            branch.check_decisions(place, decisions)?;
+        }
         let kind = EventKind::Decided { decisions: decisions.to_vec() };
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         let rejected = |place: usize, branch: &Branch| {
@@ -208,6 +225,7 @@ impl Run {
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
         let mut is_tracked = false;
+        let mut ids = TakenIds::new(&self.call_ids);
         for (place, branch) in walk.branches.iter().enumerate() {
             let brought;
             let outcome = match branch.outcome() {
@@ -224,10 +242,10 @@ impl Run {
             match self.merged(&mut state, branch, outcome) {
                 Ok(delta) => {
                     event.delta.extend(delta);
-                    event.messages.extend(outcome.messages.iter().cloned());
+                    event.messages.extend(ids.unique(&outcome.messages));
                 }
                 Err(error) => {
-                    let error = format!("what it wrote cannot be merged: {error}");
+                    let error = format!("what it wrote cannot be merged: {}", NodeError::from(error));
                     let failed = NodeOutcome::failed(NodeStatus::Unmerged, &error, outcome.tries);
                     event.delta.extend(self.merged(&mut state, branch, &failed)?);
                     end.unmerged.push(place);
@@ -263,6 +281,21 @@ impl Run {
             state.apply(&delta)?;
         }
         Ok(delta)
+    }
+}
+
+impl Branch {
+    /// Whether what was decided about calls of its agent fits these.
+    fn check_decisions(&self, place: usize, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
+        let Some(child) = self.child() else { return Ok(()) };
+        let label = self.label(place);
+        let own = inner_decisions(&label, &self.open_requests(), decisions);
+        child.check_decisions(&own).map_err(|error| match error {
+            FeedError::ModifiedArguments { id, faults } => {
+                FeedError::ModifiedArguments { id: nested_id(&label, &id), faults }
+            }
+            error => error,
+        })
     }
 }
 

@@ -7,13 +7,14 @@
 
 mod commit;
 mod feed;
+mod ids;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stepfold_state_core::chat::{Arguments, Message, ToolCall, Usage};
+use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::Effect;
 
@@ -322,6 +323,14 @@ impl Run {
         self.agent.config().graph.as_ref()
     }
 
+    /// Whether no branch of the superstep has an outcome, has asked, or has begun a run of its agent.
+    pub(in crate::run) fn is_superstep_untouched(&self) -> bool {
+        let is_untouched = |branch: &Branch| {
+            branch.state == BranchState::Ready && branch.asked.is_empty() && branch.child.is_none()
+        };
+        self.walk().is_some_and(|walk| walk.branches.iter().all(is_untouched))
+    }
+
     pub(crate) fn walk(&self) -> Option<&Walk> {
         match &self.phase {
             Phase::Walking(walk) => Some(walk),
@@ -354,7 +363,7 @@ impl Run {
     }
 
     /// What a branch has come to whose agent has ended.
-    pub(crate) fn outcome_of_agent(&self, place: usize) -> Option<(NodeOutcome, Usage)> {
+    pub(crate) fn outcome_of_agent(&self, place: usize) -> Option<NodeOutcome> {
         let branch = self.branch(place)?;
         let (child, node) = (branch.child()?, self.agent_node(&branch.planned)?);
         let item = branch.planned.item.as_ref();
@@ -370,7 +379,7 @@ impl Run {
         };
         let is_tracked = self.is_tracked(&branch.planned.node);
         let outputs = if is_tracked { outcome.outputs } else { Vec::new() };
-        Some((NodeOutcome { outputs, ..outcome }, child.usage()))
+        Some(NodeOutcome { outputs, ..outcome })
     }
 
     pub(crate) fn is_tracked(&self, node: &str) -> bool {

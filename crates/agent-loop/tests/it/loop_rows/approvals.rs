@@ -32,7 +32,7 @@ async fn approval_always() {
         user:      pay!
         assistant: I pay.   > c1 pay(amount=3)   > c2 look()   > c3 pay(amount=3)
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 1
         pending c1: pay({"amount":3}), Rule
         pending c3: pay({"amount":3}), Rule
@@ -125,7 +125,7 @@ async fn approval_by_predicate() {
         tool c1:   {"amount": 3}
         assistant: > c2 pay(amount=300)
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 2, calls: pay 1
         pending c2: pay({"amount":300}), Rule
     "#]],
@@ -230,7 +230,7 @@ async fn approval_by_an_approver() {
         user:      pay!
         assistant: > c1 pay(amount=1)   > c2 pay(amount=2)   > c3 pay(amount=300)
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 1
         pending c3: pay({"amount":300}), Rule
     "#]]

@@ -4,7 +4,7 @@
 //! why the run ended, the state and what is open. Whatever a test is about, [`play`] checks on the way what
 //! holds of every run. Nothing here sleeps: time is paused.
 
-mod kit;
+pub(crate) mod kit;
 
 mod steps;
 

@@ -210,7 +210,7 @@ async fn nested_approval_passes_through() {
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 1, calls: look 1
         pending c1 > i1: pay({"amount":1}), Rule
         pending c1 > i2: pay({"amount":2}), Rule
@@ -222,7 +222,7 @@ async fn nested_approval_passes_through() {
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 1, calls: look 1
         pending c1 > i1: pay({"amount":1}), Rule
     "#]]
@@ -233,7 +233,7 @@ async fn nested_approval_passes_through() {
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
         --
-        exit: the run waits for decisions about calls
+        exit: the run waits for decisions
         steps: 1, calls: look 1
         pending c1 > i3: pay({"amount":3}), Rule
     "#]]

@@ -345,6 +345,7 @@ async fn observer_traces() {
           gen_ai.tool.call.id = c2
           gen_ai.tool.name = fails
           otel.name = execute_tool fails
+          otel.status_code = ERROR
         5 chat in 1
           gen_ai.operation.name = chat
           gen_ai.request.model = test-kit/script
@@ -393,6 +394,7 @@ async fn observer_traces_of_an_error() {
           gen_ai.conversation.id = run-1
           gen_ai.operation.name = invoke_agent
           otel.name = invoke_agent analyst
+          otel.status_code = ERROR
           stepfold.exit = the run failed
         2 chat in 1
           error.type = model_error
@@ -400,6 +402,7 @@ async fn observer_traces_of_an_error() {
           gen_ai.request.model = test-kit/script
           otel.kind = client
           otel.name = chat test-kit/script
+          otel.status_code = ERROR
     "#]]
     .assert_eq(&traced(&agent, Traces::new("analyst")).await);
 }

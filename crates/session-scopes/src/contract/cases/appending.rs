@@ -10,6 +10,7 @@ use crate::contract::room::{
 };
 use crate::error::SessionError;
 use crate::store::{Expected, ScopeKey, SessionStore};
+use crate::time::Timestamp;
 
 cases! {
     an_append_writes_all_scopes,
@@ -125,6 +126,9 @@ async fn an_event_id_with_other_content_is_an_error(room: Room) -> Checked {
     room.append(&key, 0, event("e1")?.with_message(Message::user("a")), &schema).await?;
     let other = event("e1")?.with_message(Message::user("b"));
     ensure_error!(room.append(&key, 1, other, &schema).await, SessionError::EventReused { .. });
+    let mut later = event("e1")?.with_message(Message::user("a"));
+    later.at = Timestamp::from_micros(later.at.as_micros() + 1);
+    ensure_error!(room.append(&key, 1, later, &schema).await, SessionError::EventReused { .. });
     // Ids belong to their session.
     let second = room.create(&schema, "s2", json!({})).await?.key;
     room.append(&second, 0, event("e1")?, &schema).await?;

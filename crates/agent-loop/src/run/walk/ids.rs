@@ -1,0 +1,59 @@
+//! Agents side by side know nothing of each other's calls, so two may have the same id. In the conversation of the
+//! graph every call has one of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{Message, ToolResult};
+use stepfold_tools::with_unique_call_ids;
+
+use crate::run::call_ids::CallIds;
+
+/// The ids of calls that are taken: those of the log, and those of the messages that are put together.
+pub(super) struct TakenIds<'a> {
+    log: &'a CallIds,
+    new: HashSet<Box<str>>,
+}
+
+impl<'a> TakenIds<'a> {
+    pub(super) fn new(log: &'a CallIds) -> Self {
+        TakenIds { log, new: HashSet::new() }
+    }
+
+    /// The messages of one branch, in which calls with an id that is taken have another one, and their results with
+    /// them.
+    pub(super) fn unique(&mut self, messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
+        let mut renamed: HashMap<String, String> = HashMap::new();
+        let unique = messages.iter().map(|message| match message.tool_result() {
+            Some(result) => match renamed.get(result.call_id()) {
+                Some(id) => {
+                    let result = ToolResult::new(id, result.name(), result.content().clone());
+                    Message::tool(result).with_extras(message.extras().clone()).into()
+                }
+                None => Arc::clone(message),
+            },
+            None if message.has_tool_calls() => self.unique_calls(message, &mut renamed),
+            None => Arc::clone(message),
+        });
+        unique.collect()
+    }
+
+    fn unique_calls(
+        &mut self,
+        message: &Arc<Message>,
+        renamed: &mut HashMap<String, String>,
+    ) -> Arc<Message> {
+        let is_taken = |id: &str| self.log.contains(id) || self.new.contains(id);
+        let unique = match message.tool_calls().any(|call| is_taken(&call.id)) {
+            true => Arc::new(with_unique_call_ids((**message).clone(), is_taken)),
+            false => Arc::clone(message),
+        };
+        for (old, new) in message.tool_calls().zip(unique.tool_calls()) {
+            if old.id != new.id {
+                renamed.insert(old.id.clone(), new.id.clone());
+            }
+            self.new.insert(new.id.as_str().into());
+        }
+        unique
+    }
+}

@@ -1,0 +1,178 @@
+//! What the values of a session were: found without reading all events since.
+//!
+//! An event that replaces a value keeps the old one in its trail, and with it the version that had given it.
+//! So each key has a chain of versions into the past. A ladder is what its row remembers of the chain, so that each
+//! new event can also keep a version far back: with that, any place of a chain is some twice the logarithm
+//! of its length away. (E. W. Myers, "An applicative random-access stack", 1983.)
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension};
+use serde::Deserialize;
+
+use super::error::failed;
+use super::history::History;
+use super::trail::{CellRow, Replaced};
+use crate::error::SessionError;
+use crate::rows::{from_db, read_json};
+
+/// A version of a key's chain from which the next rung is as far below as the rank says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rung {
+    version: u32,
+    /// There are 2^(rank + 1) - 1 versions from this one down to above the next rung.
+    rank: u8,
+}
+
+/// The rungs from a key's newest version down, of which there are as many as the chain's length has bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ladder {
+    /// The newest is the last.
+    rungs: Vec<Rung>,
+}
+
+/// The bytes of a rung.
+const RUNG: usize = 5;
+
+impl Ladder {
+    /// The ladder of a value that nothing is known of but the version that gave it.
+    pub(super) fn at(version: u32) -> Self {
+        Ladder { rungs: vec![Rung { version, rank: 0 }] }
+    }
+
+    /// Adds the next version; the one that its event keeps beside that of the value which it replaces, or 0.
+    pub(super) fn push(&mut self, version: u32) -> u32 {
+        let rank = match self.rungs.as_slice() {
+            [.., below, newest] if below.rank == newest.rank => Some(newest.rank + 1),
+            _ => None,
+        };
+        // Two of the same rank become one of the next, together with the new version.
+        if rank.is_some() {
+            self.rungs.truncate(self.rungs.len() - 2);
+        }
+        let far = self.rungs.last().filter(|_| rank.is_some()).map_or(0, |rung| rung.version);
+        self.rungs.push(Rung { version, rank: rank.unwrap_or(0) });
+        far
+    }
+}
+
+impl ToSql for Ladder {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let mut bytes = Vec::with_capacity(self.rungs.len() * RUNG);
+        for rung in &self.rungs {
+            bytes.extend(rung.version.to_le_bytes());
+            bytes.push(rung.rank);
+        }
+        Ok(bytes.into())
+    }
+}
+
+impl FromSql for Ladder {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes = value.as_blob()?;
+        let (rungs, []) = bytes.as_chunks::<RUNG>() else { return Err(FromSqlError::InvalidType) };
+        let rung =
+            |&[a, b, c, d, rank]: &[u8; RUNG]| Rung { version: u32::from_le_bytes([a, b, c, d]), rank };
+        Ok(Ladder { rungs: rungs.iter().map(rung).collect() })
+    }
+}
+
+/// What the row of a key was at a version, of which it is known that it was another one; none if the key had
+/// no row then, which is to say that it never had a value.
+pub(super) fn row_at(
+    connection: &Connection,
+    history: &History,
+    now: &CellRow,
+    version: u64,
+) -> Result<Option<CellRow>, SessionError> {
+    let mut newer = from_db(now.version);
+    loop {
+        let Some(Replaced { row, far }) = replaced_by(connection, history, newer, &now.key)? else {
+            return Ok(None);
+        };
+        let before = from_db(row.version);
+        if before <= version {
+            return Ok(Some(row));
+        }
+        let far = u64::from(far);
+        let next = if far > version { far } else { before };
+        if next >= newer {
+            return Err(broken(&now.key, "a value was replaced before it was written"));
+        }
+        newer = next;
+    }
+}
+
+/// What an event replaced of a key; none if it gave the key its first value.
+fn replaced_by(
+    connection: &Connection,
+    history: &History,
+    version: u64,
+    key: &str,
+) -> Result<Option<Replaced>, SessionError> {
+    /// The part of a trail that is of interest here.
+    #[derive(Default, Deserialize)]
+    struct Values {
+        #[serde(default)]
+        replaced: Vec<Replaced>,
+    }
+
+    let failed = failed("read what values were");
+    let text: Option<Option<String>> = connection
+        .prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1")
+        .and_then(|mut query| query.query_row([history.row_of(version)], |row| row.get(0)).optional())
+        .map_err(failed)?;
+    let Some(text) = text else { return Err(broken(key, "the event that wrote a value is missing")) };
+    let values: Values =
+        text.map(|text| read_json("trail of an event", &text)).transpose()?.unwrap_or_default();
+    Ok(values.replaced.into_iter().find(|replaced| replaced.row.key == key))
+}
+
+fn broken(key: &str, fault: &str) -> SessionError {
+    SessionError::Stored { what: format!("past of key \"{key}\""), source: serde::de::Error::custom(fault) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// A chain of so many versions, with gaps: what each version's event keeps, and the ladder.
+    fn chain(length: u32) -> (HashMap<u32, (u32, u32)>, Ladder) {
+        let mut ladder = Ladder::at(1);
+        let kept = (2..=length).map(|place| (place * 3 - 2, (place * 3 - 5, ladder.push(place * 3 - 2))));
+        (kept.collect(), ladder)
+    }
+
+    #[test]
+    fn any_place_of_a_chain_is_found_in_logarithmic_time() {
+        let length = 10_000;
+        let (kept, ladder) = chain(length);
+        assert!(ladder.rungs.len() <= 14, "{ladder:?}");
+        for version in 1..length * 3 - 2 {
+            let (mut newer, mut steps) = (length * 3 - 2, 0);
+            let found = loop {
+                let (before, far) = kept[&newer];
+                steps += 1;
+                if before <= version {
+                    break before;
+                }
+                newer = if far > version { far } else { before };
+            };
+            assert_eq!(found, (version - 1) / 3 * 3 + 1);
+            assert!(steps <= 32, "{steps} steps to {version}");
+        }
+    }
+
+    #[test]
+    fn a_ladder_is_stored_whole() {
+        for length in [1, 2, 3, 7, 100] {
+            let (_, ladder) = chain(length);
+            let Ok(ToSqlOutput::Owned(rusqlite::types::Value::Blob(bytes))) = ladder.to_sql() else {
+                panic!("it is bytes");
+            };
+            assert_eq!(Ladder::column_result(ValueRef::Blob(&bytes)).unwrap(), ladder);
+        }
+        assert!(Ladder::column_result(ValueRef::Blob(&[1, 2, 3])).is_err());
+    }
+}
