@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
-/// Agents from files, in sessions that outlive the process.
+/// Agents and graphs from files, in sessions that outlive the process.
+///
+/// A file that has nodes is a graph, and works wherever an agent does.
 ///
 /// Exit status: 0 done; 1 something failed (a run can be resumed); 2 the command line or the agent file is wrong;
 /// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted.
@@ -126,14 +128,47 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: StateCommand,
     },
-    /// Check an agent file; all faults are listed, with their lines.
+    /// Check files of agents and graphs; all faults are listed, with their lines.
     Check {
-        /// The agent files.
+        /// The files.
         #[arg(required = true, value_name = "AGENT.toml")]
         agents: Vec<PathBuf>,
     },
-    /// Print the JSON Schema of agent files, for editors.
-    Schema,
+    /// Draw the graph of a file.
+    Draw {
+        /// The graph file.
+        #[arg(value_name = "GRAPH.toml")]
+        graph: PathBuf,
+        /// The language of the drawing.
+        #[arg(long = "as", value_enum, default_value_t)]
+        language: Drawing,
+    },
+    /// Print the JSON Schema of the files, for editors.
+    Schema {
+        /// Of which files.
+        #[arg(value_enum, default_value_t)]
+        of: FileKind,
+    },
+}
+
+/// The language of a drawing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Drawing {
+    /// <https://mermaid.js.org>, which many places that show Markdown draw.
+    #[default]
+    Mermaid,
+    /// Graphviz, for `dot -Tsvg`.
+    Dot,
+}
+
+/// What a file describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileKind {
+    /// An agent.
+    #[default]
+    Agent,
+    /// A graph.
+    Graph,
 }
 
 #[derive(Debug, Subcommand)]
@@ -158,7 +193,7 @@ pub(crate) enum StateCommand {
 /// Which agent, which store, which session.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
-    /// The agent file.
+    /// The file of the agent, or of the graph.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
     /// The session. `run` and `chat` begin a new one unless it is said, `delete` has to be told; all others take

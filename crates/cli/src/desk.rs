@@ -1,7 +1,7 @@
 //! An agent file, opened with its store: what every command about sessions begins with.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use stepfold::session_scopes::{
     AppId, ErrorKind, EventRange, GetSession, ListSessions, Session, SessionStore as _, SqliteStore,
 };
 
-use crate::agent_file::{AgentFile, Unnamed};
+use crate::agent_file::{AgentFile, Built};
 use crate::args::{Asked, Mode, Place};
 use crate::error::Misuse;
-use crate::model;
+use crate::model::Models;
 
 /// How often a made-up name may be in use.
 const TRIES: usize = 5;
@@ -24,6 +24,8 @@ const TRIES: usize = 5;
 pub(crate) struct Desk {
     pub(crate) runner: Runner,
     pub(crate) user: String,
+    /// Of a graph: the nodes that are agents and go on with its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
     place: Place,
     asked: Option<Asked>,
 }
@@ -31,24 +33,28 @@ pub(crate) struct Desk {
 impl Desk {
     /// With a model, for commands that run the agent.
     pub(crate) fn with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
-        let file = read(&place.agent)?;
-        let model = model::pick(asked, &file)?;
-        Desk::open(file, place, Some(asked), &model)
+        Desk::open(place, Some(asked), &Models::asked(asked))
     }
 
     /// Without one, for commands that only look.
     pub(crate) fn without_model(place: &Place) -> anyhow::Result<Self> {
-        let model: Arc<dyn ChatModel> = Arc::new(Unnamed);
-        Desk::open(read(&place.agent)?, place, None, &model)
+        Desk::open(place, None, &Models::None)
     }
 
-    fn open(
-        file: AgentFile,
-        place: &Place,
-        asked: Option<&Asked>,
-        model: &Arc<dyn ChatModel>,
-    ) -> anyhow::Result<Self> {
-        let agent = file.build(model)?;
+    fn open(place: &Place, asked: Option<&Asked>, models: &Models<'_>) -> anyhow::Result<Self> {
+        let built = match AgentFile::read(&place.agent)??.build(models) {
+            Ok(built) => built?,
+            // What is wrong with the files comes before models that cannot be had.
+            Err(error) => {
+                AgentFile::read(&place.agent)??.check()?;
+                return Err(error);
+            }
+        };
+        let speakers = match &built {
+            Built::Agent(_) => None,
+            Built::Graph(built) => Some(built.speakers.clone()),
+        };
+        let agent = Agent::from(built);
         // The runner would take another name for one that no store accepts.
         AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
         let path = place.store.clone().map_or_else(default_store, Ok)?;
@@ -59,7 +65,8 @@ impl Desk {
         let store = SqliteStore::open(&path)
             .with_context(|| format!("the sessions in {} cannot be opened", path.display()))?;
         let runner = Runner::builder(agent, store).build();
-        Ok(Desk { runner, user: place.user.clone(), place: place.clone(), asked: asked.cloned() })
+        let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
+        Ok(Desk { runner, user, speakers, place, asked })
     }
 
     /// The session that was asked for, which has to be there; the one that was written last if none was.
@@ -147,11 +154,6 @@ impl Desk {
     }
 }
 
-/// Reads an agent file.
-pub(crate) fn read(path: &Path) -> anyhow::Result<AgentFile> {
-    Ok(AgentFile::read(path)??)
-}
-
 /// A made-up name of a session, short enough to be typed.
 pub(crate) fn short_id() -> String {
     RandomIds.next().chars().take(8).collect()
@@ -184,7 +186,7 @@ fn default_store() -> anyhow::Result<PathBuf> {
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+#,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with('#') {
         return word.to_owned();

@@ -1,6 +1,7 @@
 //! Which model is asked: by name, from a script, from a cassette.
 
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -9,28 +10,95 @@ use stepfold::providers::layer::{ChatModelExt as _, RetryPolicy};
 use stepfold::providers::{Cassette, NameError, Scripted, ScriptedReply};
 use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
 
-use crate::agent_file::AgentFile;
+use crate::agent_file::Unnamed;
 use crate::args::{Asked, Mode};
 use crate::error::Misuse;
 
 /// What a scripted model's name begins with.
 const SCRIPT: &str = "script:";
 
-/// The model to ask: that of `--model`, else that of the file, else that of the environment.
-pub(crate) fn pick(asked: &Asked, file: &AgentFile) -> anyhow::Result<Arc<dyn ChatModel>> {
-    let name = match (&asked.model, file.model()) {
-        (Some(name), _) => Some((name.as_str(), PathBuf::from("."))),
-        (None, Some(name)) => Some((name, file.folder())),
-        (None, None) => None,
-    };
-    let named = || by_name(name.as_ref().map(|(name, folder)| (*name, folder.as_path())));
-    let Some(cassette) = &asked.cassette else { return named() };
-    let cassette = match asked.mode {
-        Mode::Replay => Cassette::replay(cassette)?,
-        Mode::Record => Cassette::record(cassette, named()?)?,
-        Mode::Auto => Cassette::auto(cassette, || named().map_err(|error| no_model(&error)))?,
-    };
-    Ok(Arc::new(cassette))
+/// Where the models of a file's agents come from.
+pub(crate) enum Models<'a> {
+    /// None is asked: for commands that only look.
+    None,
+    /// None is asked, and what files say about theirs is checked.
+    Checked,
+    /// Those that the command line, the files and the environment name.
+    Asked(Asking<'a>),
+}
+
+/// Models by their names.
+pub(crate) type NamedModels = Box<dyn Fn(&str) -> Option<Arc<dyn ChatModel>> + Send + Sync>;
+
+/// What was said about models on the command line.
+pub(crate) struct Asking<'a> {
+    asked: &'a Asked,
+    /// The one cassette of all agents, and the model that it asks.
+    cassette: RefCell<Option<(Option<String>, Cassette)>>,
+}
+
+impl<'a> Models<'a> {
+    pub(crate) fn asked(asked: &'a Asked) -> Self {
+        Models::Asked(Asking { asked, cassette: RefCell::new(None) })
+    }
+
+    /// The model of an agent: that of `--model`, else the one that is named here, seen from the folder, else that of
+    /// the environment.
+    pub(crate) fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
+        match self {
+            Models::None | Models::Checked => Ok(Arc::new(Unnamed)),
+            Models::Asked(asking) => asking.pick(named),
+        }
+    }
+
+    /// The models that a state may name, seen from this folder. What the command line says holds for all of them.
+    pub(crate) fn by_name(&self, folder: &Path) -> anyhow::Result<NamedModels> {
+        let only: Option<Arc<dyn ChatModel>> = match self {
+            Models::Asked(asking) if asking.asked.model.is_none() && asking.asked.cassette.is_none() => None,
+            models => Some(models.pick(None)?),
+        };
+        let folder = folder.to_owned();
+        Ok(Box::new(move |name| only.clone().or_else(|| by_name(Some((name, &folder))).ok())))
+    }
+
+    /// What is wrong with the model that a file names, if that is to be known.
+    pub(crate) fn fault(&self, name: &str, folder: &Path) -> Option<String> {
+        match self {
+            Models::Checked => fault(name, folder),
+            Models::None | Models::Asked(_) => None,
+        }
+    }
+}
+
+impl Asking<'_> {
+    fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
+        let name = self.asked.model.as_deref().map(|name| (name, Path::new("."))).or(named);
+        match &self.asked.cassette {
+            None => by_name(name),
+            Some(path) => Ok(Arc::new(self.cassette(path, name)?)),
+        }
+    }
+
+    fn cassette(&self, path: &Path, name: Option<(&str, &Path)>) -> anyhow::Result<Cassette> {
+        let mode = self.asked.mode;
+        let mut known = self.cassette.borrow_mut();
+        let wanted = name.map(|(name, _)| name.to_owned());
+        if let Some((model, cassette)) = &*known {
+            if *model == wanted || mode == Mode::Replay {
+                return Ok(cassette.clone());
+            }
+            let words = "a cassette has the answers of one model, and the agents of this graph name several; say one for \
+                         all of them with --model";
+            return Err(Misuse(words.to_owned()).into());
+        }
+        let cassette = match mode {
+            Mode::Replay => Cassette::replay(path)?,
+            Mode::Record => Cassette::record(path, by_name(name)?)?,
+            Mode::Auto => Cassette::auto(path, || by_name(name).map_err(|error| no_model(&error)))?,
+        };
+        *known = Some((wanted, cassette.clone()));
+        Ok(cassette)
+    }
 }
 
 fn by_name(name: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
@@ -65,21 +133,36 @@ fn no_model(error: &anyhow::Error) -> ModelError {
 /// replies as it has were given, in whatever process. So a run can be resumed, and a session rewound.
 fn script(path: &Path) -> anyhow::Result<Scripted> {
     let (name, transcript) = read_script(path)?;
-    let replies: Vec<Message> = transcript
-        .iter()
-        .filter(|said| said.role() == Role::Assistant)
-        .map(|said| (**said).clone())
-        .collect();
     Ok(Scripted::from_fn(move |request: &ChatRequest| {
-        let given = request.messages.iter().filter(|said| said.role() == Role::Assistant).count();
-        replies.get(given).cloned().map_or_else(
+        let (replies, given) = due(&transcript, request);
+        replies.get(given).map_or_else(
             || {
                 let words = format!("the script {name} has {} replies, and all are given", replies.len());
                 ScriptedReply::from(ModelError::new(ModelErrorKind::InvalidRequest, words))
             },
-            ScriptedReply::from,
+            |reply| ScriptedReply::from(reply.clone()),
         )
     }))
+}
+
+/// The replies of which one is due, and how many of them are given. Those behind the words of the user, if the script
+/// has just these words once: then it can answer the agents of a graph, each in its own conversation. Else all.
+fn due(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
+    let said = &request.messages;
+    let asked = said.iter().enumerate().filter(|(_, said)| said.role() == Role::User).last();
+    if let Some((asked, words)) = asked.map(|(asked, message)| (asked, message.text().trim().to_owned())) {
+        let is_it = |said: &Message| said.role() == Role::User && said.text().trim() == words;
+        let mut turns = script.iter().enumerate().filter(|(_, said)| is_it(said));
+        if let (Some((turn, _)), None) = (turns.next(), turns.next()) {
+            let turn = script.iter_from(turn + 1).take_while(|said| said.role() != Role::User);
+            return (replies(turn), replies(said.iter_from(asked)).len());
+        }
+    }
+    (replies(script.iter()), replies(said.iter()).len())
+}
+
+fn replies<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Vec<Message> {
+    messages.filter(|said| said.role() == Role::Assistant).map(|said| (**said).clone()).collect()
 }
 
 fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
@@ -90,7 +173,7 @@ fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
 }
 
 /// What is wrong with the name of a model, without asking for keys.
-pub(crate) fn fault(name: &str, folder: &Path) -> Option<String> {
+fn fault(name: &str, folder: &Path) -> Option<String> {
     if let Some(path) = name.strip_prefix(SCRIPT) {
         return read_script(&folder.join(path)).err().map(|error| crate::error::chain(error.as_ref()));
     }

@@ -3,14 +3,15 @@
 use std::pin::pin;
 
 use anyhow::Context as _;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{Ended, Invocation, RunnerError, Seen};
 use stepfold::session_scopes::EventRange;
 
-use crate::desk::Desk;
+use crate::desk::{Desk, quoted};
 use crate::error::{Ending, Misuse, chain};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
@@ -51,14 +52,22 @@ impl Turns<'_> {
 
     /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command.
     async fn watch(&self, session: &SessionHandle, invocation: Invocation) -> anyhow::Result<Ended> {
+        // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
+        if let Some(heard) = (&mut interrupt).now_or_never() {
+            heard.context("Ctrl-C cannot be waited for")?;
+            interrupt.set(tokio::signal::ctrl_c());
+            invocation.cancel();
+        }
         let stored = session.read(EventRange::None).await?;
         let state = stored.state(self.desk.runner.schema()).ok();
         let mut watch = Watch::new(self.json, state);
+        if let Some(speakers) = &self.desk.speakers {
+            watch = watch.with_nodes(speakers.clone(), at_work(session).await);
+        }
         let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);
         let mut turns = Watch::turns();
-        // One listener, armed anew: an interrupt between two events must not go by unheard.
-        let mut interrupt = pin!(tokio::signal::ctrl_c());
         let mut interrupts = 0;
         loop {
             tokio::select! {
@@ -145,7 +154,7 @@ impl Turns<'_> {
                     "call": show::call(&request.call),
                     "id": request.id,
                     "reason": request.reason,
-                    "resume": format!("{resume} --approve {}", request.id),
+                    "resume": format!("{resume} --approve {}", quoted(&request.id)),
                 })
             })
             .collect()
@@ -159,7 +168,7 @@ impl Turns<'_> {
                     show::line(&output.to_string());
                 }
             }
-            Exit::Text | Exit::Output | Exit::NoTools | Exit::Paused(_) => {}
+            Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
             Exit::Tool(_) => {
                 let result = outcome.transcript().last().and_then(|last| last.tool_result());
                 if let Some(result) = result {
@@ -181,9 +190,11 @@ impl Turns<'_> {
         }
         let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
         let id = &first.id;
+        let (approve, reject, modify) =
+            (quoted(id), quoted(&format!("{id}=REASON")), quoted(&format!("{id}=JSON")));
         show::note(&format!(
             "the run waits for a decision, and is stored; decide with\n  \
-             {resume} --approve {id}\n  {resume} --reject {id}=REASON\n  {resume} --modify {id}=JSON"
+             {resume} --approve {approve}\n  {resume} --reject {reject}\n  {resume} --modify {modify}"
         ));
     }
 
@@ -209,6 +220,12 @@ impl Turns<'_> {
             _ => anyhow::Error::msg(words),
         }
     }
+}
+
+/// The branches of a graph that was cut off. What cannot be read is said by whoever resumes it.
+async fn at_work(session: &SessionHandle) -> Vec<Planned> {
+    let last = session.last_run().await.ok().flatten().filter(|run| run.exit().is_none());
+    last.iter().flat_map(Run::branches).cloned().collect()
 }
 
 fn question(request: &ApprovalRequest) -> String {
@@ -248,10 +265,10 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
 
 fn ending(exit: &Exit) -> Ending {
     match exit {
-        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) => Ending::Done,
+        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::Hook(_) | Exit::End => Ending::Done,
         Exit::Paused(_) => Ending::Waits,
         Exit::Cancelled => Ending::Interrupted,
-        Exit::Failed => Ending::Failed,
+        Exit::Failed | Exit::NodeFailed { .. } => Ending::Failed,
         _ => Ending::NoAnswer,
     }
 }

@@ -51,10 +51,27 @@ use crate::run::{Branch, Exit, Input, Run};
 pub struct AgentNode {
     pub(crate) agent: Agent,
     prompt: Option<Prompt>,
-    pub(crate) answer: Option<String>,
+    pub(crate) answers: Vec<AnswerTo>,
     pub(crate) kind: Option<String>,
     shared: Option<Vec<String>>,
     adjust: Option<Arc<Adjust>>,
+}
+
+/// Where an answer goes, or a field of it.
+#[derive(Clone)]
+pub(crate) struct AnswerTo {
+    pub(crate) key: String,
+    field: Option<String>,
+}
+
+impl AnswerTo {
+    fn part_of<'a>(&self, answer: &'a Value) -> Result<Option<&'a Value>, String> {
+        let Some(field) = &self.field else { return Ok(Some(answer)) };
+        match answer {
+            Value::Object(fields) => Ok(fields.get(field)),
+            _ => Err(format!("the answer is no object, so it has no field \"{field}\" for \"{}\"", self.key)),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -70,7 +87,14 @@ type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + 
 impl AgentNode {
     /// A node of this agent, or of this graph.
     pub fn new(agent: impl Into<Agent>) -> Self {
-        AgentNode { agent: agent.into(), prompt: None, answer: None, kind: None, shared: None, adjust: None }
+        AgentNode {
+            agent: agent.into(),
+            prompt: None,
+            answers: Vec::new(),
+            kind: None,
+            shared: None,
+            adjust: None,
+        }
     }
 
     /// Asks the agent this, in a conversation of its own: a [template](stepfold_state_core::state::Template) over
@@ -93,7 +117,38 @@ impl AgentNode {
     /// Writes the agent's answer to this key: its [output](crate::AgentBuilder::output) if it has one, else its last
     /// words. One that says nothing writes nothing.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
-        self.answer = Some(key.into());
+        self.answers.push(AnswerTo { key: key.into(), field: None });
+        self
+    }
+
+    /// Writes a field of the agent's answer to this key. The answer has to be an object: give the agent an
+    /// [output](crate::AgentBuilder::output). One that does not have the field leaves the key as it is.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::graph::{AgentNode, Graph, START};
+    /// use stepfold_agent_loop::{Agent, Input, Output};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// # let model = Script::parse("assistant: {\"areas\": [3, 7], \"why\": \"they are full\"}")?;
+    /// let plan = Output::schema("plan", json!({"type": "object"}));
+    /// let planner = Agent::builder(model).output(plan).build()?;
+    /// let graph = Graph::builder("plan")
+    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").key::<String>("why").build()?)
+    ///     .node("plan", AgentNode::new(planner).answers_field("areas", "areas").answers_field("why", "why"))
+    ///     .edge(START, "plan")
+    ///     .build()?;
+    ///
+    /// let outcome = graph.run(Input::new().say("which areas?")).await?;
+    /// assert_eq!(outcome.state().get("areas").unwrap(), json!([3, 7]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn answers_field(mut self, key: impl Into<String>, field: impl Into<String>) -> Self {
+        self.answers.push(AnswerTo { key: key.into(), field: Some(field.into()) });
         self
     }
 
@@ -231,8 +286,11 @@ impl AgentNode {
             }))
         });
         let mut delta = branch.writes.clone();
-        if let (Some(key), Some(answer)) = (&self.answer, &answer) {
-            let write = graph.write(key.as_str(), answer.clone());
+        for to in &self.answers {
+            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
+                continue;
+            };
+            let write = graph.write(to.key.as_str(), value.clone());
             delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
         }
         Ok(AgentResult { answer, delta, messages: self.messages(branch) })
@@ -296,12 +354,11 @@ impl fmt::Debug for AgentNode {
 mod tests {
     use serde_json::json;
 
-    use super::AgentNode;
+    use super::*;
+    use crate::RunEvent;
     use crate::graph::progress::ResearchState;
     use crate::graph::{Graph, Node, START};
     use crate::test_kit::Script;
-    use crate::{Agent, Input, RunEvent};
-    use stepfold_state_core::state::Schema;
 
     fn graph(node: Node, schema: Schema) -> Result<Graph, crate::AgentError> {
         Graph::builder("small").schema(schema).node("count", node).edge(START, "count").build()
@@ -360,8 +417,8 @@ mod tests {
         let outcome = asked.run(Input::new()).await.unwrap();
         assert_eq!(outcome.state().get("answer").unwrap(), "12 stalls, I think");
         let not_asked = graph(node(with_tool(agent(false).unwrap())), schema()).unwrap();
-        let error = not_asked.run(Input::new()).await.unwrap_err();
-        assert!(format!("{error:?}").contains("did not finish"), "{error:?}");
+        let outcome = not_asked.run(Input::new()).await.unwrap();
+        assert!(outcome.exit().to_string().contains("did not finish"), "{:?}", outcome.exit());
     }
 
     #[test]
@@ -372,5 +429,16 @@ mod tests {
             error.contains("node 'count': gives an output: the schema declares no key \"outputs\""),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_answer_goes_to_a_key_whole_or_by_a_field() {
+        let to = |field: Option<&str>| AnswerTo { key: "areas".to_owned(), field: field.map(str::to_owned) };
+        let answer = json!({"areas": [3, 7]});
+        assert_eq!(to(None).part_of(&answer), Ok(Some(&answer)));
+        assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));
+        assert_eq!(to(Some("why")).part_of(&answer), Ok(None));
+        let error = to(Some("areas")).part_of(&json!("3 and 7")).unwrap_err();
+        assert_eq!(error, "the answer is no object, so it has no field \"areas\" for \"areas\"");
     }
 }

@@ -124,10 +124,10 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
         {
             faults.push(Fault::new(path(), format!("gives an output: {error}")));
         }
-        if let Some(key) = &agent.answer
-            && let Err(error) = schema.check_write_to(key, None)
-        {
-            faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+        for to in &agent.answers {
+            if let Err(error) = schema.check_write_to(&to.key, None) {
+                faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+            }
         }
     }
     faults

@@ -1,5 +1,6 @@
 //! From what the file says to an agent. Each fault that the layers below find is led back to its line.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -15,15 +16,15 @@ use super::form::{Approvals, Form, OutputModes, StateKey};
 use super::schema::nearest;
 use crate::tool;
 
-/// The agent, as far as it can be built; its faults are in the document then.
+/// The agent on a state of this schema, as far as it can be built; its faults are in the document then.
 pub(super) fn build(
     form: &Form,
     document: &mut Document,
     folder: &Path,
     name: &str,
     model: impl ChatModel + 'static,
+    schema: Schema,
 ) -> Option<Agent> {
-    let schema = state_schema(form, document);
     let tools = tools(form, document, folder, &schema);
     let mut builder = Agent::builder(model)
         .name(name)
@@ -78,11 +79,17 @@ fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
     builder
 }
 
-/// The schema of the state. A key with a fault is taken for one of any type, so that it is found once.
-fn state_schema(form: &Form, document: &mut Document) -> Schema {
+/// The schema of the state. A key with a fault is taken for one of any type, so that it is found once. `more` are
+/// further keys in their stored form, unless the file has them.
+pub(super) fn state_schema(
+    state: &BTreeMap<String, StateKey>,
+    is_open: bool,
+    document: &mut Document,
+    more: serde_json::Map<String, Value>,
+) -> Schema {
     let mut keys = serde_json::Map::new();
-    for name in document.names("state") {
-        let Some(key) = form.state.get(&name) else { continue };
+    for name in document.names(&["state"]) {
+        let Some(key) = state.get(&name) else { continue };
         let path = ["state", name.as_str()];
         if let Err(error) = check_key(&name) {
             document.fault(&path, error.to_string());
@@ -96,7 +103,10 @@ fn state_schema(form: &Form, document: &mut Document) -> Schema {
         }
         keys.insert(name, stored);
     }
-    read_schema(form.open_state, &keys).unwrap_or_else(|error| {
+    for (name, key) in more {
+        keys.entry(name).or_insert(key);
+    }
+    read_schema(is_open, &keys).unwrap_or_else(|error| {
         document.fault(&["state"], state_fault(&error));
         Schema::default()
     })
@@ -130,7 +140,7 @@ fn state_fault(error: &StateError) -> String {
 
 fn tools(form: &Form, document: &mut Document, folder: &Path, schema: &Schema) -> Vec<Tool> {
     let mut tools = Vec::new();
-    for name in document.names("tools") {
+    for name in document.names(&["tools"]) {
         let Some(form) = form.tools.get(&name) else { continue };
         match tool::build(&name, form, folder, schema) {
             Ok(tool) => tools.push(tool),

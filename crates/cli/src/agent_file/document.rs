@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 use stepfold::state_core::state::ValueType;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::LineFault;
-use super::form::{Form, TIME_PATTERN};
-use super::schema::{json_schema, nearest};
+use super::form::TIME_PATTERN;
+use super::schema::nearest;
 
 /// A step on the way to a value: the name of a field, or the number of an item as text.
 type Path = Vec<String>;
@@ -19,6 +20,8 @@ type Path = Vec<String>;
 pub(crate) struct Document {
     text: String,
     json: Value,
+    /// The table that paths begin at.
+    inside: Path,
     /// Where the key (or the item) of each path stands.
     places: BTreeMap<Path, Range<usize>>,
     faults: Vec<LineFault>,
@@ -33,7 +36,8 @@ impl Document {
     pub(crate) fn parse(text: String) -> Self {
         let (places, faults) = (BTreeMap::new(), Vec::new());
         let (dropped, noted) = (Vec::new(), Vec::new());
-        let mut document = Document { text, json: Value::Null, places, faults, dropped, noted };
+        let (json, inside) = (Value::Null, Vec::new());
+        let mut document = Document { text, json, inside, places, faults, dropped, noted };
         let text = document.text.clone();
         let (table, errors) = DeTable::parse_recoverable(&text);
         for error in errors {
@@ -92,15 +96,15 @@ impl Document {
         })
     }
 
-    /// The form that the document fills in. What does not fit is a fault, and left out: so the rest can be
-    /// looked at as well. None where nothing is left.
-    pub(crate) fn form(&mut self) -> Option<Form> {
+    /// The form that the document fills in, given its schema. What does not fit is a fault, and left out: so the rest
+    /// can be looked at as well. None where nothing is left.
+    pub(crate) fn form<F: DeserializeOwned>(&mut self, schema: &Value) -> Option<F> {
         // What was meant can only be guessed where it is no TOML.
         if !self.faults.is_empty() {
             return None;
         }
-        let schema = json_schema();
         let mut json = std::mem::take(&mut self.json);
+        let schema = chosen(schema, &json);
         self.drop_unknown(&schema, &mut json, &mut Vec::new());
         self.drop_misfits(&schema, &mut json);
         self.json = json;
@@ -142,8 +146,8 @@ impl Document {
                 }
             }
             Value::Array(items) => {
-                let Some(schema) = schema.get("items") else { return };
-                for (place, item) in items.iter_mut().enumerate() {
+                let Some(schemas) = schema.get("prefixItems").and_then(Value::as_array) else { return };
+                for ((place, item), schema) in items.iter_mut().enumerate().zip(schemas) {
                     path.push(place.to_string());
                     self.drop_unknown(schema, item, path);
                     path.pop();
@@ -163,8 +167,13 @@ impl Document {
         for fault in &faults {
             let path = steps(&fault.path);
             let message = in_words(schema, &path, &fault.message);
+            let is_item = path.last().is_some_and(|step| step.parse::<usize>().is_ok());
+            // An item of a list that lacks something is looked at as far as it goes.
+            let is_kept = is_item && message.ends_with("is a required property");
             self.fault(&path, message);
-            misfits.push(path);
+            if !is_kept {
+                misfits.push(path);
+            }
         }
         for path in &misfits {
             remove(json, path);
@@ -172,20 +181,39 @@ impl Document {
         self.dropped.extend(misfits);
     }
 
+    /// Whether there is a field of this name at the top.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.json.get(name).is_some()
+    }
+
+    /// Does this with a table of the document as if it were all of it.
+    pub(crate) fn within<T>(&mut self, table: &[&str], act: impl FnOnce(&mut Self) -> T) -> T {
+        let inside = self.path(table);
+        let outside = std::mem::replace(&mut self.inside, inside);
+        let done = act(self);
+        self.inside = outside;
+        done
+    }
+
+    fn path(&self, steps: &[impl AsRef<str>]) -> Path {
+        self.inside.iter().cloned().chain(steps.iter().map(|step| step.as_ref().to_owned())).collect()
+    }
+
     /// Whether something at or below a path was left out because it did not fit.
     pub(crate) fn is_broken(&self, path: &[&str]) -> bool {
-        self.dropped.iter().any(|dropped| dropped.iter().zip(path).all(|(dropped, step)| dropped == step))
+        let path = self.path(path);
+        self.dropped.iter().any(|dropped| dropped.iter().zip(&path).all(|(dropped, step)| dropped == step))
     }
 
     /// The names in a table, in the order in which they stand in the file.
-    pub(crate) fn names(&self, table: &str) -> Vec<String> {
-        let names = self.json.get(table).and_then(Value::as_object).map(|fields| fields.keys().cloned());
-        names.into_iter().flatten().collect()
+    pub(crate) fn names(&self, table: &[&str]) -> Vec<String> {
+        let table = self.path(table).iter().try_fold(&self.json, step_into).and_then(Value::as_object);
+        table.into_iter().flat_map(Map::keys).cloned().collect()
     }
 
     /// Notes a fault at a path, or as near to it as there is something.
     pub(crate) fn fault(&mut self, path: &[impl AsRef<str>], message: impl Into<String>) {
-        let mut path: Path = path.iter().map(|step| step.as_ref().to_owned()).collect();
+        let mut path = self.path(path);
         self.noted.push(path.clone());
         let start = loop {
             match self.places.get(&path) {
@@ -199,16 +227,15 @@ impl Document {
 
     /// Whether a fault was noted at or below a path.
     pub(crate) fn has_fault_in(&self, path: &[&str]) -> bool {
-        self.noted.iter().any(|noted| {
-            noted.len() >= path.len() && noted.iter().zip(path).all(|(noted, step)| noted == step)
-        })
+        let path = self.path(path);
+        self.noted.iter().any(|noted| noted.starts_with(&path))
     }
 
     fn fault_at(&mut self, start: usize, message: &str) {
         let before = self.text.get(..start).unwrap_or(&self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        let fault = LineFault { line, column, message: message.to_owned() };
+        let fault = LineFault { file: None, line, column, message: message.to_owned() };
         if !self.faults.contains(&fault) {
             self.faults.push(fault);
         }
@@ -223,6 +250,64 @@ impl Document {
         self.faults.sort_by_key(|fault| (fault.line, fault.column));
         self.faults
     }
+}
+
+fn step_into<'a>(value: &'a Value, step: &String) -> Option<&'a Value> {
+    match value {
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        value => value.get(step),
+    }
+}
+
+/// The schema as it is for this value: where it has alternatives, the one of the value's type. So a fault is one of
+/// the form that was meant, and not that nothing fits.
+fn chosen(schema: &Value, value: &Value) -> Value {
+    let mut schema = match schema.get("anyOf").and_then(Value::as_array) {
+        None => schema.clone(),
+        Some(branches) => match branches.iter().find(|branch| is_of(branch, value)) {
+            Some(branch) => branch.clone(),
+            None => {
+                json!({"type": branches.iter().filter_map(|branch| branch.get("type")).collect::<Vec<_>>()})
+            }
+        },
+    };
+    match value {
+        Value::Object(fields) => {
+            let chosen_fields = fields.iter().filter_map(|(name, value)| {
+                let named = schema.get("properties").and_then(|known| known.get(name));
+                let field =
+                    named.or_else(|| schema.get("additionalProperties").filter(|any| any.is_object()));
+                Some((name.clone(), chosen(field?, value)))
+            });
+            let chosen_fields: Vec<_> = chosen_fields.collect();
+            if !chosen_fields.is_empty() && schema.get("properties").is_none() {
+                schema["properties"] = json!({});
+            }
+            for (name, field) in chosen_fields {
+                schema["properties"][name] = field;
+            }
+        }
+        Value::Array(items) => {
+            if let Some(any) = schema.get("items").filter(|_| !items.is_empty()) {
+                schema["prefixItems"] = items.iter().map(|item| chosen(any, item)).collect();
+            }
+        }
+        _ => {}
+    }
+    schema
+}
+
+/// Whether a schema is for values of this type.
+fn is_of(schema: &Value, value: &Value) -> bool {
+    let name = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    schema.get("type").is_some_and(|of| of == name)
 }
 
 /// The steps of a JSON path such as `$.tools.count.command[0]` or `$["a b"]`.
@@ -255,7 +340,8 @@ fn in_words(schema: &Value, path: &[String], message: &str) -> String {
     }
     let schema = path.iter().try_fold(schema, |schema, step| {
         let named = schema.get("properties").and_then(|fields| fields.get(step));
-        named.or_else(|| schema.get("additionalProperties")).or_else(|| schema.get("items"))
+        let item = || schema.get("prefixItems")?.get(step.parse::<usize>().ok()?);
+        named.or_else(|| schema.get("additionalProperties")).or_else(item)
     });
     let branches = schema.and_then(|schema| schema.get("oneOf")).and_then(Value::as_array);
     let choices = branches.into_iter().flatten().filter_map(|branch| branch.get("const")?.as_str());

@@ -166,6 +166,18 @@ const fn output_bytes() -> usize {
     64 * 1024
 }
 
+impl Default for CommandForm {
+    fn default() -> Self {
+        CommandForm {
+            argv: Vec::new(),
+            output: Reads::default(),
+            environment: Vec::new(),
+            folder: None,
+            output_bytes: output_bytes(),
+        }
+    }
+}
+
 /// What a program or a server gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -1,33 +1,79 @@
-//! The file that describes an agent: read with lines, checked whole, and built.
+//! The file that describes an agent or a graph: read with lines, checked whole, and built.
 
 mod build;
 mod document;
 pub(crate) mod form;
+mod graph;
+pub(crate) mod graph_form;
+mod node;
 mod schema;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::Map;
 use stepfold::prelude::*;
 
 pub(crate) use self::build::tool_faults;
 use self::document::Document;
 use self::form::Form;
+use self::graph::Place;
+use self::graph_form::GraphForm;
 pub(crate) use self::schema::{json_schema, nearest};
 use crate::error::Misuse;
+use crate::model::Models;
 
-/// An agent file that was read: what it says, and where each part of it stands.
+/// A file of an agent or a graph that was read: what it says, and where each part of it stands.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
     document: Document,
-    form: Form,
+    content: Content,
+    /// What is wrong in the files of its agents.
+    elsewhere: Vec<LineFault>,
 }
 
-/// Something that is wrong in an agent file.
+/// What a file stands in: the files of the graphs around it, and the model of agents that name none.
+#[derive(Clone, Default)]
+struct Around {
+    files: Vec<PathBuf>,
+    model: Option<(String, PathBuf)>,
+}
+
+enum Content {
+    Agent(Box<Form>),
+    Graph(Box<GraphForm>),
+}
+
+/// What a file describes.
+pub(crate) enum Built {
+    Agent(Agent),
+    Graph(BuiltGraph),
+}
+
+/// A graph, and which of its nodes are agents that go on with its conversation.
+pub(crate) struct BuiltGraph {
+    pub(crate) graph: Graph,
+    pub(crate) speakers: BTreeSet<String>,
+}
+
+impl From<Built> for Agent {
+    fn from(built: Built) -> Self {
+        match built {
+            Built::Agent(agent) => agent,
+            Built::Graph(built) => built.graph.into(),
+        }
+    }
+}
+
+/// Something that is wrong in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LineFault {
+    /// The file, if it is that of a graph's agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
     /// The line, from 1.
     pub(crate) line: usize,
     /// The column in characters, from 1.
@@ -35,7 +81,7 @@ pub(crate) struct LineFault {
     pub(crate) message: String,
 }
 
-/// All that is wrong in an agent file.
+/// All that is wrong in a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileFaults {
     pub(crate) path: PathBuf,
@@ -48,40 +94,80 @@ impl AgentFile {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Misuse(format!("the agent file {} cannot be read: {error}", path.display())))?;
-        let mut document = Document::parse(text);
-        let form = document.form();
-        Ok(match form {
-            Some(form) if document.faults().is_empty() => {
-                Ok(AgentFile { path: path.to_owned(), document, form })
-            }
+        let read = AgentFile::parse(path, text);
+        Ok(match read {
+            Ok(file) if file.document.faults().is_empty() => Ok(file),
             // What can be built in spite of faults is: all of them are to be found at once.
-            Some(form) => Err(AgentFile { path: path.to_owned(), document, form }.all_faults()),
-            None => Err(FileFaults { path: path.to_owned(), faults: document.into_faults() }),
+            Ok(file) => Err(file.check().err().unwrap_or_else(|| unreachable!("it has faults"))),
+            Err(faults) => Err(faults),
         })
     }
 
-    /// The agent, asked with this model.
-    pub(crate) fn build(mut self, model: &Arc<dyn ChatModel>) -> Result<Agent, FileFaults> {
-        match self.build_into(model) {
-            Some(agent) if self.document.faults().is_empty() => Ok(agent),
-            _ => Err(self.faults()),
+    fn parse(path: &Path, text: String) -> Result<Self, FileFaults> {
+        let mut document = Document::parse(text);
+        let content = match document.has("nodes") {
+            false => document.form(&json_schema::<Form>()).map(|form| Content::Agent(Box::new(form))),
+            true => document.form(&json_schema::<GraphForm>()).map(|form| Content::Graph(Box::new(form))),
+        };
+        let path = path.to_owned();
+        match content {
+            Some(content) => Ok(AgentFile { path, document, content, elsewhere: Vec::new() }),
+            None => Err(FileFaults { path, faults: document.into_faults() }),
         }
     }
 
-    fn build_into(&mut self, model: &(impl ChatModel + Clone + 'static)) -> Option<Agent> {
+    /// What the file describes, with these models.
+    ///
+    /// # Errors
+    /// When a model cannot be had.
+    pub(crate) fn build(mut self, models: &Models<'_>) -> anyhow::Result<Result<Built, FileFaults>> {
+        let built = self.build_within(models, &Around::default())?;
+        Ok(built.filter(|_| self.is_sound()).ok_or_else(|| self.faults()))
+    }
+
+    /// A file of a graph's agent, read and built.
+    fn nested(
+        path: &Path,
+        text: String,
+        models: &Models<'_>,
+        around: &Around,
+    ) -> anyhow::Result<Result<Built, FileFaults>> {
+        let mut file = match AgentFile::parse(path, text) {
+            Ok(file) => file,
+            Err(faults) => return Ok(Err(faults)),
+        };
+        let built = file.build_within(models, around)?;
+        Ok(built.filter(|_| file.is_sound()).ok_or_else(|| file.faults()))
+    }
+
+    /// What the file describes, as far as it can be built.
+    fn build_within(&mut self, models: &Models<'_>, around: &Around) -> anyhow::Result<Option<Built>> {
         let (folder, name) = (self.folder(), self.name());
-        build::build(&self.form, &mut self.document, &folder, &name, model.clone())
+        let document = &mut self.document;
+        match &self.content {
+            Content::Agent(form) => {
+                let model = model(form.model.as_deref(), document, models, &folder, around)?;
+                let schema = build::state_schema(&form.state, form.open_state, document, Map::new());
+                let agent = build::build(form, document, &folder, &name, model, schema);
+                Ok(agent.map(Built::Agent))
+            }
+            Content::Graph(form) => {
+                let place = Place { folder: &folder, name: &name, path: &self.path, models };
+                let built = graph::build(form, document, &place, around)?;
+                self.elsewhere.extend(built.elsewhere);
+                Ok(built.graph.map(Built::Graph))
+            }
+        }
     }
 
     /// The name of the agent: what the file says, else what the file is called.
     pub(crate) fn name(&self) -> String {
+        let name = match &self.content {
+            Content::Agent(form) => &form.name,
+            Content::Graph(form) => &form.name,
+        };
         let stem = || self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        self.form.name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
-    }
-
-    /// The model that the file names.
-    pub(crate) fn model(&self) -> Option<&str> {
-        self.form.model.as_deref()
+        name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
     }
 
     /// The folder of the file, which relative paths in it begin at.
@@ -90,30 +176,37 @@ impl AgentFile {
         folder.unwrap_or(Path::new(".")).to_owned()
     }
 
-    /// What the agent is, if nothing at all is wrong with the file.
-    pub(crate) fn check(mut self) -> Result<Agent, FileFaults> {
-        let agent = self.build_into(&Unnamed);
-        match (agent, self.fault_of_model()) {
-            (Some(agent), None) if self.document.faults().is_empty() => Ok(agent),
-            _ => Err(self.all_faults()),
-        }
+    /// What the file describes, if nothing at all is wrong with it.
+    pub(crate) fn check(mut self) -> Result<Built, FileFaults> {
+        // Where no model is asked, none is missing.
+        let built = self.build_within(&Models::Checked, &Around::default()).ok().flatten();
+        built.filter(|_| self.is_sound()).ok_or_else(|| self.faults())
     }
 
-    fn all_faults(mut self) -> FileFaults {
-        let _ = self.build_into(&Unnamed);
-        if let Some(message) = self.fault_of_model() {
-            self.document.fault(&["model"], message);
-        }
-        self.faults()
-    }
-
-    fn fault_of_model(&self) -> Option<String> {
-        crate::model::fault(self.model()?, &self.folder())
+    fn is_sound(&self) -> bool {
+        self.document.faults().is_empty() && self.elsewhere.is_empty()
     }
 
     fn faults(self) -> FileFaults {
-        FileFaults { path: self.path, faults: self.document.into_faults() }
+        let mut faults = self.document.into_faults();
+        faults.extend(self.elsewhere);
+        FileFaults { path: self.path, faults }
     }
+}
+
+/// The model of an agent whose table is at hand.
+fn model(
+    name: Option<&str>,
+    document: &mut Document,
+    models: &Models<'_>,
+    folder: &Path,
+    around: &Around,
+) -> anyhow::Result<Arc<dyn ChatModel>> {
+    if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
+        document.fault(&["model"], message);
+    }
+    let others = || around.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
+    models.pick(name.map(|name| (name, folder)).or_else(others))
 }
 
 /// Stands for the model where no run is made.
@@ -136,6 +229,8 @@ impl fmt::Display for FileFaults {
         let path = self.path.display();
         for (place, fault) in self.faults.iter().enumerate() {
             let separator = if place == 0 { "" } else { "\n" };
+            let path =
+                fault.file.as_ref().map_or_else(|| path.to_string(), |file| file.display().to_string());
             write!(f, "{separator}{path}:{}:{}: {}", fault.line, fault.column, fault.message)?;
         }
         Ok(())

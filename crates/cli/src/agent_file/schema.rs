@@ -1,16 +1,15 @@
-//! The JSON Schema of an agent file: what `stepfold schema` prints, and what files are checked against.
+//! The JSON Schemas of agent files and graph files: what `stepfold schema` prints, and what files are checked against.
 
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::form::Form;
-
-/// The schema, without references and without null, which TOML does not have.
-pub(crate) fn json_schema() -> Value {
+/// The schema of a form, without references and without null, which TOML does not have.
+pub(crate) fn json_schema<F: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().for_deserialize().with(|settings| {
         settings.inline_subschemas = true;
     });
-    let mut schema = settings.into_generator().into_root_schema_for::<Form>().to_value();
+    let mut schema = settings.into_generator().into_root_schema_for::<F>().to_value();
     drop_null(&mut schema);
     schema
 }
@@ -78,13 +77,16 @@ fn distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent_file::form::Form;
+    use crate::agent_file::graph_form::GraphForm;
 
     #[test]
     fn the_schema_is_one_and_has_neither_references_nor_null() {
-        let schema = json_schema();
-        stepfold::state_core::state::ValueType::of_schema(schema.clone()).unwrap();
-        let text = schema.to_string();
-        assert!(!text.contains("$ref") && !text.contains("\"null\""), "{text}");
+        for schema in [json_schema::<Form>(), json_schema::<GraphForm>()] {
+            stepfold::state_core::state::ValueType::of_schema(schema.clone()).unwrap();
+            let text = schema.to_string();
+            assert!(!text.contains("$ref") && !text.contains("\"null\""), "{text}");
+        }
     }
 
     #[test]

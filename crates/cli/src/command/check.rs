@@ -1,4 +1,4 @@
-//! `stepfold check`: all that is wrong with agent files.
+//! `stepfold check`: all that is wrong with files of agents and graphs.
 
 use std::path::PathBuf;
 

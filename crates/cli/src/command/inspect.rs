@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::RECORD_FORMAT;
 use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, Visible};
@@ -13,7 +14,7 @@ use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 use crate::args::Place;
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
-use crate::show;
+use crate::show::{self, Stage, story};
 
 /// What is to be shown.
 pub(super) struct What<'a> {
@@ -42,7 +43,8 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         Some(at) => past(&session, schema, at)?,
         None => session.state(desk.runner.schema())?,
     };
-    let view = View { session: &session, version, visible: visible(&session, version), state, all: what.all };
+    let (visible, is_graph) = (visible(&session, version), desk.speakers.is_some());
+    let view = View { session: &session, version, visible, state, all: what.all, is_graph };
     if json {
         show::line(&view.json().to_string());
     } else {
@@ -58,6 +60,7 @@ struct View<'a> {
     visible: Visible,
     state: State,
     all: bool,
+    is_graph: bool,
 }
 
 impl View<'_> {
@@ -95,12 +98,13 @@ impl View<'_> {
         }
         show::line("");
         let mut state = State::new(schema);
+        let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
-            show_event(committed, counts);
+            show_event(committed, counts, &mut at_work);
             if counts {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
-                    for change in show::changes(&state, &before) {
+                    for change in self.changes(&state, &before) {
                         show::line(&format!("{:>17}~ {change}", ""));
                     }
                 }
@@ -121,6 +125,19 @@ impl View<'_> {
             let dim = show::DIM;
             show::line(&format!("{key} = {value}  {dim}({by}){dim:#}"));
         }
+    }
+
+    /// What an event has changed, a line each. What a graph keeps about its nodes is said by the events themselves.
+    fn changes(&self, now: &State, before: &State) -> Vec<String> {
+        let mut changes = show::changes(now, before);
+        if self.is_graph {
+            let progress = Progress::of(now).ok();
+            changes.retain(|change| !show::is_own(change, progress.is_some()));
+            if let Some(progress) = progress {
+                changes.extend(show::progress_lines(Progress::of(before).ok().as_ref(), &progress));
+            }
+        }
+        changes
     }
 
     fn json(&self) -> Value {
@@ -159,43 +176,36 @@ impl View<'_> {
 }
 
 /// An event: its version, its kind, and what was said, in notation.
-fn show_event(committed: &CommittedEvent, counts: bool) {
+fn show_event(committed: &CommittedEvent, counts: bool, stage: &mut Stage) {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
-    let mut said = show::said(event.messages.iter().map(|message| &**message)).to_string();
-    if !event.actions.started.is_empty() {
-        said = format!("starts {}", event.actions.started.join(", "));
-    }
-    if let Some(to) = event.actions.rewound_to() {
-        said = format!("back to version {to}");
-    }
-    if said.is_empty() {
-        said = answered(event).unwrap_or_default();
-    }
-    let mut lines = said.lines();
-    let head =
-        format!("{mark}{:>4}  {:<9} {}", committed.version, event.kind, lines.next().unwrap_or_default());
-    show::line(head.trim_end());
+    let said = match (&*event.actions.started, event.actions.rewound_to()) {
+        ([], None) => match recorded(event) {
+            Some(read) => {
+                let lines = story::of(&read, stage);
+                stage.commit(&read);
+                lines
+            }
+            None => story::said(&event.messages),
+        },
+        ([], Some(to)) => vec![format!("back to version {to}")],
+        (started, _) => vec![format!("starts {}", started.join(", "))],
+    };
+    let mut lines = said.iter();
+    let first = lines.next().map(String::as_str).unwrap_or_default();
+    show::line(
+        format!("{mark}{:>4}  {:<9} {first}", committed.version, story::name(event.kind.as_str())).trim_end(),
+    );
     for line in lines {
         show::line(&format!("{mark}{:>16}{line}", ""));
     }
 }
 
-/// Which call an event answers, before the last one of its step brings the results into the conversation.
-fn answered(event: &Event) -> Option<String> {
+/// The commit of a run that an event stores.
+fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-    let read = serde_json::from_value::<stepfold::agent_loop::Event>(record.data.clone()).ok()?;
-    match read.kind {
-        stepfold::agent_loop::EventKind::Answered { outcome, .. } => {
-            let mark = if outcome.succeeded() { "" } else { ", failed" };
-            Some(format!("({} {}{mark})", outcome.call_id(), outcome.tool()))
-        }
-        stepfold::agent_loop::EventKind::Decided { decisions } => {
-            let words = decisions.iter().map(|(id, decision)| show::decision(id, decision));
-            Some(words.collect::<Vec<_>>().join(", "))
-        }
-        _ => None,
-    }
+    let (messages, delta) = (event.messages.clone(), event.actions.delta.clone());
+    stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
 }
 
 /// Which events count at a version.

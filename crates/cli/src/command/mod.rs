@@ -2,6 +2,7 @@
 
 mod chat;
 mod check;
+mod draw;
 mod history;
 mod inspect;
 mod resume;
@@ -9,7 +10,10 @@ mod run;
 mod sessions;
 mod state;
 
-use crate::args::{Args, Command, StateCommand};
+use crate::agent_file::form::Form;
+use crate::agent_file::graph_form::GraphForm;
+use crate::agent_file::json_schema;
+use crate::args::{Args, Command, FileKind, StateCommand};
 use crate::error::Ending;
 use crate::show;
 
@@ -38,8 +42,13 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             state::set(place, values, json).await
         }
         Command::Check { agents } => check::check(agents, json),
-        Command::Schema => {
-            show::line(&serde_json::to_string_pretty(&crate::agent_file::json_schema())?);
+        Command::Draw { graph, language } => draw::draw(graph, *language, json),
+        Command::Schema { of } => {
+            let schema = match of {
+                FileKind::Agent => json_schema::<Form>(),
+                FileKind::Graph => json_schema::<GraphForm>(),
+            };
+            show::line(&serde_json::to_string_pretty(&schema)?);
             Ok(Ending::Done)
         }
     }

@@ -1,5 +1,8 @@
 //! How things are shown: answers on standard output, what happens meanwhile on standard error.
 
+mod nodes;
+mod stage;
+pub(crate) mod story;
 mod watch;
 
 use std::io::{self, Write as _};
@@ -8,6 +11,9 @@ use anstyle::{AnsiColor, Style};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
+use self::nodes::route;
+pub(crate) use self::nodes::{is_own, progress_lines};
+pub(crate) use self::stage::Stage;
 pub(crate) use self::watch::{Watch, changes};
 
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();

@@ -1,16 +1,20 @@
 //! A run as it happens: text as it comes, calls, results, and what changes in the state.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use serde_json::json;
 use stepfold::agent_loop::Event;
+use stepfold::agent_loop::graph::Planned;
+use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::nodes::{Nodes, Shown, is_shown};
 use super::{aside, call_of, line, note, print, short};
 
 /// How long the wheel stands still.
@@ -30,6 +34,8 @@ pub(crate) struct Watch {
     waiting: Option<Waiting>,
     is_in_text: bool,
     has_wheel: bool,
+    /// Of a graph.
+    nodes: Option<Nodes>,
 }
 
 /// What is waited for, and since when.
@@ -43,7 +49,13 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch { json, state, waiting: None, is_in_text: false, has_wheel }
+        Watch { json, state, waiting: None, is_in_text: false, has_wheel, nodes: None }
+    }
+
+    /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
+    pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<Planned>) -> Self {
+        self.nodes = Some(Nodes::new(speakers, at_work, self.state.as_ref()));
+        self
     }
 
     /// When to [turn](Self::turn) the wheel.
@@ -59,13 +71,16 @@ impl Watch {
         let wheel = WHEEL[waiting.turns % WHEEL.len()];
         waiting.turns += 1;
         let (what, seconds) = (&waiting.what, waiting.since.elapsed().as_secs());
-        on_this_line(&format!("{wheel} {what} {seconds}s"));
+        let done = self.nodes.as_ref().and_then(Nodes::percentage);
+        let done = done.map(|done| format!("{done} % ")).unwrap_or_default();
+        on_this_line(&format!("{wheel} {done}{what} {seconds}s"));
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
         match seen {
             Seen::Event { number, event } if self.json => {
                 line(&json!({"event": event, "number": number}).to_string());
+                self.tell_progress(event);
             }
             Seen::Event { event, .. } => self.show(event),
             Seen::Missed { events } => note(&format!("{events} events were too fast to be shown")),
@@ -103,24 +118,83 @@ impl Watch {
             }
             RunEvent::Trimmed(words) => self.aside(&format!("  trimmed: {words}")),
             RunEvent::Committed(event) => self.committed(event),
-            _ => self.end(),
+            event => match self.nodes.as_mut().map(|nodes| nodes.see(event)) {
+                Some(shown) => self.show_all(shown),
+                None => self.end(),
+            },
         }
     }
 
-    /// What a commit changes in the state.
-    fn committed(&mut self, event: &Event) {
-        let Some(mut state) = self.state.take() else { return };
-        let before = state.clone();
-        // What cannot be followed is not shown; the store has it.
-        if event.fold(&mut state).is_err() {
-            return;
-        }
-        if !event.delta.is_empty() {
-            for change in &changes(&state, &before) {
-                self.aside(&format!("  ~ {change}"));
+    fn show_all(&mut self, shown: Vec<Shown>) {
+        for shown in shown {
+            match shown {
+                Shown::Text(text) => {
+                    self.stop_waiting();
+                    self.is_in_text = !text.ends_with('\n');
+                    print(&text);
+                }
+                Shown::Reply(text) => {
+                    self.end();
+                    line(&text);
+                }
+                Shown::Note(text) => {
+                    self.end();
+                    note(&text);
+                }
+                Shown::Aside(text) => self.aside(&text),
+                Shown::Wait(what) => self.wait(&what),
+                Shown::Progress(_) => {}
             }
         }
+        // Others are at work while one of them is shown.
+        let at_work = self.nodes.as_ref().and_then(Nodes::at_work);
+        if let Some(what) = at_work.filter(|_| self.waiting.is_none() && !self.is_in_text) {
+            self.wait(&what);
+        }
+    }
+
+    /// For programs: how far the tasks are, when that has changed.
+    fn tell_progress(&mut self, event: &RunEvent) {
+        if let RunEvent::Committed(event) = event {
+            self.fold(event);
+        }
+        let Some(nodes) = &mut self.nodes else { return };
+        let shown = match event {
+            RunEvent::Committed(event) => nodes.committed(event, self.state.as_ref()),
+            event => nodes.see(event),
+        };
+        for shown in shown {
+            if let Shown::Progress(progress) = shown {
+                line(&json!({"progress": progress}).to_string());
+            }
+        }
+    }
+
+    /// The state before a commit, if it could be followed.
+    fn fold(&mut self, event: &Event) -> Option<State> {
+        let mut state = self.state.take()?;
+        let before = state.clone();
+        // What cannot be followed is not shown; the store has it.
+        event.fold(&mut state).ok()?;
         self.state = Some(state);
+        Some(before)
+    }
+
+    /// What a commit changes in the state, and says of nodes.
+    fn committed(&mut self, event: &Event) {
+        let before = self.fold(event);
+        let shown = self.nodes.as_mut().map(|nodes| nodes.committed(event, self.state.as_ref()));
+        if let (Some(before), Some(state)) = (before, self.state.clone())
+            && !event.delta.is_empty()
+        {
+            let (is_graph, has_tasks) = (self.nodes.is_some(), Progress::of(&state).is_ok());
+            for change in &changes(&state, &before) {
+                if !(is_graph && is_shown(change, has_tasks)) {
+                    self.aside(&format!("  ~ {change}"));
+                }
+            }
+        }
+        self.show_all(shown.unwrap_or_default());
     }
 
     fn aside(&mut self, text: &str) {

@@ -1,4 +1,4 @@
-//! A program as a tool: arguments as JSON on its standard input, no shell, few variables, and bounds.
+//! A program, as a tool or as a node: arguments as JSON on its standard input, no shell, few variables, and bounds.
 //!
 //! A program that takes too long, is cancelled or writes too much is ended with all that it has started.
 
@@ -21,7 +21,8 @@ const ERROR_BYTES: usize = 4 * 1024;
 /// The variable in which a program finds the idempotency key of its call.
 const KEY: &str = "STEPFOLD_IDEMPOTENCY_KEY";
 
-struct Program {
+/// A program that can be run.
+pub(crate) struct Program {
     form: CommandForm,
     path: PathBuf,
     folder: PathBuf,
@@ -34,45 +35,54 @@ pub(super) fn builder(
     folder: &Path,
     faults: &mut Vec<ToolFault>,
 ) -> Option<ToolBuilder> {
-    let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
-        faults.push(ToolFault::new(&["command", "argv"], "names no program"));
-        return None;
-    };
-    // A name is looked for in PATH, a path from the folder of the file.
-    let has_slash = Path::new(first).components().count() > 1;
-    let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
-    if has_slash && !program.is_file() {
-        let words = format!("there is no program {first}, seen from the folder of this file");
-        faults.push(ToolFault::new(&["command", "argv"], words));
-    }
-    let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
-    if !inside.is_dir() {
-        let words = format!("there is no folder {}", inside.display());
-        faults.push(ToolFault::new(&["command", "folder"], words));
-    }
-    if form.output_bytes == 0 {
-        faults.push(ToolFault::new(&["command", "output_bytes"], "is zero: no output could ever be read"));
-    }
-    let program = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
-    let program = Arc::new(Program { form: form.clone(), path: program, folder: inside });
+    let program = Arc::new(Program::new(form, folder, faults)?);
     let call = move |context: ToolContext| {
         let program = Arc::clone(&program);
-        async move { program.run(&context).await }
+        async move {
+            let output = program.run(&context.arguments().to_string(), context.idempotency_key()).await?;
+            program.read(&output)
+        }
     };
     Some(Tool::new(name, description, call))
 }
 
 impl Program {
-    async fn run(&self, context: &ToolContext) -> Result<Value, ToolError> {
-        let mut child = self.start(context)?;
+    /// The program of a command; what is wrong with it, from the table around `command` on, goes to the faults.
+    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Vec<ToolFault>) -> Option<Self> {
+        let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
+            faults.push(ToolFault::new(&["command", "argv"], "names no program"));
+            return None;
+        };
+        // A name is looked for in PATH, a path from the folder of the file.
+        let has_slash = Path::new(first).components().count() > 1;
+        let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
+        if has_slash && !program.is_file() {
+            let words = format!("there is no program {first}, seen from the folder of this file");
+            faults.push(ToolFault::new(&["command", "argv"], words));
+        }
+        let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
+        if !inside.is_dir() {
+            let words = format!("there is no folder {}", inside.display());
+            faults.push(ToolFault::new(&["command", "folder"], words));
+        }
+        if form.output_bytes == 0 {
+            let words = "is zero: no output could ever be read";
+            faults.push(ToolFault::new(&["command", "output_bytes"], words));
+        }
+        let path = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
+        Some(Program { form: form.clone(), path, folder: inside })
+    }
+
+    /// What it writes when it is given this on its standard input.
+    pub(crate) async fn run(&self, input: &str, key: &str) -> Result<String, ToolError> {
+        let mut child = self.start(key)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // Ends the program however this future ends; a time-out drops it.
         let mut child = Running::new(child);
-        let arguments = context.arguments().to_string();
         let feed = async {
             if let Some(mut stdin) = stdin {
                 // A program need not read what it is given.
-                let _ = stdin.write_all(arguments.as_bytes()).await;
+                let _ = stdin.write_all(input.as_bytes()).await;
             }
             Ok::<(), ToolError>(())
         };
@@ -84,18 +94,21 @@ impl Program {
         if !status.success() {
             return Err(ToolError::new(failure(status, &errors)));
         }
-        let output = String::from_utf8(output)
-            .map_err(|_| ToolError::permanent("the program wrote what is no UTF-8 text"))?;
-        read_output(self.form.output, &output)
+        String::from_utf8(output).map_err(|_| ToolError::permanent("the program wrote what is no UTF-8 text"))
     }
 
-    fn start(&self, context: &ToolContext) -> Result<Child, ToolError> {
+    /// What it writes, read as the file says.
+    pub(crate) fn read(&self, output: &str) -> Result<Value, ToolError> {
+        read_output(self.form.output, output)
+    }
+
+    fn start(&self, key: &str) -> Result<Child, ToolError> {
         let mut command = Command::new(&self.path);
         command
             .args(&self.form.argv[1..])
             .current_dir(&self.folder)
             .env_clear()
-            .env(KEY, context.idempotency_key())
+            .env(KEY, key)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

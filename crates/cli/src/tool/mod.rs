@@ -11,6 +11,7 @@ use stepfold::prelude::*;
 use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
 use stepfold::tools::{ResultText, Retry, Source};
 
+pub(crate) use self::command::Program;
 use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
 use crate::agent_file::{nearest, tool_faults};
 

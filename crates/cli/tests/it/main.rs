@@ -13,6 +13,8 @@ mod checks;
 mod conversations;
 mod crashes;
 mod documents;
+mod graph_checks;
+mod graphs;
 mod history;
 mod room;
 mod servers;

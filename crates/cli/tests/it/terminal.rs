@@ -245,3 +245,67 @@ fn resumed_inspected_and_forked(room: &Room) {
         >
     "#]]);
 }
+
+const GRAPH: &str = r#"
+model = "script:g.script"
+limits.parallel = 1
+edges = [
+    { from = "START", to = "plan" },
+    { from = "plan", to = "read", each = "tasks" },
+    { from = "read", to = "say" },
+]
+
+[nodes.plan]
+command = ["sh", "-c", "echo '{\"writes\": {\"tasks\": [{\"id\": 1, \"title\": \"one\"}, {\"id\": 2, \"title\": \"two\"}]}}'"]
+
+[nodes.read]
+command = ["sh", "-c", "test -e read || { touch read; exit; }; read line < gate; echo it is lost >&2; exit 3"]
+tracked = true
+
+[nodes.say.agent]
+tools.publish = { description = "Publishes.", approval = "always", command = { argv = ["echo", "published"] } }
+"#;
+
+#[test]
+fn a_graph_shows_how_far_it_is_and_asks() {
+    let room = Room::new("", "");
+    room.write("g.toml", GRAPH);
+    room.write("g.script", "assistant: I publish. > p1 publish()\nassistant: It is out.");
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+
+    let run = Terminal::open(&room, "run g.toml -s s1 go");
+    let gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    run.until_wheel("50 % read#1");
+    drop(gate);
+    run.until(ASK).enter("y");
+    run.check(
+        0,
+        expect![[r#"
+        session s1
+        plan | starts
+        plan | done
+          task 1 pending: one
+          task 2 pending: two
+          0 % (0 of 2)
+          task 1 running: one
+          task 2 running: two
+        read#0 | starts with {"id":1,"title":"one"}
+        read#0 | done
+          task 1 completed: one
+          50 % (1 of 2)
+        read#1 | starts with {"id":2,"title":"two"}
+        read#1 | failed: the program failed (exit status: 3): it is lost
+          task 2 failed: two
+        say | starts
+        I publish.
+        decide about say > p1: > p1 publish()
+        run it? [y]es, [n]o, [m]odify, [l]ater: y
+        say | starts
+        say | > p1 publish()
+        say |   p1: published
+        It is out.
+        say | done
+        go on: stepfold chat g.toml --session s1
+    "#]],
+    );
+}

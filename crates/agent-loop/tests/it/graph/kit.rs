@@ -132,3 +132,9 @@ fn names(branches: &[Planned]) -> String {
         many => format!("{many} branches"),
     }
 }
+
+/// JSON as text with the fields of objects in one order, whatever serde_json's features.
+pub(crate) fn sorted_text(mut value: Value) -> String {
+    value.sort_all_objects();
+    value.to_string()
+}

@@ -10,7 +10,7 @@ use stepfold_agent_loop::graph::{
 use stepfold_agent_loop::state_core::state::State;
 use stepfold_agent_loop::{Agent, Input};
 
-use super::kit::{values, walk};
+use super::kit::{sorted_text, values, walk};
 use crate::loop_rows::kit::{agent, outcome_of, script};
 
 fn research() -> GraphBuilder {
@@ -20,7 +20,7 @@ fn research() -> GraphBuilder {
 /// These keys of the state, a line each.
 fn kept(state: &State, keys: &[&str]) -> String {
     let line = |key: &&str| match state.get(*key) {
-        Some(value) => format!("{key}: {}\n", value.to_json()),
+        Some(value) => format!("{key}: {}\n", sorted_text(value.to_json())),
         None => format!("{key}: -\n"),
     };
     keys.iter().map(line).collect()

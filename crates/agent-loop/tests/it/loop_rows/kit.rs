@@ -281,7 +281,10 @@ pub(crate) fn shown(ended: &Ended) -> String {
     text.push('\n');
     let values = values(outcome.state());
     if !values.is_empty() {
-        writeln!(text, "state: {}", Value::Object(values)).unwrap();
+        let mut values = Value::Object(values);
+        // Whatever serde_json's features.
+        values.sort_all_objects();
+        writeln!(text, "state: {values}").unwrap();
     }
     for request in outcome.pending() {
         let arguments = request.call.arguments.to_text().into_owned();

@@ -1,0 +1,410 @@
+//! From what a graph file says to a graph. Names are looked up here, where their lines are known.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use stepfold::agent_loop::graph::progress::tracking_keys;
+use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
+use stepfold::prelude::*;
+use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
+
+use super::document::Document;
+use super::graph_form::{EdgeForm, GraphForm, Names, NodeForm, RouteForm};
+use super::{Around, BuiltGraph, LineFault, build, nearest, node};
+use crate::model::Models;
+
+/// The characters of a value that a router gives as its reason.
+const REASON: usize = 60;
+
+/// Where a graph file is, and what its agents are asked with.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) name: &'a str,
+    pub(super) path: &'a Path,
+    pub(super) models: &'a Models<'a>,
+}
+
+/// The graph as far as it can be built, and what is wrong in the files of its agents.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) graph: Option<BuiltGraph>,
+    pub(super) elsewhere: Vec<LineFault>,
+}
+
+pub(super) fn build(
+    form: &GraphForm,
+    document: &mut Document,
+    place: &Place<'_>,
+    around: &Around,
+) -> anyhow::Result<Found> {
+    let schema = build::state_schema(&form.state, form.open_state, document, keys_of_progress(form));
+    check_whole(form, document, place, &schema);
+    let around = around_agents(form, place, around);
+    let declared = document.names(&["state"]);
+    let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
+    let mut links = Links { form, ways: Vec::new(), is_sound: true };
+    let (mut found, mut speakers) = (Found::default(), BTreeSet::new());
+    for name in document.names(&["nodes"]) {
+        let Some(node_form) = form.nodes.get(&name) else { continue };
+        let mut workshop = node::Workshop {
+            name: &name,
+            form: node_form,
+            schema: &schema,
+            declared: &declared,
+            place,
+            per_run: form.per_run,
+            around: &around,
+            elsewhere: &mut found.elsewhere,
+        };
+        let work = document.within(&["nodes", &name], |document| workshop.work(document))?;
+        if work.as_ref().is_some_and(|work| work.speaks) {
+            speakers.insert(name.clone());
+        }
+        // What the node would do does not matter for the ways to it.
+        let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
+        let node =
+            document.within(&["nodes", &name], |document| links.node(&name, work, node_form, document));
+        builder = builder.node(name, node);
+    }
+    links.edges(document, &schema);
+    links.routes(document, &schema);
+    let is_sound = links.is_sound;
+    match links.lead(builder).build() {
+        Ok(graph) if is_sound => found.graph = Some(BuiltGraph { graph, speakers }),
+        Ok(_) => {}
+        Err(error) => {
+            for fault in &error.faults {
+                let text = format!("{}: {}", words(&fault.path), words(&fault.message));
+                document.fault(&place_of(fault, form), text);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What is said about the graph as a whole.
+fn check_whole(form: &GraphForm, document: &mut Document, place: &Place<'_>, schema: &Schema) {
+    if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
+        document.fault(&["model"], message);
+    }
+    if form.limits.steps == Some(0) {
+        document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
+    }
+    let followed = ["model_id", "params", "auto"];
+    if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
+        let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
+        document.fault(&["per_run"], words);
+    }
+}
+
+/// What the agents of the graph stand in.
+fn around_agents(form: &GraphForm, place: &Place<'_>, around: &Around) -> Around {
+    let mut around = around.clone();
+    around.files.extend(place.path.canonicalize());
+    if let Some(model) = &form.model {
+        around.model = Some((model.clone(), place.folder.to_owned()));
+    }
+    around
+}
+
+async fn nothing(_: NodeContext) -> Result<(), NodeError> {
+    Ok(())
+}
+
+/// The keys that tracking needs, in their stored form, if there is any.
+fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
+    if !form.nodes.values().any(|node| node.tracked) {
+        return Map::new();
+    }
+    let schema = tracking_keys(Schema::builder()).build().ok();
+    match schema.and_then(|schema| serde_json::to_value(schema).ok()?.get("keys").cloned()) {
+        Some(Value::Object(keys)) => keys,
+        _ => Map::new(),
+    }
+}
+
+fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
+    let mut limits = RunLimits::default();
+    limits.steps = form.limits.steps.filter(|steps| *steps > 0).unwrap_or(limits.steps);
+    limits.tokens = form.limits.tokens;
+    limits.time = form.limits.time.map(|time| time.0);
+    builder = builder.limits(limits);
+    if let Some(branches) = form.limits.branches {
+        builder = builder.max_branches(branches);
+    }
+    if let Some(parallel) = form.limits.parallel {
+        builder = builder.max_parallel(parallel);
+    }
+    if form.ask_when_uncertain {
+        builder = builder.ask_when_uncertain();
+    }
+    builder
+}
+
+/// The name of a place where the graph may go, as the library has it.
+pub(super) fn library_name(name: &str) -> String {
+    if name == "END" { END.to_owned() } else { name.to_owned() }
+}
+
+/// A way of the graph.
+enum Way {
+    Edge(String, String),
+    Each { from: String, to: String, key: String },
+    Join(Vec<String>, String),
+    Route { from: String, key: String, cases: Arc<[(String, String)]>, otherwise: String },
+}
+
+impl Way {
+    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        match self {
+            Way::Edge(from, to) => builder.edge(from, to),
+            Way::Each { from, to, key } => builder.fan_out(from, to, key),
+            Way::Join(from, to) => builder.join(from, to),
+            Way::Route { from, key, cases, otherwise } => {
+                let mut targets: Vec<String> = Vec::new();
+                for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
+                    if !targets.contains(target) {
+                        targets.push(target.clone());
+                    }
+                }
+                builder.route(from, targets, move |state| choose(state, &key, &cases, &otherwise))
+            }
+        }
+    }
+}
+
+/// Looks names up.
+struct Links<'a> {
+    form: &'a GraphForm,
+    ways: Vec<Way>,
+    is_sound: bool,
+}
+
+impl Links<'_> {
+    /// What holds for the runs of a node, and where it leads by itself.
+    fn node(&mut self, name: &str, work: Node, form: &NodeForm, document: &mut Document) -> Node {
+        if name == "START" || name == "END" {
+            self.fault(document, &[], format!("{name} is no node, but where the graph begins or ends"));
+        }
+        let mut node = node::with_rules(work, form);
+        if let Some(target) =
+            form.at_limit.as_ref().and_then(|name| self.target(document, &["at_limit"], name))
+        {
+            node = node.at_limit(target);
+        }
+        if let Some(target) =
+            form.on_error.as_ref().and_then(|name| self.target(document, &["on_error"], name))
+        {
+            node = node.on_error(target);
+        }
+        for (at, name) in form.goes_to.iter().enumerate() {
+            if let Some(target) = self.target(document, &["goes_to", &at.to_string()], name) {
+                node = node.goes_to([target]);
+            }
+        }
+        node
+    }
+
+    /// The builder with all ways. If some were left out it would look as if nothing led anywhere: then every node is
+    /// led to, so that whatever else is wrong is found.
+    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        match self.is_sound {
+            true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
+            false => self.form.nodes.keys().fold(builder, |builder, node| builder.edge(START, node)),
+        }
+    }
+
+    fn edges(&mut self, document: &mut Document, schema: &Schema) {
+        for (at, edge) in self.form.edges.iter().enumerate() {
+            document.within(&["edges", &at.to_string()], |document| self.edge(edge, document, schema));
+        }
+    }
+
+    fn edge(&mut self, edge: &EdgeForm, document: &mut Document, schema: &Schema) {
+        // What was left out did not fit, which is said already.
+        self.is_sound &= edge.from.is_some() && edge.to.is_some();
+        let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
+        let from =
+            self.names(document, "from", edge.from.as_ref(), |links, document, path, name| match name {
+                "START" if is_join => {
+                    links.fault(document, path, "a join waits for nodes; START has finished already");
+                    None
+                }
+                "START" => Some(START.to_owned()),
+                name => links.known(document, path, name),
+            });
+        let to = self.names(document, "to", edge.to.as_ref(), Links::target);
+        if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
+            self.fault(document, &["each"], words);
+        }
+        if is_join && edge.each.is_some() {
+            let words = "a join leads on once; put a node between it and the branches";
+            self.fault(document, &["each"], words);
+        }
+        for to in to {
+            match (&edge.each, is_join) {
+                (None, false) => {
+                    self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
+                }
+                (None, true) if to == END => {
+                    self.fault(document, &["to"], "a join leads to a node; END needs none");
+                }
+                (None, true) => self.ways.push(Way::Join(from.clone(), to)),
+                (Some(_), _) if to == END => {
+                    self.fault(document, &["to"], "a branch for each item leads to a node, not to END");
+                }
+                (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
+                    from: from.clone(),
+                    to: to.clone(),
+                    key: key.clone(),
+                })),
+            }
+        }
+    }
+
+    fn routes(&mut self, document: &mut Document, schema: &Schema) {
+        for (at, route) in self.form.routes.iter().enumerate() {
+            document.within(&["routes", &at.to_string()], |document| self.route(route, document, schema));
+        }
+    }
+
+    fn route(&mut self, route: &RouteForm, document: &mut Document, schema: &Schema) {
+        let from = match route.from.as_deref() {
+            Some("START") => Some(START.to_owned()),
+            name => name.and_then(|name| self.known(document, &["from"], name)),
+        };
+        if let Some(words) = route.key.as_ref().and_then(|key| unknown_key(key, schema)) {
+            self.fault(document, &["key"], words);
+        }
+        let mut cases = Vec::new();
+        for value in document.names(&["cases"]) {
+            let Some(name) = route.cases.as_ref().and_then(|cases| cases.get(&value)) else { continue };
+            let target = self.target(document, &["cases", &value], name);
+            cases.extend(target.map(|target| (value, target)));
+        }
+        let otherwise = route.otherwise.as_ref();
+        let otherwise = otherwise.and_then(|name| self.target(document, &["otherwise"], name));
+        match (from, route.key.clone(), otherwise) {
+            (Some(from), Some(key), Some(otherwise)) => {
+                self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
+            }
+            // What was left out did not fit, which is said already.
+            _ => self.is_sound = false,
+        }
+    }
+
+    /// Several names, each looked up at its own line.
+    fn names(
+        &mut self,
+        document: &mut Document,
+        field: &str,
+        names: Option<&Names>,
+        look_up: impl Fn(&mut Self, &mut Document, &[&str], &str) -> Option<String>,
+    ) -> Vec<String> {
+        if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
+            self.fault(document, &[field], "names no node");
+        }
+        let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
+            match at.map(|at| at.to_string()) {
+                Some(at) => look_up(self, document, &[field, &at], name),
+                None => look_up(self, document, &[field], name),
+            }
+        });
+        found.collect()
+    }
+
+    /// Where something leads.
+    fn target(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+        match name {
+            "END" => Some(END.to_owned()),
+            "START" => {
+                self.fault(document, path, "START is where the graph begins; nothing leads there");
+                None
+            }
+            name => self.known(document, path, name),
+        }
+    }
+
+    fn known(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+        let words = match name {
+            name if name != "END" && self.form.nodes.contains_key(name) => return Some(name.to_owned()),
+            "END" => "END is where the graph ends; nothing leads on from there".to_owned(),
+            name => {
+                format!("there is no node `{name}`{}", nearest(name, self.form.nodes.keys().map(|n| &**n)))
+            }
+        };
+        self.fault(document, path, words);
+        None
+    }
+
+    fn fault(&mut self, document: &mut Document, path: &[&str], words: impl Into<String>) {
+        self.is_sound = false;
+        document.fault(path, words);
+    }
+}
+
+/// What the value of a key chooses.
+fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
+    let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
+    let text = value.as_ref().map(|value| match value {
+        Value::String(text) => text.trim().to_owned(),
+        value => value.to_string(),
+    });
+    let case = text.as_ref().and_then(|text| cases.iter().find(|(value, _)| value == text));
+    let target = case.map_or(otherwise, |(_, target)| target);
+    let reason = match &text {
+        None => format!("{key} is not set"),
+        Some(text) if text.chars().count() > REASON => {
+            format!("{key} is {} ...", text.chars().take(REASON).collect::<String>())
+        }
+        Some(text) => format!("{key} is {text}"),
+    };
+    Choice::of(target).because(reason)
+}
+
+/// What to say about a key that the state does not have.
+pub(super) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
+    let is_known = schema.is_open() || schema.key(key).is_some();
+    (!is_known)
+        .then(|| format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
+}
+
+/// Where a fault that the graph's builder found stands in the file.
+fn place_of(fault: &Fault, form: &GraphForm) -> Vec<String> {
+    let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
+    let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
+    if let Some(node) = quoted("node '") {
+        return path(&["nodes", node]);
+    }
+    if let Some(node) = quoted("join at '") {
+        let is_it = |edge: &EdgeForm| {
+            matches!(edge.from, Some(Names::Many(_)))
+                && edge.to.iter().flat_map(Names::iter).any(|(_, to)| to == node)
+        };
+        return match form.edges.iter().position(is_it) {
+            Some(at) => path(&["edges", &at.to_string(), "from"]),
+            None => path(&["edges"]),
+        };
+    }
+    if let Some(key) = fault.path.strip_prefix("state key \"").and_then(|key| key.strip_suffix('"')) {
+        return path(&["state", key]);
+    }
+    match fault.path.as_str() {
+        "START" => path(&["edges"]),
+        "max_branches" => path(&["limits", "branches"]),
+        "max_parallel" => path(&["limits", "parallel"]),
+        limit => path(&["limits", limit.strip_prefix("limits.").unwrap_or(limit)]),
+    }
+}
+
+/// A fault in the words of the file.
+fn words(text: &str) -> String {
+    match text {
+        "max_branches" => "limits.branches".to_owned(),
+        "max_parallel" => "limits.parallel".to_owned(),
+        text => text.replace('\'', "`"),
+    }
+}

@@ -1,0 +1,195 @@
+//! What a graph file may say. As of agent files, the documentation of these fields is the documentation of the file.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::form::{CommandForm, Effects, Form, StateKey, Time};
+
+/// A graph for `stepfold run` and `stepfold chat`: agents and programs over one state.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(title = "A stepfold graph")]
+pub(crate) struct GraphForm {
+    /// What the graph is called, in records and as the first part of its sessions' keys; the file's name without its
+    /// ending unless said.
+    pub(crate) name: Option<String>,
+    /// The model of agents that name none: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE`. `--model` overrides it and
+    /// those of the agents.
+    pub(crate) model: Option<String>,
+    /// The keys of the state. Agents in files of their own share those that both declare alike. If a node is tracked,
+    /// the keys of progress (`tasks`, `outputs`, `errors` and so on) are there by themselves.
+    pub(crate) state: BTreeMap<String, StateKey>,
+    /// Whether keys that are not declared are let in.
+    pub(crate) open_state: bool,
+    /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
+    /// a human agrees to every call of a tool. Whoever writes `model_id` decides where the conversation is sent.
+    pub(crate) per_run: bool,
+    /// What is done, by name. What is written side by side is merged in the order in which the nodes stand here.
+    pub(crate) nodes: BTreeMap<String, NodeForm>,
+    /// The ways that are always gone.
+    pub(crate) edges: Vec<EdgeForm>,
+    /// The ways that a value of the state chooses.
+    pub(crate) routes: Vec<RouteForm>,
+    /// How much a run may take.
+    pub(crate) limits: GraphLimits,
+    /// Ask a human about programs that must not run twice and had started before a crash; else they have failed.
+    pub(crate) ask_when_uncertain: bool,
+}
+
+/// A node: one of `agent`, `command` and `says`, and what holds for its runs.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NodeForm {
+    /// The file of an agent or a graph, seen from the folder of this one; or an agent as a table, which has the
+    /// graph's state.
+    pub(crate) agent: Option<AgentForm>,
+    /// A program, as in `["./save.sh", "--all"]`, or a table as for command tools. On its standard input it gets an
+    /// object of the node, its `item` and the `state`; it prints what `answers` takes, or else an object with any of
+    /// `writes`, `say`, `outputs` and `goto`.
+    pub(crate) command: Option<ProgramForm>,
+    /// Says this in the conversation: a template over the state.
+    pub(crate) says: Option<String>,
+    /// What an agent is asked, in a conversation of its own: a template over the state, in which `{item}` is the item
+    /// of the branch. Without it the agent goes on with the conversation.
+    pub(crate) asks: Option<String>,
+    /// The key that the answer is written to; or, as in `{ tasks = "list" }`, keys with fields of the answer.
+    pub(crate) answers: Option<AnswersForm>,
+    /// The keys that an agent shares with the graph; all that both declare alike unless said.
+    pub(crate) shares: Option<Vec<String>>,
+    /// The keys that a program gets; all that stand under `state` unless said.
+    pub(crate) reads: Option<Vec<String>>,
+    /// The nodes that a program may choose by `goto`, or `END`.
+    pub(crate) goes_to: Vec<String>,
+    /// Who has to agree before a program runs.
+    pub(crate) approval: NodeApprovals,
+    /// What a program may do to the world, and so what is done about one that was cut off; `idempotent` unless said.
+    pub(crate) effect: Option<Effects>,
+    /// In how many steps of a run the node may be; 3 unless said.
+    pub(crate) max_executions: Option<u64>,
+    /// Where the graph goes instead when the node may not run once more; the run ends there unless said.
+    pub(crate) at_limit: Option<String>,
+    /// Where the graph goes when the node has failed; the run fails unless said, and can be resumed.
+    pub(crate) on_error: Option<String>,
+    /// Go on along the edges also when the node has failed.
+    pub(crate) go_on_after_error: bool,
+    /// How often the node is tried again after a failure.
+    pub(crate) retries: usize,
+    /// The time that one try may take, as in `30s`.
+    pub(crate) time_out: Option<Time>,
+    /// Run the node only when nothing else is left to run.
+    pub(crate) deferred: bool,
+    /// Keep track of the task that the node works at, the `id` of its item: its status, its output, the percentage.
+    pub(crate) tracked: bool,
+}
+
+/// An agent of a node.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum AgentForm {
+    /// The file that describes it.
+    File(String),
+    /// The agent itself.
+    Inline(Box<Form>),
+}
+
+/// A program of a node.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum ProgramForm {
+    /// The program and its arguments.
+    Argv(Vec<String>),
+    /// With its bounds.
+    Full(CommandForm),
+}
+
+/// Where an answer goes.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum AnswersForm {
+    /// To this key.
+    Key(String),
+    /// Fields of it to keys: key, then field.
+    Fields(BTreeMap<String, String>),
+}
+
+/// Who has to agree before a program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NodeApprovals {
+    /// Nobody.
+    #[default]
+    Never,
+    /// A human, each time.
+    Always,
+}
+
+/// A way that is always gone.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EdgeForm {
+    /// The node, or `START`. A list is a join: the way is gone when all of them have finished.
+    #[schemars(required)]
+    pub(crate) from: Option<Names>,
+    /// The node, or `END`. A list is several ways, side by side.
+    #[schemars(required)]
+    pub(crate) to: Option<Names>,
+    /// A key with a list: one branch for each item, side by side.
+    pub(crate) each: Option<String>,
+}
+
+/// A way that a value of the state chooses.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RouteForm {
+    /// The node, or `START`.
+    #[schemars(required)]
+    pub(crate) from: Option<String>,
+    /// The key of the value that chooses.
+    #[schemars(required)]
+    pub(crate) key: Option<String>,
+    /// Where each value leads. Text is meant without spaces around it; other values are meant as JSON.
+    #[schemars(required)]
+    pub(crate) cases: Option<BTreeMap<String, String>>,
+    /// Where all other values lead, and none.
+    #[schemars(required)]
+    pub(crate) otherwise: Option<String>,
+}
+
+/// A name, or several.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Names {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl Names {
+    /// Each, with its place if there may be several.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Option<usize>, &str)> {
+        let (one, many) = match self {
+            Names::One(name) => (Some((None, name.as_str())), &[][..]),
+            Names::Many(names) => (None, names.as_slice()),
+        };
+        one.into_iter().chain(many.iter().enumerate().map(|(place, name)| (Some(place), name.as_str())))
+    }
+}
+
+/// How much a run of a graph may take.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct GraphLimits {
+    /// Steps, in each of which nodes run side by side; 100 unless said.
+    pub(crate) steps: Option<u64>,
+    /// Tokens read and written.
+    pub(crate) tokens: Option<u64>,
+    /// Time, pauses left out, as in `10m`.
+    pub(crate) time: Option<Time>,
+    /// Branches of one step; 4096 unless said. More are an error.
+    pub(crate) branches: Option<usize>,
+    /// Branches that run at the same time; 64 unless said. The others wait.
+    pub(crate) parallel: Option<usize>,
+}

@@ -1,0 +1,408 @@
+//! From what a graph file says about a node to what the node does.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
+use stepfold::prelude::*;
+use stepfold::state_core::state::Template;
+use stepfold::tools::Retry;
+
+use super::document::Document;
+use super::form::{CommandForm, Effects, Form, Reads};
+use super::graph::{Place, library_name, unknown_key};
+use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, ProgramForm};
+use super::{AgentFile, Around, Built, LineFault, build, model};
+use crate::tool::Program;
+
+/// The table of the node.
+const HERE: [&str; 0] = [];
+
+/// What a node is made with.
+pub(super) struct Workshop<'a> {
+    pub(super) name: &'a str,
+    pub(super) form: &'a NodeForm,
+    pub(super) schema: &'a Schema,
+    /// The keys that the file declares.
+    pub(super) declared: &'a [String],
+    pub(super) place: &'a Place<'a>,
+    /// Whether agents follow the state.
+    pub(super) per_run: bool,
+    pub(super) around: &'a Around,
+    pub(super) elsewhere: &'a mut Vec<LineFault>,
+}
+
+/// What a node does, and whether it is an agent that goes on with the graph's conversation.
+pub(super) struct Work {
+    pub(super) node: Node,
+    pub(super) speaks: bool,
+}
+
+/// The keys that an answer is written to, each with the field of it, if not all.
+type Answers = Vec<(String, Option<String>)>;
+
+/// What holds for the runs of a node.
+pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
+    if let Some(executions) = form.max_executions {
+        node = node.max_executions(executions);
+    }
+    if let Some(effect) = form.effect {
+        node = node.effect(effect.into());
+    }
+    if let Some(time) = form.time_out {
+        node = node.time_out(time.0);
+    }
+    if form.retries > 0 {
+        node = node.retry(Retry::times(form.retries));
+    }
+    if form.deferred {
+        node = node.deferred();
+    }
+    if form.tracked {
+        node = node.tracked();
+    }
+    if form.go_on_after_error {
+        node = node.go_on_after_error();
+    }
+    node
+}
+
+impl Workshop<'_> {
+    /// What the node does; none if that cannot be said, with the faults in the document.
+    pub(super) fn work(&mut self, document: &mut Document) -> anyhow::Result<Option<Work>> {
+        self.misplaced(document);
+        let form = self.form;
+        let answers = self.answers(document);
+        for (field, text) in [("asks", &form.asks), ("says", &form.says)] {
+            if let Some(text) = text {
+                self.check_template(field, text, document);
+            }
+        }
+        let done = |node| Some(Work { node, speaks: false });
+        match (&form.agent, &form.command, &form.says) {
+            (Some(agent), None, None) => self.agent(agent, answers, document),
+            (None, Some(command), None) => Ok(self.program(command, answers, document).and_then(done)),
+            (None, None, Some(text)) => Ok(done(says(text))),
+            (None, None, None) => {
+                // What is missing because it was left out is no fault of its own.
+                if !document.is_broken(&[]) {
+                    document.fault(&HERE, "a node is one of `agent`, `command` and `says`; this one is none");
+                }
+                Ok(None)
+            }
+            _ => {
+                document.fault(&HERE, "a node is one of `agent`, `command` and `says`; this one is several");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Fields that are for nodes of another kind, or say two things.
+    fn misplaced(&self, document: &mut Document) {
+        let form = self.form;
+        let (agent, program) = (form.agent.is_some(), form.command.is_some());
+        let fields = [
+            ("asks", form.asks.is_some(), agent, "an agent"),
+            ("shares", form.shares.is_some(), agent, "an agent"),
+            ("answers", form.answers.is_some(), agent || program, "an agent or a program"),
+            ("reads", form.reads.is_some(), program, "a program"),
+            ("goes_to", !form.goes_to.is_empty(), program, "a program"),
+            ("approval", form.approval != NodeApprovals::Never, program, "a program"),
+            ("effect", form.effect.is_some(), program, "a program"),
+        ];
+        for (field, is_there, fits, whose) in fields {
+            if is_there && !fits {
+                document.fault(&[field], format!("`{field}` is of {whose}, which this node is not"));
+            }
+        }
+        if form.on_error.is_some() && form.go_on_after_error {
+            document.fault(
+                &["go_on_after_error"],
+                "the node has `on_error` already, which says where to go then",
+            );
+        }
+        if form.effect == Some(Effects::AtMostOnce) && form.retries > 0 {
+            document.fault(&["retries"], "what must not run twice is not tried again");
+        }
+    }
+
+    /// Placeholders that nothing can fill.
+    fn check_template(&self, field: &str, text: &str, document: &mut Document) {
+        let template = Template::parse(text);
+        let is_known = |name: &str| {
+            let mut parts = name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name]);
+            self.schema.is_open() || parts.any(|part| part == "item" || self.schema.key(part).is_some())
+        };
+        for (name, is_optional) in template.placeholders() {
+            if !is_known(name) && !is_optional {
+                let words = format!(
+                    "needs `{name}`, which the state does not declare; write {{{name}?}} if it may be absent, or \
+                     double the braces if it is text"
+                );
+                document.fault(&[field], words);
+            }
+        }
+    }
+
+    fn agent(
+        &mut self,
+        form: &AgentForm,
+        answers: Answers,
+        document: &mut Document,
+    ) -> anyhow::Result<Option<Work>> {
+        let built = match form {
+            AgentForm::File(file) => self.file(file, document)?,
+            AgentForm::Inline(form) => document.within(&["agent"], |document| self.inline(form, document))?,
+        };
+        let Some(built) = built else { return Ok(None) };
+        let is_agent = matches!(built, Built::Agent(_));
+        let mut node = AgentNode::new(Agent::from(built));
+        if let Some(asks) = &self.form.asks {
+            node = node.asks(asks);
+        }
+        for (key, field) in answers {
+            node = match field {
+                None => node.answers(key),
+                Some(field) => node.answers_field(key, field),
+            };
+        }
+        if let Some(keys) = &self.form.shares {
+            node = node.shares(keys);
+        }
+        if self.per_run && is_agent {
+            node = node.adjust(per_run(self.place.models.by_name(self.place.folder)?));
+        }
+        Ok(Some(Work { node: Node::agent(node), speaks: is_agent && self.form.asks.is_none() }))
+    }
+
+    /// The agent, or the graph, of another file.
+    fn file(&mut self, file: &str, document: &mut Document) -> anyhow::Result<Option<Built>> {
+        let path = self.place.path.with_file_name(file);
+        let read = path.canonicalize().and_then(|full| Ok((full, std::fs::read_to_string(&path)?)));
+        let (full, text) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                document.fault(&["agent"], format!("the file {file} cannot be read: {error}"));
+                return Ok(None);
+            }
+        };
+        if self.around.files.contains(&full) {
+            document.fault(&["agent"], format!("{file} is a graph that this one is a part of"));
+            return Ok(None);
+        }
+        match AgentFile::nested(&path, text, self.place.models, self.around)? {
+            Ok(built) => Ok(Some(built)),
+            Err(faults) => {
+                document.fault(&["agent"], format!("{file} has faults"));
+                for fault in faults.faults {
+                    let fault = LineFault { file: fault.file.or_else(|| Some(path.clone())), ..fault };
+                    // Several nodes may have one file.
+                    if !self.elsewhere.contains(&fault) {
+                        self.elsewhere.push(fault);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn inline(&self, form: &Form, document: &mut Document) -> anyhow::Result<Option<Built>> {
+        if !form.state.is_empty() {
+            document.fault(
+                &["state"],
+                "an agent inside a graph file has the graph's state; declare the keys there",
+            );
+        }
+        let folder = self.place.folder;
+        let model = model(form.model.as_deref(), document, self.place.models, folder, self.around)?;
+        let name = form.name.as_deref().unwrap_or(self.name);
+        let agent = build::build(form, document, folder, name, model, self.schema.clone());
+        Ok(agent.map(Built::Agent))
+    }
+
+    /// Each key that an answer goes to, with the field of it.
+    fn answers(&self, document: &mut Document) -> Answers {
+        let answers = match &self.form.answers {
+            None => return Vec::new(),
+            Some(AnswersForm::Key(key)) => vec![(key.clone(), None)],
+            Some(AnswersForm::Fields(fields)) => {
+                fields.iter().map(|(key, field)| (key.clone(), Some(field.clone()))).collect()
+            }
+        };
+        let mut known = Vec::new();
+        for (key, field) in answers {
+            match unknown_key(&key, self.schema) {
+                Some(words) => document.fault(&["answers", &key], words),
+                None => known.push((key, field)),
+            }
+        }
+        known
+    }
+
+    fn program(&self, form: &ProgramForm, answers: Answers, document: &mut Document) -> Option<Node> {
+        let form = match form {
+            ProgramForm::Full(form) => form.clone(),
+            ProgramForm::Argv(argv) => CommandForm { argv: argv.clone(), ..CommandForm::default() },
+        };
+        let mut faults = Vec::new();
+        let program = Program::new(&form, self.place.folder, &mut faults);
+        for fault in faults {
+            document.fault(&fault.path, fault.message);
+        }
+        for (at, key) in self.form.reads.iter().flatten().enumerate() {
+            if let Some(words) = unknown_key(key, self.schema) {
+                document.fault(&["reads", &at.to_string()], words);
+            }
+        }
+        let answers = self.form.answers.is_some().then_some(answers);
+        if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == Reads::Text {
+            let words = "a field is taken from JSON; write the command as a table, with `output = \"json\"`";
+            document.fault(&["answers"], words);
+        }
+        let reads = self.form.reads.clone().unwrap_or_else(|| self.declared.to_owned());
+        let work = Arc::new(ProgramWork {
+            program: program?,
+            reads,
+            answers,
+            asks: self.form.approval == NodeApprovals::Always,
+            is_tracked: self.form.tracked,
+            goes_to: self.form.goes_to.clone(),
+        });
+        Some(Node::new(move |context: NodeContext| {
+            let work = Arc::clone(&work);
+            async move { work.run(&context).await }
+        }))
+    }
+}
+
+/// A node that says a text.
+fn says(text: &str) -> Node {
+    let template = Arc::new(Template::parse(text));
+    Node::new(move |context: NodeContext| {
+        let template = Arc::clone(&template);
+        async move {
+            let (state, item) = (context.state(), context.item());
+            let lookup = |key: &str| match (key, item) {
+                ("item", Some(item)) => Some(item.into()),
+                _ => state.get(key),
+            };
+            let known = || state.iter().map(|(key, _)| key).chain(item.map(|_| "item")).collect();
+            Ok::<_, NodeError>(Update::new().say(template.render_with(lookup, known)?))
+        }
+    })
+}
+
+/// A program as a node.
+struct ProgramWork {
+    program: Program,
+    reads: Vec<String>,
+    answers: Option<Answers>,
+    asks: bool,
+    is_tracked: bool,
+    goes_to: Vec<String>,
+}
+
+/// What a program prints that has no `answers`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Printed {
+    writes: Map<String, Value>,
+    say: Option<String>,
+    outputs: Map<String, Value>,
+    goto: Option<Names>,
+}
+
+impl ProgramWork {
+    async fn run(&self, context: &NodeContext) -> Result<Update, NodeError> {
+        let item = match self.asks {
+            true => agreed(context)?,
+            false => context.item().cloned(),
+        };
+        let state =
+            self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
+        let mut input: Map<String, Value> = item.map(|item| ("item".to_owned(), item)).into_iter().collect();
+        input.insert("node".to_owned(), context.node().into());
+        input.insert("state".to_owned(), state.collect::<Map<_, _>>().into());
+        let input = Value::Object(input).to_string();
+        let output = self.program.run(&input, context.idempotency_key()).await;
+        let output = output.map_err(|error| NodeError::new(error.to_string()))?;
+        match &self.answers {
+            Some(answers) => self.answered(answers, &output),
+            None => self.printed(&output),
+        }
+    }
+
+    fn answered(&self, answers: &Answers, output: &str) -> Result<Update, NodeError> {
+        let answer = self.program.read(output).map_err(|error| NodeError::permanent(error.to_string()))?;
+        let mut update = Update::new();
+        for (key, field) in answers {
+            match (field, &answer) {
+                (None, answer) => update = update.set(key.as_str(), answer.clone()),
+                (Some(field), Value::Object(fields)) => {
+                    if let Some(value) = fields.get(field) {
+                        update = update.set(key.as_str(), value.clone());
+                    }
+                }
+                (Some(field), _) => {
+                    let words = format!("the output is no object, so it has no field `{field}` for `{key}`");
+                    return Err(NodeError::permanent(words));
+                }
+            }
+        }
+        Ok(if self.is_tracked { update.result(answer) } else { update })
+    }
+
+    /// What a program prints, as an update. Nothing is one as well.
+    fn printed(&self, output: &str) -> Result<Update, NodeError> {
+        if output.trim().is_empty() {
+            return Ok(Update::new());
+        }
+        let printed: Printed = serde_json::from_str(output).map_err(|error| {
+            NodeError::permanent(format!(
+                "what the program printed is no object of `writes`, `say`, `outputs` and `goto` ({error}); for other \
+                 output say with `answers` where it goes"
+            ))
+        })?;
+        let mut update = Update::new();
+        for (key, value) in printed.writes {
+            update = update.set(key.as_str(), value);
+        }
+        for (kind, value) in printed.outputs {
+            update = update.output(kind, value);
+        }
+        if let Some(text) = printed.say {
+            update = update.say(text);
+        }
+        for (_, name) in printed.goto.iter().flat_map(Names::iter) {
+            if !self.goes_to.iter().any(|known| known == name) {
+                let known = self.goes_to.join(", ");
+                let words =
+                    format!("it chose to go to `{name}`, which is none of those in `goes_to`: {known}");
+                return Err(NodeError::permanent(words));
+            }
+            update = update.goto(library_name(name));
+        }
+        Ok(update)
+    }
+}
+
+/// The item, once somebody has agreed; what they have changed of it, if they have.
+fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
+    let item = context.item().cloned();
+    let about = item.as_ref().map_or_else(|| json!({}), |item| json!({"item": item}));
+    match context.ask("run", about)? {
+        Decision::Approve => Ok(item),
+        Decision::Modify { arguments } => match (item, arguments.get("item")) {
+            (Some(_), Some(item)) => Ok(Some(item.clone())),
+            _ => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
+        },
+        Decision::Reject { reason } if reason.is_empty() => {
+            Err(NodeError::permanent("it was not run: it was rejected"))
+        }
+        Decision::Reject { reason } => {
+            Err(NodeError::permanent(format!("it was not run: rejected: {reason}")))
+        }
+        _ => Err(NodeError::permanent("it was not run: the decision is none that is known here")),
+    }
+}

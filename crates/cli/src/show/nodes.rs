@@ -1,0 +1,373 @@
+//! What the nodes of a graph do, as it happens: a line each, under the name of the branch, so that branches side by
+//! side stay readable; routes, and how far the tasks are.
+//!
+//! What is said in the conversation of the graph is its reply, and goes to standard output, as that of an agent does. It
+//! is shown as it comes if nobody else speaks meanwhile, else when the step has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepfold::agent_loop::graph::progress::{Progress, TaskProgress, TaskStatus};
+use stepfold::agent_loop::graph::{END, Planned, Routed};
+use stepfold::agent_loop::{Event, EventKind, NodeStatus};
+use stepfold::prelude::*;
+use stepfold::state_core::chat::Role;
+use stepfold::tools::Status;
+
+use super::stage::Stage;
+use super::{call_of, short};
+
+/// The keys that a graph writes about its nodes.
+const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
+
+/// The keys that are written about tasks, where they are tasks.
+const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
+
+/// Follows the nodes of a graph.
+pub(super) struct Nodes {
+    /// The nodes that go on with the graph's conversation.
+    speakers: BTreeSet<String>,
+    stage: Stage,
+    /// Text that is no whole line yet, by the branch that says it.
+    texts: BTreeMap<Vec<usize>, String>,
+    /// The branches of this step whose agents have been heard: their answers are what they said.
+    heard: BTreeSet<Vec<usize>>,
+    /// The branches that were started and have not ended.
+    at_work: BTreeSet<usize>,
+    progress: Option<Progress>,
+    /// Tasks whose branches have ended while the step has not: the state still says that they are running.
+    ended: BTreeMap<i64, TaskStatus>,
+}
+
+/// Something to be shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// More of the reply.
+    Text(String),
+    /// All of a reply.
+    Reply(String),
+    Note(String),
+    Aside(String),
+    /// What is waited for.
+    Wait(String),
+    /// How far the tasks are.
+    Progress(Progress),
+}
+
+impl Nodes {
+    pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
+        Nodes {
+            speakers,
+            stage: Stage::of(at_work),
+            texts: BTreeMap::new(),
+            heard: BTreeSet::new(),
+            at_work: BTreeSet::new(),
+            progress: state.and_then(|state| Progress::of(state).ok()),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// The branches at work, if there are any.
+    pub(super) fn at_work(&self) -> Option<String> {
+        let labels: Vec<String> = self.at_work.iter().map(|place| self.stage.label(*place)).collect();
+        (!labels.is_empty()).then(|| labels.join(", "))
+    }
+
+    /// How far all tasks are, if there are any.
+    pub(super) fn percentage(&self) -> Option<u8> {
+        self.progress
+            .as_ref()
+            .filter(|progress| !progress.tasks.is_empty())
+            .map(|progress| progress.percentage)
+    }
+
+    /// What is to be shown of an event that is no commit.
+    pub(super) fn see(&mut self, event: &RunEvent) -> Vec<Shown> {
+        match event {
+            RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
+            RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
+            RunEvent::Ended(_) => {
+                self.at_work.clear();
+                // Whoever was stopped in the middle of a line.
+                let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
+                return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
+            }
+            _ => {}
+        }
+        self.see_in(&mut Vec::new(), event)
+    }
+
+    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<Shown> {
+        match event {
+            RunEvent::Inner { branch, event, .. } => {
+                path.push(*branch);
+                let shown = self.see_in(path, event);
+                path.pop();
+                shown
+            }
+            RunEvent::NodeStarted { branch, .. } => {
+                let path = [&**path, &[*branch]].concat();
+                let item = self.stage.item_of(&path).map(|item| format!(" with {item}"));
+                vec![
+                    self.aside(&path, &format!("starts{}", item.unwrap_or_default())),
+                    Shown::Wait(self.stage.label_of(&path)),
+                ]
+            }
+            RunEvent::Output { branch, kind, value, .. } => {
+                let path = [&**path, &[*branch]].concat();
+                let mut shown = self.rest_of_text(&path);
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                if kind.is_some() || !self.heard.contains(&path) {
+                    let kind = kind.as_deref().unwrap_or("result");
+                    shown.push(self.note(&path, &format!("{kind}: {}", short(&text))));
+                }
+                shown
+            }
+            RunEvent::NodeFinished { branch, status, error, .. } => {
+                let path = [&**path, &[*branch]].concat();
+                let mut shown = self.rest_of_text(&path);
+                let words = match error {
+                    None => "done".to_owned(),
+                    Some(error) => format!("failed: {}", short(error)),
+                };
+                shown.push(if error.is_none() {
+                    self.aside(&path, &words)
+                } else {
+                    self.note(&path, &words)
+                });
+                shown.extend(self.task_ended(&path, *status));
+                shown
+            }
+            event if path.is_empty() => {
+                debug_assert!(!matches!(event, RunEvent::Committed(_)), "commits are shown by `committed`");
+                Vec::new()
+            }
+            event => self.of_agent(path, event),
+        }
+    }
+
+    /// What the agent of a branch does.
+    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<Shown> {
+        if let RunEvent::Text(text) = event {
+            self.heard.insert(path.to_vec());
+            return if self.speaks_alone(path) {
+                vec![Shown::Text(text.clone())]
+            } else {
+                self.text(path, text)
+            };
+        }
+        let mut shown = self.rest_of_text(path);
+        match event {
+            RunEvent::Asking { model, .. } => {
+                shown.push(Shown::Wait(format!("{}: {model}", self.stage.label_of(path))));
+            }
+            RunEvent::ToolStarted { call_id, tool, arguments } => {
+                shown.push(self.note(path, &call_of(call_id, tool, arguments)));
+                shown.push(Shown::Wait(format!("{}: {tool}", self.stage.label_of(path))));
+            }
+            RunEvent::ToolProgress { call_id, report } => {
+                shown.push(self.aside(path, &format!("  {call_id} ... {}", short(&report.to_string()))));
+            }
+            RunEvent::ToolFinished { call_id, status, text, .. } => {
+                let mark = if *status == Status::Succeeded { "" } else { "!" };
+                shown.push(self.note(path, &format!("  {call_id}{mark}: {}", short(text))));
+            }
+            RunEvent::Trimmed(words) => shown.push(self.aside(path, &format!("  trimmed: {words}"))),
+            _ => {}
+        }
+        shown
+    }
+
+    /// Whether this branch goes on with the graph's conversation, and no other one is at work.
+    fn speaks_alone(&self, path: &[usize]) -> bool {
+        let mut branches = self.stage.branches();
+        match (path, branches.next(), branches.next()) {
+            ([_], Some((_, planned)), None) => {
+                planned.item.is_none() && self.speakers.contains(&planned.node)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether what this branch says is in the graph's conversation, and so shown when the step ends.
+    fn speaks(&self, path: &[usize]) -> bool {
+        let planned = path.first().and_then(|place| self.stage.branches().nth(*place));
+        path.len() == 1
+            && planned
+                .is_some_and(|(_, planned)| planned.item.is_none() && self.speakers.contains(&planned.node))
+    }
+
+    /// Whole lines of what a branch says.
+    fn text(&mut self, path: &[usize], text: &str) -> Vec<Shown> {
+        if self.speaks(path) {
+            return Vec::new();
+        }
+        let said = self.texts.entry(path.to_vec()).or_default();
+        said.push_str(text);
+        let Some(end) = said.rfind('\n') else { return Vec::new() };
+        let rest = said.split_off(end + 1);
+        let whole = std::mem::replace(said, rest);
+        whole.lines().map(|line| self.note(path, line)).collect()
+    }
+
+    fn rest_of_text(&mut self, path: &[usize]) -> Vec<Shown> {
+        let rest = self.texts.remove(path).filter(|rest| !rest.is_empty());
+        rest.iter().map(|rest| self.note(path, rest)).collect()
+    }
+
+    /// What is to be shown of a commit, given the state behind it.
+    pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<Shown> {
+        let mut shown = Vec::new();
+        let speaks_alone = self.speaks_alone(&[0]);
+        self.stage.commit(event);
+        shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
+        if let EventKind::Interrupted { calls, asks: false } = &event.kind {
+            let words = "failed: it had started when the process was interrupted, and is not run again";
+            shown.extend(calls.iter().map(|place| self.note(&[*place], words)));
+        }
+        let is_graphs = !matches!(event.kind, EventKind::Began { .. });
+        if is_graphs && !speaks_alone {
+            let replies = event.messages.iter().filter(|message| message.role() == Role::Assistant);
+            let texts = replies.map(|reply| reply.text().into_owned()).filter(|text| !text.trim().is_empty());
+            shown.extend(texts.map(Shown::Reply));
+        }
+        if event.step_end.is_some() {
+            self.ended.clear();
+            self.heard.clear();
+        }
+        if let Some(progress) = state.and_then(|state| Progress::of(state).ok()) {
+            shown.extend(self.progress(progress));
+        }
+        shown
+    }
+
+    /// What routers have chosen.
+    fn routes(&self, event: &Event, path: &mut Vec<usize>) -> Vec<String> {
+        match &event.kind {
+            EventKind::Planned { routes, .. } => {
+                let label = self.stage.label_of(path);
+                let before = if path.is_empty() { String::new() } else { format!("{label} | ") };
+                routes.iter().map(|routed| format!("{before}{}", route(routed))).collect()
+            }
+            EventKind::Inner { branch, event } => {
+                path.push(*branch);
+                let routes = self.routes(event, path);
+                path.pop();
+                routes
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A branch has ended whose task the state still says to be running: its step may take a while yet.
+    fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<Shown> {
+        let branch = path.first().filter(|_| path.len() == 1);
+        let planned = branch.and_then(|place| self.stage.branches().nth(*place));
+        let id = planned.and_then(|(_, planned)| planned.item.as_ref()?.get("id")?.as_i64());
+        let (Some(id), Some(progress)) = (id, self.progress.clone()) else { return Vec::new() };
+        let is_it = |task: &TaskProgress| task.id == id && task.status == TaskStatus::Running;
+        if !progress.tasks.iter().any(is_it) {
+            return Vec::new();
+        }
+        let status = if status.is_success() { TaskStatus::Completed } else { TaskStatus::Failed };
+        self.ended.insert(id, status);
+        self.progress(progress)
+    }
+
+    /// The tasks that are new or have another status, and the percentage if it is another.
+    fn progress(&mut self, mut now: Progress) -> Vec<Shown> {
+        for task in &mut now.tasks {
+            task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
+        }
+        let done = now.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
+        now.completed = done;
+        now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);
+        let before = self.progress.replace(now.clone());
+        let lines = progress_lines(before.as_ref(), &now);
+        let mut shown: Vec<Shown> = lines.into_iter().map(|line| Shown::Aside(format!("  {line}"))).collect();
+        if !shown.is_empty() {
+            shown.push(Shown::Progress(now));
+        }
+        shown
+    }
+
+    fn note(&self, path: &[usize], words: &str) -> Shown {
+        Shown::Note(self.line(path, words))
+    }
+
+    fn aside(&self, path: &[usize], words: &str) -> Shown {
+        Shown::Aside(self.line(path, words))
+    }
+
+    fn line(&self, path: &[usize], words: &str) -> String {
+        let (label, width) = (self.stage.label_of(path), self.stage.width());
+        format!("{label:width$} | {words}").trim_end().to_owned()
+    }
+}
+
+/// Whether a line about a change is about a key that a graph writes by itself, in a state with tasks or without: the
+/// lines about nodes and tasks say the same.
+pub(crate) fn is_own(change: &str, has_tasks: bool) -> bool {
+    let tasks = OF_TASKS.iter().filter(|_| has_tasks);
+    let mut own = OF_NODES.iter().chain(tasks);
+    own.any(|key| change.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
+}
+
+/// Whether a line about a change says what the lines about nodes, as they run, say already.
+pub(super) fn is_shown(change: &str, has_tasks: bool) -> bool {
+    is_own(change, has_tasks)
+        || (has_tasks && (change.starts_with("outputs:") || change.starts_with("errors:")))
+}
+
+/// The tasks that are new or have another status, and the percentage if it is another.
+pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<String> {
+    let known = |id: i64| before.into_iter().flat_map(|before| &before.tasks).find(|task| task.id == id);
+    let is_changed = |task: &&TaskProgress| known(task.id).is_none_or(|known| known.status != task.status);
+    let title = |task: &TaskProgress| task.title.as_ref().map(|title| format!(": {}", short(title)));
+    let tasks = now.tasks.iter().filter(is_changed);
+    let tasks =
+        tasks.map(|task| format!("task {} {}{}", task.id, task.status, title(task).unwrap_or_default()));
+    let mut lines: Vec<String> = tasks.collect();
+    let figures = |progress: &Progress| (progress.percentage, progress.completed, progress.tasks.len());
+    if before.map(figures) != Some(figures(now)) && !now.tasks.is_empty() {
+        let (percentage, completed, all) = figures(now);
+        lines.push(format!("{percentage} % ({completed} of {all})"));
+    }
+    lines
+}
+
+/// What a router chose.
+pub(crate) fn route(routed: &Routed) -> String {
+    let to: Vec<&str> = routed.to.iter().map(|to| place_name(to)).collect();
+    let reason = routed.reason.as_ref().map(|reason| format!(": {}", short(reason)));
+    format!("{} -> {}{}", place_name(&routed.from), to.join(", "), reason.unwrap_or_default())
+}
+
+/// A name in the words of the file.
+fn place_name(name: &str) -> &str {
+    match name {
+        stepfold::agent_loop::graph::START => "START",
+        END => "END",
+        name => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepfold::agent_loop::graph::progress::keys;
+
+    use super::*;
+
+    #[test]
+    fn the_keys_of_graphs_are_those_of_the_library() {
+        let counts = keys::EXECUTION_COUNTS;
+        assert_eq!(OF_NODES, [keys::CURRENT_NODE.name(), counts.name(), keys::ROUTER_DECISION.name()]);
+        let percentage = keys::OVERALL_PROGRESS;
+        assert_eq!(OF_TASKS, [keys::CURRENT_TASK_ID.name(), percentage.name(), keys::TASKS.name()]);
+    }
+
+    #[test]
+    fn what_others_write_is_shown() {
+        assert!(is_own("tasks: unset -> []", true) && is_own("current_node: unset -> \"a\"", false));
+        assert!(!is_own("tasks: unset -> []", false) && !is_own("tasks_of_mine: unset -> []", true));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which nodes of a graph are at work, so that what they do is shown under their names.
+
+use std::collections::BTreeMap;
+
+use stepfold::agent_loop::graph::Planned;
+use stepfold::agent_loop::{Event, EventKind};
+
+use super::short;
+
+/// The characters of an item that are shown where a branch is named.
+const ITEM: usize = 60;
+
+/// The branches of a superstep, and those of the graphs among them.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    branches: Vec<Planned>,
+    inner: BTreeMap<usize, Stage>,
+}
+
+impl Stage {
+    /// With these branches at work.
+    pub(crate) fn of(branches: Vec<Planned>) -> Self {
+        Stage { branches, inner: BTreeMap::new() }
+    }
+
+    /// Takes note of what a commit changes.
+    pub(crate) fn commit(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Planned { branches, exit: None, .. } => *self = Stage::of(branches.clone()),
+            EventKind::Inner { branch, event } => self.inner.entry(*branch).or_default().commit(event),
+            _ => {}
+        }
+    }
+
+    /// What a branch is called: by its node, and its place if it is one of several.
+    pub(crate) fn label(&self, place: usize) -> String {
+        match self.branches.get(place) {
+            Some(planned) if planned.item.is_none() => planned.node.clone(),
+            Some(planned) => format!("{}#{place}", planned.node),
+            None => format!("#{place}"),
+        }
+    }
+
+    /// The same from the outermost graph on.
+    pub(crate) fn label_of(&self, path: &[usize]) -> String {
+        let Some((first, rest)) = path.split_first() else { return String::new() };
+        let label = self.label(*first);
+        match (rest.is_empty(), self.inner.get(first)) {
+            (false, Some(inner)) => format!("{label} > {}", inner.label_of(rest)),
+            (false, None) => format!("{label} > {}", Stage::default().label_of(rest)),
+            (true, _) => label,
+        }
+    }
+
+    /// The item of a branch, shortly.
+    pub(crate) fn item_of(&self, path: &[usize]) -> Option<String> {
+        let (first, rest) = path.split_first()?;
+        match rest.is_empty() {
+            true => self.branches.get(*first)?.item.as_ref().map(item),
+            false => self.inner.get(first)?.item_of(rest),
+        }
+    }
+
+    /// The branches with their names, each with its item.
+    pub(crate) fn branches(&self) -> impl ExactSizeIterator<Item = (String, &Planned)> {
+        self.branches.iter().enumerate().map(|(place, planned)| (self.label(place), planned))
+    }
+
+    /// Whether nothing is at work.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.branches.is_empty()
+    }
+
+    /// What the graphs among the branches are at.
+    pub(crate) fn inner(&self, place: usize) -> Option<&Stage> {
+        self.inner.get(&place)
+    }
+
+    /// The length of the longest name.
+    pub(crate) fn width(&self) -> usize {
+        (0..self.branches.len()).map(|place| self.label(place).chars().count()).max().unwrap_or(0)
+    }
+}
+
+/// An item in one short line.
+pub(crate) fn item(item: &serde_json::Value) -> String {
+    let text = short(&item.to_string());
+    match text.char_indices().nth(ITEM) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,108 @@
+//! A commit of a run in lines: what was said, in notation, and what there is to tell beside it.
+
+use std::sync::Arc;
+
+use stepfold::agent_loop::graph::{Arrived, Planned};
+use stepfold::agent_loop::{Event, EventKind};
+use stepfold::prelude::*;
+
+use super::{Stage, call, decision, route, short};
+
+/// The branches of a superstep that are listed.
+const LISTED: usize = 20;
+
+/// What was said, in notation.
+pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
+    let text = super::said(messages.iter().map(|message| &**message)).to_string();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A commit, where the nodes of a graph stand like this before it.
+pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
+    let said = said(&event.messages);
+    let mut lines = match &event.kind {
+        EventKind::Answered { outcome, .. } if said.is_empty() => {
+            let mark = if outcome.succeeded() { "" } else { ", failed" };
+            vec![format!("({} {}{mark})", outcome.call_id(), outcome.tool())]
+        }
+        EventKind::Decided { decisions } if said.is_empty() => {
+            let words = decisions.iter().map(|(id, decided)| decision(id, decided));
+            vec![words.collect::<Vec<_>>().join(", ")]
+        }
+        EventKind::Started { calls } if !stage.is_empty() => {
+            vec![format!("starts {}", labels(stage, calls))]
+        }
+        EventKind::Interrupted { calls, asks } if !stage.is_empty() => {
+            let became = if *asks { "somebody is asked" } else { "its outcome is unknown" };
+            vec![format!("{}: {became}", labels(stage, calls))]
+        }
+        EventKind::Planned { branches, deferred, arrived, routes, exit } => {
+            let mut lines: Vec<String> = routes.iter().map(route).collect();
+            lines.extend(exit.as_ref().map(ToString::to_string));
+            lines.extend(planned(branches));
+            lines.extend(arrived.iter().map(waiting));
+            lines.extend(deferred.iter().map(|planned| format!("{} is put off", planned.node)));
+            lines
+        }
+        EventKind::Inner { branch, event } => {
+            let label = stage.label(*branch);
+            let inner = of(event, stage.inner(*branch).unwrap_or(&Stage::default()));
+            let heads = std::iter::once(name(event.name())).chain(std::iter::repeat(""));
+            let lines = heads.zip(if inner.is_empty() { vec![String::new()] } else { inner });
+            lines.map(|(head, line)| format!("{label} | {head:<9} {line}").trim_end().to_owned()).collect()
+        }
+        EventKind::NodeAnswered { branch, outcome, .. } => {
+            let label = stage.label(*branch);
+            let goes = outcome.goto.iter().map(|planned| planned.node.as_str()).collect::<Vec<_>>();
+            let goes = if goes.is_empty() { String::new() } else { format!(", goes to {}", goes.join(", ")) };
+            match &outcome.error {
+                None => vec![format!("{label} is done{goes}")],
+                Some(error) => vec![format!("{label} failed: {}", short(error))],
+            }
+        }
+        EventKind::NodeAsked { branch, requests } => {
+            let label = stage.label(*branch);
+            requests.iter().map(|request| format!("{label} asks: {}", call(&request.call))).collect()
+        }
+        _ => Vec::new(),
+    };
+    lines.extend(said);
+    let merging = event.step_end.iter().flat_map(|end| end.unmerged.iter().zip(&end.merge_errors));
+    lines.extend(merging.map(|(place, error)| format!("{}: {}", stage.label(*place), short(error))));
+    lines
+}
+
+/// The name of an event; that it is of a node is said by what stands behind it.
+pub(crate) fn name(kind: &str) -> &str {
+    kind.strip_prefix("node_").unwrap_or(kind)
+}
+
+fn labels(stage: &Stage, places: &[usize]) -> String {
+    places.iter().map(|place| stage.label(*place)).collect::<Vec<_>>().join(", ")
+}
+
+/// The branches of a superstep; those with an item have a line each.
+fn planned(branches: &[Planned]) -> Vec<String> {
+    let stage = Stage::of(branches.to_vec());
+    let mut alone = Vec::new();
+    let mut lines = Vec::new();
+    for (label, planned) in stage.branches() {
+        match &planned.item {
+            None => alone.push(label),
+            Some(item) => lines.push(format!("{label} with {}", super::stage::item(item))),
+        }
+    }
+    if !alone.is_empty() {
+        lines.insert(0, alone.join(", "));
+    }
+    if lines.len() > LISTED {
+        let more = lines.len() - LISTED;
+        lines.truncate(LISTED);
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+fn waiting(arrived: &Arrived) -> String {
+    format!("{} has waited for {}", arrived.at, arrived.from.join(", "))
+}

@@ -1,0 +1,306 @@
+//! Graph files with faults: all of them are found at once, each with its line, and those of its agents with theirs.
+
+use expect_test::{Expect, expect};
+
+use crate::room::Room;
+
+fn check(text: &str, expect: Expect) {
+    let room = Room::new("", "");
+    room.write("g.toml", text);
+    room.check("check g.toml", expect);
+}
+
+const FAULTY: &str = r#"modle = "x"
+model = "nobody:x"
+per_run = true
+
+[state.found]
+type = "array"
+
+[state.verdict]
+type = "strng"
+
+[nodes.plan]
+agent = { instructions = "You help {who}.", tools = { a = { description = "A.", builtin = { name = "clock" } } } }
+asks = "Plan {questoin}, {item}, {found.0} and {later?}."
+answers = "notse"
+reads = ["found"]
+
+[nodes.none]
+asks = "x"
+
+[nodes.both]
+says = "x"
+command = ["true"]
+
+[nodes.save]
+command = { argv = ["./save.sh"], output_bytes = "many" }
+answers = { found = "x", missing = "y" }
+reads = ["fuond"]
+at_limit = "rescue"
+effect = "at_most_once"
+retries = 2
+time_out = "soon"
+
+[nodes.wrong]
+command = 3
+on_error = "save"
+go_on_after_error = true
+
+[nodes.END]
+says = "x"
+
+[nodes.inline]
+agent.state.own.type = "string"
+shares = ["own"]
+
+[limits]
+steps = 0
+branches = "all"
+
+[[edges]]
+from = "START"
+to = ["plan", "plam"]
+
+[[edges]]
+from = ["plan", "START"]
+to = "END"
+
+[[edges]]
+from = "END"
+to = "START"
+each = "found"
+
+[[edges]]
+from = ["plan", "save"]
+to = "both"
+each = "fuond"
+
+[[edges]]
+from = []
+to = 3
+
+[[routes]]
+from = "judge"
+key = "verdcit"
+cases = { enough = "reprot", more = 3 }"#;
+
+#[test]
+fn every_fault_has_its_line() {
+    check(
+        FAULTY,
+        expect![[r#"
+            g.toml:1:1: there is no `modle` here; did you mean `model`?
+            g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+            g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
+            g.toml:8:8: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
+            g.toml:12:11: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
+            g.toml:13:1: needs `questoin`, which the state does not declare; write {questoin?} if it may be absent, or double the braces if it is text
+            g.toml:14:1: the state has no key `notse`; there are: found, verdict
+            g.toml:15:1: `reads` is of a program, which this node is not
+            g.toml:17:8: a node is one of `agent`, `command` and `says`; this one is none
+            g.toml:18:1: `asks` is of an agent, which this node is not
+            g.toml:20:8: a node is one of `agent`, `command` and `says`; this one is several
+            g.toml:25:13: there is no program ./save.sh, seen from the folder of this file
+            g.toml:25:35: expected integer, found string
+            g.toml:26:1: a field is taken from JSON; write the command as a table, with `output = "json"`
+            g.toml:26:26: the state has no key `missing`; there are: found, verdict
+            g.toml:27:10: the state has no key `fuond`; did you mean `found`?
+            g.toml:28:1: there is no node `rescue`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:30:1: what must not run twice is not tried again
+            g.toml:31:1: this is no time; write one such as 500ms, 30s or 2m
+            g.toml:34:1: expected list or object, found integer
+            g.toml:36:1: the node has `on_error` already, which says where to go then
+            g.toml:38:8: END is no node, but where the graph begins or ends
+            g.toml:41:8: node `inline`: shares "own", which both schemas have to declare alike
+            g.toml:42:7: an agent inside a graph file has the graph's state; declare the keys there
+            g.toml:46:1: limits.steps: is zero: no node could ever run
+            g.toml:47:1: expected integer, found string
+            g.toml:51:15: there is no node `plam`; did you mean `plan`?
+            g.toml:54:17: a join waits for nodes; START has finished already
+            g.toml:55:1: a join leads to a node; END needs none
+            g.toml:58:1: END is where the graph ends; nothing leads on from there
+            g.toml:59:1: START is where the graph begins; nothing leads there
+            g.toml:65:1: the state has no key `fuond`; did you mean `found`?
+            g.toml:65:1: a join leads on once; put a node between it and the branches
+            g.toml:68:1: names no node
+            g.toml:69:1: expected string or list, found integer
+            g.toml:71:1: "otherwise" is a required property
+            g.toml:72:1: there is no node `judge`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:73:1: the state has no key `verdcit`; did you mean `verdict`?
+            g.toml:74:11: there is no node `reprot`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:74:30: expected string, found integer
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn what_leads_nowhere_has_its_line() {
+    check(
+        r#"
+edges = [
+    { from = "START", to = "judge" },
+    { from = ["left", "right"], to = "both" },
+    { from = "lost", to = "END" },
+]
+
+[[routes]]
+from = "judge"
+key = "verdict"
+cases = { left = "left" }
+otherwise = "right"
+
+[state.verdict]
+type = "string"
+
+[state.execution_counts]
+type = "string"
+
+[nodes.judge]
+command = ["true"]
+max_executions = 0
+
+[nodes.left]
+says = "left"
+
+[nodes.right]
+says = "right"
+at_limit = "right"
+
+[nodes.both]
+says = "both"
+
+[nodes.lost]
+says = "lost"
+
+[limits]
+parallel = 0
+"#,
+        expect![[r#"
+            g.toml:20:8: node `judge`: may never run; leave it out
+            g.toml:27:8: node `right`: cannot stand in for itself at its limit
+            g.toml:34:8: node `lost`: cannot be reached from START; add a way there, or leave it out
+            g.toml:38:1: limits.parallel: is zero: nothing could ever run
+            exit 2
+        "#]],
+    );
+    check(
+        r#"
+edges = [
+    { from = "START", to = "judge" },
+    { from = ["left", "right"], to = "both" },
+]
+state.verdict.type = "string"
+nodes.judge.command = ["true"]
+nodes.left.says = "left"
+nodes.right.says = "right"
+nodes.both.says = "both"
+
+[[routes]]
+from = "judge"
+key = "verdict"
+cases = { left = "left" }
+otherwise = "right"
+"#,
+        expect![[r#"
+            g.toml:4:7: join at `both`: cannot complete: node `judge` chooses between the nodes that it waits for
+            exit 2
+        "#]],
+    );
+    check(
+        r#"
+edges = [{ from = "START" }]
+nodes.a.says = "x"
+routes = [{ from = "a", otherwise = "END" }]
+"#,
+        expect![[r#"
+            g.toml:2:10: "to" is a required property
+            g.toml:4:11: "key" is a required property
+            g.toml:4:11: "cases" is a required property
+            exit 2
+        "#]],
+    );
+    check(
+        "nodes.a.says = \"x\"\n",
+        expect![[r#"
+        g.toml:1:1: START: leads nowhere; add an edge from it
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_faulty_agent_file_is_named_with_its_own_lines() {
+    let room = Room::new("", "");
+    room.write(
+        "g.toml",
+        r#"
+edges = [{ from = "START", to = ["one", "two", "three", "four", "five"] }]
+nodes.one.agent = "sub/faulty.toml"
+nodes.two.agent = "sub/faulty.toml"
+nodes.three.agent = "nowhere.toml"
+nodes.four.agent = "sub/round.toml"
+nodes.five.agent = "sub/open.toml"
+"#,
+    );
+    std::fs::create_dir(room.path("sub")).unwrap();
+    room.write("sub/faulty.toml", "nmae = \"x\"\nmodel = \"script:none\"\n\n[limits]\nsteps = 0\n");
+    room.write(
+        "sub/round.toml",
+        "edges = [{ from = \"START\", to = \"a\" }]\nnodes.a.agent = \"../g.toml\"\n",
+    );
+    room.write("sub/open.toml", "name = [");
+    room.check(
+        "check g.toml",
+        expect![[r#"
+        g.toml:3:11: sub/faulty.toml has faults
+        g.toml:4:11: sub/faulty.toml has faults
+        g.toml:5:13: the file nowhere.toml cannot be read: No such file or directory (os error 2)
+        g.toml:6:12: sub/round.toml has faults
+        g.toml:7:12: sub/open.toml has faults
+        sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
+        sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
+        sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
+        sub/round.toml:2:9: ../g.toml is a graph that this one is a part of
+        sub/open.toml:1:9: unclosed array, expected `]`
+        exit 2
+    "#]],
+    );
+    room.check("check --json g.toml", expect![[r#"
+        {"faults":[{"line":3,"column":11,"message":"sub/faulty.toml has faults"},{"line":4,"column":11,"message":"sub/faulty.toml has faults"},{"line":5,"column":13,"message":"the file nowhere.toml cannot be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"sub/round.toml has faults"},{"line":7,"column":12,"message":"sub/open.toml has faults"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: is zero: the model could never be asked"},{"file":"sub/round.toml","line":2,"column":9,"message":"../g.toml is a graph that this one is a part of"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
+        exit 2
+    "#]]);
+    room.check(
+        "run g.toml hello",
+        expect![[r#"
+            | error: g.toml:3:11: sub/faulty.toml has faults
+            | g.toml:4:11: sub/faulty.toml has faults
+            | g.toml:5:13: the file nowhere.toml cannot be read: No such file or directory (os error 2)
+            | g.toml:6:12: sub/round.toml has faults
+            | g.toml:7:12: sub/open.toml has faults
+            | sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
+            | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
+            | sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
+            | sub/round.toml:2:9: ../g.toml is a graph that this one is a part of
+            | sub/open.toml:1:9: unclosed array, expected `]`
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let room = Room::new("", "");
+    let schema: serde_json::Value = serde_json::from_str(&room.say("schema graph", "")).unwrap();
+    assert_eq!(schema["title"], "A stepfold graph");
+    let fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    assert_eq!(fields[..4], ["name", "model", "state", "open_state"]);
+    let edge = &schema["properties"]["edges"]["items"];
+    assert_eq!(edge["required"], serde_json::json!(["from", "to"]));
+    // An agent in a node is described whole, for editors.
+    let agent = &schema["properties"]["nodes"]["additionalProperties"]["properties"]["agent"];
+    let forms: Vec<&serde_json::Value> =
+        agent["anyOf"].as_array().unwrap().iter().map(|form| &form["type"]).collect();
+    assert_eq!(forms, ["string", "object"]);
+}
