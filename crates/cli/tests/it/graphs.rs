@@ -230,7 +230,7 @@ fn what_the_nodes_did_can_be_read_and_replayed() {
         execution_counts = {"plan":2,"count":2,"judge":2,"report":1}  (version 25, merge_maps, the last of 7 writes)
         notes = ["Twelve.","Let me count.\nTwenty-eight.","None."]  (version 22, merge_lists, the last of 3 writes)
         outputs = [{"node":"count","task_id":1,"content":"Twelve."},{"node":"count","task_id":2,"content":"Let me count.\nTwenty-eight."},{"node":"count","task_id":3,"content":"None."}]  (version 22, merge_lists, the last of 3 writes)
-        overall_progress = 100  (version 12, replace_values)
+        overall_progress = 100  (version 22, replace_values, the last of 4 writes)
         round = 2  (version 18, sum, the last of 2 writes)
         tasks = [{"id":1,"title":"area 3","status":"completed"},{"id":2,"title":"area 7","status":"completed"},{"id":3,"title":"area 9","status":"completed"}]  (version 22, upsert_by(id), the last of 8 writes)
         verdict = "enough"  (version 24, replace_values, the last of 2 writes)
@@ -311,6 +311,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
             current_node: unset -> "count"
             current_task_id: unset -> 2
             execution_counts: unset -> {"plan":1,"count":1}
+            overall_progress: unset -> 0
             round: 0 -> 1
             tasks: unset -> [{"id":1,"title":"area 3","status":"running"},{"id":2,"title":"area 7","status":"running"}]
         "#]],
