@@ -23,6 +23,7 @@ mod turns;
 
 mod build;
 mod drawings;
+mod golden;
 
 use expect_test::Expect;
 use stepfold_agent_loop::Input;
