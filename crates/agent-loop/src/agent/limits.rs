@@ -17,7 +17,7 @@ use stepfold_state_core::state::Fault;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {
-    /// Steps, which are model calls; 100 unless said.
+    /// Steps: model calls, or in a graph supersteps; 100 unless said.
     pub steps: u64,
     /// Calls of one reply; 64 unless said. Calls beyond it are answered, not run.
     pub calls_per_reply: usize,

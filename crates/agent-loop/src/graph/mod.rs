@@ -68,7 +68,8 @@
 //! - Branches lose no writes of each other, as far as the handlers of the keys merge.
 //! - After a crash only branches without an outcome run again, under the same
 //!   [key](NodeContext::idempotency_key); of an agent only what its own run has not committed.
-//! - A failed node does not cost what the others did: their outcomes are kept, and the run can be resumed.
+//! - A failed node does not cost what the others did: their outcomes are kept, and the run can be resumed, unless the
+//!   node must not run twice or its agent has ended unfinished: then the graph ends.
 //! - Everything is bounded: supersteps, executions of a node, branches, tries, time.
 //!
 //! # What is absent

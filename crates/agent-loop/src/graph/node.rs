@@ -163,7 +163,8 @@ impl Node {
 
     /// Where the graph goes when the node has failed, after all tries. That node gets as its
     /// [item](NodeContext::item) which node failed, why, and with which item. Unless said, the run fails and can
-    /// be resumed.
+    /// be resumed; of a node that must not run twice, or of an agent that ended unfinished, the run ends with
+    /// [`Exit::NodeFailed`](crate::Exit::NodeFailed).
     pub fn on_error(mut self, node: impl Into<String>) -> Self {
         self.on_error = OnError::Goto(node.into());
         self

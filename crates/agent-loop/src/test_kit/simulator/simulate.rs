@@ -20,7 +20,7 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 /// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
 /// checks that it comes to the same.
 ///
-/// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](super::Script) is. Tools and nodes
+/// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](crate::test_kit::Script) is. Tools and nodes
 /// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
 /// of the runs stands still.
 ///
