@@ -25,13 +25,13 @@ pub(crate) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Follows an invocation to its end, and those that decisions about it begin.
+    /// Starts an invocation and follows it to its end, and those that decisions about it begin.
     pub(crate) async fn follow(
         &mut self,
         session: &SessionHandle,
-        invocation: Invocation,
+        start: impl FnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Ending> {
-        let mut ended = self.watch(session, invocation).await?;
+        let mut ended = self.watch(session, start).await?;
         loop {
             let pending = match &ended {
                 Ok(outcome) => outcome.pending(),
@@ -45,25 +45,34 @@ impl Turns<'_> {
             if decisions.is_empty() {
                 return self.tell(session, ended).await;
             }
-            let invocation = session.resume().decide_all(decisions).start()?;
-            ended = self.watch(session, invocation).await?;
+            ended = self.watch(session, || session.resume().decide_all(decisions).start()).await?;
         }
     }
 
     /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command.
-    async fn watch(&self, session: &SessionHandle, invocation: Invocation) -> anyhow::Result<Ended> {
+    async fn watch(
+        &self,
+        session: &SessionHandle,
+        start: impl FnOnce() -> Result<Invocation, RunnerError>,
+    ) -> anyhow::Result<Ended> {
         // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
         let mut interrupt = pin!(tokio::signal::ctrl_c());
+        let mut is_interrupted = false;
         if let Some(heard) = (&mut interrupt).now_or_never() {
             heard.context("Ctrl-C cannot be waited for")?;
             interrupt.set(tokio::signal::ctrl_c());
-            invocation.cancel();
+            is_interrupted = true;
         }
+        // Before it starts, so that nothing it changes is there already.
         let stored = session.read(EventRange::None).await?;
         let state = stored.state(self.desk.runner.schema()).ok();
         let mut watch = Watch::new(self.json, state);
         if let Some(speakers) = &self.desk.speakers {
             watch = watch.with_nodes(speakers.clone(), at_work(session).await);
+        }
+        let invocation = start()?;
+        if is_interrupted {
+            invocation.cancel();
         }
         let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);

@@ -26,6 +26,7 @@ pub use self::machine::{Need, Run};
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
+#[cfg(feature = "test-kit")]
 pub(crate) use self::machine::nested_id;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{Branch, takes_failures, track};
