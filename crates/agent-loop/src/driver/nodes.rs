@@ -344,10 +344,7 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Ended {
                 return failed(NodeStatus::Failed, message, tries);
             }
             Ok(Err(error)) => (NodeStatus::Failed, error.to_string()),
-            Err(_) => {
-                let time_out = node.time_out.unwrap_or_default();
-                (NodeStatus::TimedOut, format!("it took longer than {time_out:?}"))
-            }
+            Err(_) => (NodeStatus::TimedOut, too_long(node.time_out)),
         };
         let Some(pause) = pauses.next() else { return failed(status, error, tries) };
         tokio::time::sleep(pause).await;
@@ -356,8 +353,11 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Ended {
 }
 
 fn timed_out(time_out: Option<Duration>, tries: u32) -> NodeOutcome {
-    let time_out = time_out.unwrap_or_default();
-    NodeOutcome::failed(NodeStatus::TimedOut, format!("it took longer than {time_out:?}"), tries)
+    NodeOutcome::failed(NodeStatus::TimedOut, too_long(time_out), tries)
+}
+
+fn too_long(time_out: Option<Duration>) -> String {
+    format!("it took longer than {:?}", time_out.unwrap_or_default())
 }
 
 fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> Ended {

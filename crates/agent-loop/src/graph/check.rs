@@ -203,60 +203,50 @@ impl<'a> Reach<'a> {
     }
 
     fn of(shape: &'a Shape) -> Self {
-        let mut reach = Reach::new(shape);
-        reach.follow(&shape.start);
-        reach
+        Reach::new(shape).visiting_start()
     }
 
     fn without(shape: &'a Shape, node: usize) -> Self {
-        let mut reach = Reach { closed: Some(node), ..Reach::new(shape) };
-        reach.follow(&shape.start);
-        reach
-    }
-
-    fn from(shape: &'a Shape, targets: &[Target]) -> Self {
-        let mut reach = Reach::new(shape);
-        for target in targets {
-            reach.visit(*target);
-        }
-        reach
+        Reach { closed: Some(node), ..Reach::new(shape) }.visiting_start()
     }
 
     fn choosing(shape: &'a Shape, edge: &'a Edge, target: Target) -> Self {
-        let mut reach = Reach { chosen: Some((edge, target)), ..Reach::new(shape) };
-        reach.follow(&shape.start);
-        reach
+        Reach { chosen: Some((edge, target)), ..Reach::new(shape) }.visiting_start()
     }
 
-    fn follow(&mut self, edges: &'a [Edge]) {
-        for edge in edges {
-            match edge {
-                Edge::To(target) => self.visit(*target),
-                Edge::Each { node, .. } => self.visit(Target::Node(*node)),
-                Edge::Route { targets, .. } => match self.chosen {
-                    Some((chosen, target)) if std::ptr::eq(chosen, edge) => self.visit(target),
-                    _ => targets.iter().for_each(|target| self.visit(*target)),
-                },
-            }
-        }
+    fn from(shape: &'a Shape, targets: &[Target]) -> Self {
+        Reach::new(shape).visiting(targets.to_vec())
     }
 
-    /// Nodes are few, and each is gone into once; so a way through the graph is no deeper than it has nodes.
-    fn visit(&mut self, target: Target) {
-        let mut next = vec![target];
+    fn visiting_start(self) -> Self {
+        let first = self.targets(&self.shape.start);
+        self.visiting(first)
+    }
+
+    /// Each node is gone into once.
+    fn visiting(mut self, mut next: Vec<Target>) -> Self {
         while let Some(target) = next.pop() {
             let Target::Node(place) = target else { continue };
-            if self.closed == Some(place) || !self.nodes.insert(place) {
-                continue;
+            if self.closed != Some(place) && self.nodes.insert(place) {
+                next.extend(self.behind(place));
             }
-            next.extend(self.behind(place));
         }
+        self
     }
 
     /// Where a node leads, by its edges, by what it names itself, and by the joins that it is one of.
     fn behind(&self, place: usize) -> Vec<Target> {
+        let mut targets = self.targets(&self.shape.edges[place]);
+        let named = self.shape.nodes[place].named().filter_map(|name| self.shape.place(name));
+        targets.extend(named.map(Target::Node));
+        let joins = self.shape.joins.iter().filter(|join| join.from.contains(&place));
+        targets.extend(joins.map(|join| Target::Node(join.to)));
+        targets
+    }
+
+    fn targets(&self, edges: &[Edge]) -> Vec<Target> {
         let mut targets = Vec::new();
-        for edge in &self.shape.edges[place] {
+        for edge in edges {
             match edge {
                 Edge::To(target) => targets.push(*target),
                 Edge::Each { node, .. } => targets.push(Target::Node(*node)),
@@ -266,10 +256,6 @@ impl<'a> Reach<'a> {
                 },
             }
         }
-        let named = self.shape.nodes[place].named().filter_map(|name| self.shape.place(name));
-        targets.extend(named.map(Target::Node));
-        let joins = self.shape.joins.iter().filter(|join| join.from.contains(&place));
-        targets.extend(joins.map(|join| Target::Node(join.to)));
         targets
     }
 }
