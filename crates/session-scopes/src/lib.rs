@@ -97,6 +97,7 @@
 mod apply;
 #[cfg(feature = "contract")]
 pub mod contract;
+mod digest;
 mod error;
 mod event;
 mod ids;
@@ -115,6 +116,7 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
+pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
@@ -130,7 +132,8 @@ pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected,
-    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt,
-    RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    Fault, FaultKind, FaultPlace, ForkSession, GetSession, ListSessions, MAX_FAULTS, PruneSession, Pruned,
+    REMEMBERED_OPERATIONS, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Cell, State, ValueRef};
 
+use crate::digest::Digest;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
 use crate::ids::{SessionId, SessionKey};
@@ -33,6 +34,10 @@ pub struct Session {
     pub oldest: u64,
     /// The versions that count today: all of them, unless the session was rewound.
     pub visible: Visible,
+    /// The digest of the history up to the version, in stores that keep digests. Noted elsewhere, it shows any later
+    /// change to the events: forks share the digests of what they share, a rewind adds an event like any other, and
+    /// retention keeps the digest of the newest event that it takes.
+    pub head: Option<Digest>,
     /// The values of all scopes, if they were asked for.
     pub values: Option<ByScope<Values>>,
     /// The events that were asked for, in order; also those that a rewind has hidden.

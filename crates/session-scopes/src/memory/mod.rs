@@ -19,7 +19,7 @@ use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, CreateSession, Cursor, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
     ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore,
-    WriteScope,
+    Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -116,6 +116,11 @@ impl SessionStore for MemoryStore {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.lock().place(&request.key)?.entry.prune(&request)
+    }
+
+    /// What is in memory is what was written.
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        self.lock().verify(&request)
     }
 }
 
@@ -249,6 +254,18 @@ impl Inner {
             ScopeKey::User(app, user) => &mut self.tenant_or_new(app, user).1.user,
         };
         shared.write(request)
+    }
+
+    fn verify(&self, request: &VerifySessions) -> Result<Verified, SessionError> {
+        let apps = self.apps.iter().filter(|(app, _)| match request {
+            VerifySessions::App(wanted) => *app == wanted,
+            _ => true,
+        });
+        let sessions = match request {
+            VerifySessions::Session(key) => self.entry(key).map(|_| 1)?,
+            _ => apps.flat_map(|(_, app)| app.users.values()).map(|user| user.sessions.len() as u64).sum(),
+        };
+        Ok(Verified { sessions, ..Verified::default() })
     }
 
     fn shared(&self, scope: &ScopeKey) -> Option<&Shared> {

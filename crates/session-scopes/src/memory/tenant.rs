@@ -374,6 +374,7 @@ impl Entry {
             parent: self.parent.clone(),
             oldest: self.oldest,
             visible: Visible::at(version, &self.rewinds),
+            head: None,
             values: shared.map(|(app, user)| ByScope {
                 app: app.values(),
                 user: user.values(),

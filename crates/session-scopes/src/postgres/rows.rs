@@ -105,6 +105,7 @@ impl SessionRow {
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            head: None,
             values: None,
             events: Vec::new(),
         })

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 
-use super::cells::{find_scope, session_values, shared_values};
+use super::cells::{ScopeRow, session_values, shared_values};
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{History, SessionRow, read_rewind, rewinds_of};
+use super::seal;
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
@@ -29,36 +30,58 @@ fn session(
     events: EventRange,
     state: bool,
 ) -> Result<Session, SessionError> {
-    let (number, oldest) = (row.number, row.oldest);
+    row.check_newest(&desk.connection, &key)?;
     if !state && events == EventRange::None {
-        let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
+        let visible = Visible::at(row.version, &rewinds_of(&desk.connection, &row)?);
         return row.session(key, visible);
     }
-    let history = History::read(&desk.connection, number)?;
+    let history = History::read(&desk.connection, &row)?;
     let visible = Visible::at(row.version, &history.rewinds);
     let values = if state {
         Some(ByScope {
-            app: shared(desk, &key.app, None)?,
-            user: shared(desk, &key.app, Some(&key.user))?,
-            session: session_values(desk, number)?,
+            app: shared_of(desk, &key, None)?,
+            user: shared_of(desk, &key, Some(&key.user))?,
+            session: session_values(desk, row.number, row.state.cells)?,
         })
     } else {
         None
     };
-    let events = history.events(&desk.connection, oldest, events)?;
+    let events = history.events(&desk.connection, &row, events)?;
     Ok(Session { values, events, ..row.session(key, visible)? })
 }
 
-fn shared(desk: &mut Desk, app: &AppId, user: Option<&UserId>) -> Result<Values, SessionError> {
-    match find_scope(desk, app, user)? {
-        Some(scope) => shared_values(desk, scope),
-        None => Ok(Values::default()),
+/// What a session shares.
+fn shared_of(desk: &mut Desk, key: &SessionKey, user: Option<&UserId>) -> Result<Values, SessionError> {
+    match ScopeRow::find(desk, &key.app, user)? {
+        Some(scope) => shared_values(desk, &scope),
+        // It was made with the first session.
+        None => Err(missing_scope(&key.app, user)),
     }
+}
+
+fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
+    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "its row is missing")
 }
 
 pub(super) fn read_scope(desk: &mut Desk, scope: &ScopeKey) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
-    shared(desk, app, user)
+    match ScopeRow::find(desk, app, user)? {
+        Some(scope) => shared_values(desk, &scope),
+        None if has_sessions(desk, app, user)? => Err(missing_scope(app, user)),
+        None => Ok(Values::default()),
+    }
+}
+
+/// Whether there is a session of the app, or of the user.
+fn has_sessions(desk: &Desk, app: &AppId, user: Option<&UserId>) -> Result<bool, SessionError> {
+    desk.connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM stepfold_sessions WHERE app = ?1 AND (?2 IS NULL OR user = ?2))",
+        )
+        .and_then(|mut query| {
+            query.query_row([Some(app.as_str()), user.map(UserId::as_str)], |row| row.get(0))
+        })
+        .map_err(failed("find a session"))
 }
 
 pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -70,42 +93,68 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
         let mut query = desk
             .connection
             .prepare_cached(
-                "SELECT r.number, r.version, s.oldest, s.created, r.updated, s.parent_id, s.parent_version, s.id \
-                 FROM stepfold_recent r CROSS JOIN stepfold_sessions s ON s.number = r.number \
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, s.seal, \
+                 s.id, r.updated, r.version, r.checksum, r.number \
+                 FROM stepfold_recent r LEFT JOIN stepfold_sessions s ON s.number = r.number \
                  WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
                  ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
             )
             .map_err(failed)?;
         let bounds =
             params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
-        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get::<_, String>(7)?)));
+        let rows = query.query_map(bounds, |row| listed(row, request));
         let rows: Vec<_> = rows.and_then(Iterator::collect).map_err(failed)?;
-        let with_id = |(row, id): (SessionRow, String)| Ok::<_, SessionError>((row, SessionId::new(id)?));
-        rows.into_iter().map(with_id).collect::<Result<_, _>>()?
+        rows.into_iter().collect::<Result<_, _>>()?
     };
     let is_last = rows.len() <= request.limit;
     rows.truncate(request.limit);
     let wants_more = request.state || request.events != EventRange::None;
     let oldest = rows.last().map(|(row, _)| (row.updated, row.number));
     let mut rewinds = match oldest {
-        Some(oldest) if !wants_more => rewinds_of(desk, request, (updated, number), oldest)?,
+        Some(oldest) if !wants_more => listed_rewinds(desk, request, (updated, number), oldest)?,
         _ => HashMap::new(),
     };
     let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
     let sessions = rows.into_iter().map(|(row, id)| {
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
         if wants_more {
+            let row = SessionRow::get(&desk.connection, &key)?;
             return session(desk, row, key, request.events, request.state);
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
-        row.session(key, visible)
+        // The list does not tell the digest of the newest event.
+        Ok(Session { head: None, ..row.session(key, visible)? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }
 
+/// A row of the list: the session, at the version and time that the list tells, and its id.
+fn listed(
+    row: &Row<'_>,
+    request: &ListSessions,
+) -> rusqlite::Result<Result<(SessionRow, SessionId), SessionError>> {
+    let (updated, version, checksum, number): (i64, i64, i64, i64) =
+        (row.get(9)?, row.get(10)?, row.get(11)?, row.get(12)?);
+    let (app, user) = (request.app.as_str(), request.user.as_str());
+    let sum = seal::of_recent(app, user, updated, number, version);
+    if let Err(error) = seal::compare(sum, checksum, || format!("list of the sessions of {app}/{user}")) {
+        return Ok(Err(error));
+    }
+    let Some(id) = row.get::<_, Option<String>>(8)? else {
+        let what = format!("list of the sessions of {app}/{user}");
+        return Ok(Err(SessionError::damaged(what, "the row of a session is missing")));
+    };
+    let key = match SessionId::new(id) {
+        Ok(id) => SessionKey { app: request.app.clone(), user: request.user.clone(), id },
+        Err(error) => return Ok(Err(error)),
+    };
+    let found = SessionRow::read(row, &key)?;
+    Ok(found.map(|found| (found.at(from_db(version), Timestamp::from_micros(updated)), key.id)))
+}
+
 /// The rewinds of all sessions of a page, from its `newest` (which is not on it) to its `oldest`.
-fn rewinds_of(
+fn listed_rewinds(
     desk: &Desk,
     request: &ListSessions,
     newest: (Timestamp, i64),
@@ -115,7 +164,7 @@ fn rewinds_of(
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT l.number, w.version, w.target FROM stepfold_recent r \
+            "SELECT w.version, w.target, w.stream, w.checksum, l.number FROM stepfold_recent r \
              CROSS JOIN stepfold_lineage l ON l.number = r.number CROSS JOIN stepfold_rewinds w \
              ON w.stream = l.stream AND w.version > l.after AND w.version <= l.upto \
              WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
@@ -127,10 +176,9 @@ fn rewinds_of(
     let mut rows = query.query(bounds).map_err(failed)?;
     let mut found: HashMap<i64, Vec<Rewound>> = HashMap::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        let (version, to): (i64, i64) =
-            row.get(1).and_then(|version| Ok((version, row.get(2)?))).map_err(failed)?;
-        let number: i64 = row.get(0).map_err(failed)?;
-        found.entry(number).or_default().push(Rewound { version: from_db(version), to: from_db(to) });
+        let rewound = read_rewind(row).map_err(failed)??;
+        let number: i64 = row.get(4).map_err(failed)?;
+        found.entry(number).or_default().push(rewound);
     }
     for rewinds in found.values_mut() {
         rewinds.sort_unstable_by_key(|rewound| rewound.version);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions,
+    WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};
@@ -54,6 +55,7 @@ erase! {
     read_scope: ScopeKey => Values;
     write_scope: WriteScope => Values;
     prune: PruneSession => Pruned;
+    verify: VerifySessions => Verified;
 }
 
 /// A store of any kind, shared. Cloning is cheap.

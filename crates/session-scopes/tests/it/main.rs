@@ -16,6 +16,8 @@
 mod children;
 mod contract;
 mod crashes;
+mod damage;
+mod files;
 mod golden;
 mod model;
 mod parallel;
