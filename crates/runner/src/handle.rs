@@ -66,10 +66,7 @@ impl SessionHandle {
     }
 
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
-        let waiting = match self.slot.is_busy() {
-            false => None,
-            true => Some(self.may_wait()?),
-        };
+        let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
         // The place in the queue is taken here, and not by a task when it is first polled.
         let door = self.slot.door.enter().await;
         let ticket = Ticket::new(&self.slot.key, id.clone(), waiting);
@@ -101,6 +98,10 @@ impl SessionHandle {
             Busy::Interrupt => self.cancel(),
             Busy::Wait | Busy::Steer => {}
         }
+        self.place_to_wait()
+    }
+
+    fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
         self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages wait already"))
     }
 
@@ -287,13 +288,7 @@ impl SessionHandle {
 
     /// Starts what is not stored: it is asked for by somebody who is there.
     pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
-        let waiting = match self.slot.is_busy() {
-            false => None,
-            true => {
-                let limit = self.runner.0.max_waiting;
-                Some(self.slot.wait(limit).ok_or_else(|| self.busy("too many messages wait already"))?)
-            }
-        };
+        let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
         let ticket = Ticket::new(&self.slot.key, id, waiting);
         let invocation = ticket.current.invocation.clone();

@@ -107,7 +107,7 @@ impl Turn {
             }
             Order::Abandon => Wants::Abandon,
         };
-        let ended = work.to_its_end().await;
+        let ended = work.run_to_end().await;
         // A message that was accepted stays so, whatever came of its run.
         work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         ended
@@ -186,7 +186,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// The control flow of an invocation.
-    async fn to_its_end(&mut self) -> Ended {
+    async fn run_to_end(&mut self) -> Ended {
         let mut outcome = None;
         loop {
             let (seen, last) = self.look(outcome.as_ref()).await?;
