@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
@@ -10,10 +11,10 @@ use super::trail::{row_number, version_of};
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionId, SessionKey};
+use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
 use crate::rows::{Segment, from_db, to_db};
 use crate::session::{Parent, Rewound, Session, Visible};
-use crate::store::EventRange;
+use crate::store::{EventRange, Fence};
 use crate::time::Timestamp;
 
 /// The row of a session, and of its newest event.
@@ -25,12 +26,24 @@ pub(super) struct SessionRow {
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
     parent: Option<(String, u64)>,
+    pub(super) life: String,
+    pub(super) fence: Fence,
+    /// The position of the newest entry that waits in the inbox.
+    pub(super) inbox: u64,
     /// What holds at the version.
     pub(super) state: State,
     /// The digest of the history up to the oldest version.
     pub(super) anchor: Digest,
     lineage: i64,
 }
+
+/// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
+macro_rules! work_columns {
+    () => {
+        "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox"
+    };
+}
+pub(super) use work_columns;
 
 impl SessionRow {
     /// The row of a new session.
@@ -39,19 +52,34 @@ impl SessionRow {
         (version, oldest): (u64, u64),
         at: Timestamp,
         parent: Option<(String, u64)>,
+        life: &LifeId,
         (state, anchor): (State, Digest),
         lineage: &[Segment],
     ) -> Self {
         let lineage = seal::of_lineage(lineage);
-        SessionRow { number, version, oldest, created: at, updated: at, parent, state, anchor, lineage }
+        let (life, fence) = (life.to_string(), Fence::stored(number, 0, None));
+        SessionRow {
+            number,
+            version,
+            oldest,
+            created: at,
+            updated: at,
+            parent,
+            life,
+            fence,
+            inbox: 0,
+            state,
+            anchor,
+            lineage,
+        }
     }
 
-    /// Reads `number, version, oldest, created, updated, parent_id, parent_version, seal`, and checks that they are
-    /// those of the key.
+    /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
+    /// and the seal, and checks that they are those of the key.
     pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
-        let seal: SessionSeal = row.get(7)?;
+        let seal: SessionSeal = row.get(12)?;
         let found = SessionRow {
             number: row.get(0)?,
             version: from_db(row.get(1)?),
@@ -59,6 +87,9 @@ impl SessionRow {
             created: Timestamp::from_micros(row.get(3)?),
             updated: Timestamp::from_micros(row.get(4)?),
             parent: parent.zip(parent_version.map(from_db)),
+            life: row.get(7)?,
+            fence: Fence::stored(row.get(0)?, row.get(8)?, holder(row)?),
+            inbox: from_db(row.get(11)?),
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
@@ -85,7 +116,7 @@ impl SessionRow {
         let mut check = seal.begin();
         check.int(self.number).text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str());
         check.int(to_db(self.version)).int(to_db(self.oldest));
-        check.int(self.created.as_micros()).int(self.updated.as_micros());
+        check.text(&self.life).int(self.created.as_micros()).int(self.updated.as_micros());
         seal.checksum = check.optional_text(parent).optional_int(parent_version).sum();
         seal
     }
@@ -100,19 +131,20 @@ impl SessionRow {
     pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, SessionError> {
         let failed = failed("find a session");
         let mut query = connection
-            .prepare_cached(
-                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, \
-                 s.seal, e.number, e.at, e.seal FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
+            .prepare_cached(concat!(
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
+                work_columns!(),
+                ", s.seal, e.number, e.at, e.seal FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
                  (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
                  AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1) \
                  WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
-            )
+            ))
             .map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
         type Newest = Option<(i64, i64, Option<EventSeal>)>;
         let read = |row: &Row<'_>| {
-            let newest: Newest = match row.get(8)? {
-                Some(number) => Some((number, row.get(9)?, row.get(10)?)),
+            let newest: Newest = match row.get(13)? {
+                Some(number) => Some((number, row.get(14)?, row.get(15)?)),
                 None => None,
             };
             Ok((SessionRow::read(row, key)?, newest))
@@ -162,15 +194,23 @@ impl SessionRow {
     }
 
     /// The session without values and events.
-    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+    pub(super) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        now: Option<Timestamp>,
+    ) -> Result<Session, SessionError> {
         let parent = self
             .parent
             .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
         Ok(Session {
             key,
+            life: LifeId::new(self.life)?,
             version: self.version,
             created: self.created,
             updated: self.updated,
+            claim: self.fence.as_of(now),
+            inbox: self.inbox,
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
@@ -185,6 +225,13 @@ impl SessionRow {
 pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
     let why = format!("the list of sessions does not have it at version {version}, its newest event");
     SessionError::damaged(format!("session {key}"), why)
+}
+
+/// The holder of a claim. An owner that is stored has the form of one.
+fn holder(row: &Row<'_>) -> rusqlite::Result<Option<(WorkerId, Timestamp)>> {
+    let Some(owner) = row.get::<_, Option<Arc<str>>>(9)? else { return Ok(None) };
+    let invalid = |error| rusqlite::Error::FromSqlConversionFailure(9, Type::Text, Box::new(error));
+    Ok(Some((WorkerId::new(owner).map_err(invalid)?, Timestamp::from_micros(row.get(10)?))))
 }
 
 impl Segment {

@@ -6,7 +6,7 @@ use rusqlite::{Row, params};
 
 use super::cells::{ScopeRow, session_values, shared_values};
 use super::error::failed;
-use super::history::{History, SessionRow, read_rewind, rewinds_of};
+use super::history::{History, SessionRow, read_rewind, rewinds_of, work_columns};
 use super::seal;
 use super::threads::Desk;
 use crate::error::SessionError;
@@ -19,25 +19,20 @@ use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
-    session(desk, row, request.key.clone(), request.events, request.state)
+    session(desk, row, request)
 }
 
 /// A session, as much of it as is asked for.
-fn session(
-    desk: &mut Desk,
-    row: SessionRow,
-    key: SessionKey,
-    events: EventRange,
-    state: bool,
-) -> Result<Session, SessionError> {
-    row.check_newest(&desk.connection, &key)?;
-    if !state && events == EventRange::None {
+fn session(desk: &mut Desk, row: SessionRow, request: &GetSession) -> Result<Session, SessionError> {
+    let GetSession { key, events, state, now } = request;
+    row.check_newest(&desk.connection, key)?;
+    if !state && *events == EventRange::None {
         let visible = Visible::at(row.version, &rewinds_of(&desk.connection, &row)?);
-        return row.session(key, visible);
+        return row.session(key.clone(), visible, *now);
     }
     let history = History::read(&desk.connection, &row)?;
     let visible = Visible::at(row.version, &history.rewinds);
-    let values = if state {
+    let values = if *state {
         Some(ByScope {
             app: shared_of(desk, &key, None)?,
             user: shared_of(desk, &key, Some(&key.user))?,
@@ -46,8 +41,8 @@ fn session(
     } else {
         None
     };
-    let events = history.events(&desk.connection, &row, events)?;
-    Ok(Session { values, events, ..row.session(key, visible)? })
+    let events = history.events(&desk.connection, &row, *events)?;
+    Ok(Session { values, events, ..row.session(key.clone(), visible, *now)? })
 }
 
 /// What a session shares.
@@ -92,13 +87,14 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     let mut rows: Vec<(SessionRow, SessionId)> = {
         let mut query = desk
             .connection
-            .prepare_cached(
-                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, s.seal, \
-                 s.id, r.updated, r.version, r.checksum, r.number \
+            .prepare_cached(concat!(
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
+                work_columns!(),
+                ", s.seal, s.id, r.updated, r.version, r.checksum, r.number \
                  FROM stepfold_recent r LEFT JOIN stepfold_sessions s ON s.number = r.number \
                  WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
                  ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
-            )
+            ))
             .map_err(failed)?;
         let bounds =
             params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
@@ -119,12 +115,13 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
         if wants_more {
             let row = SessionRow::get(&desk.connection, &key)?;
-            return session(desk, row, key, request.events, request.state);
+            let get = GetSession { key, events: request.events, state: request.state, now: request.now };
+            return session(desk, row, &get);
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
         // The list does not tell the digest of the newest event.
-        Ok(Session { head: None, ..row.session(key, visible)? })
+        Ok(Session { head: None, ..row.session(key, visible, request.now)? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }
@@ -135,13 +132,13 @@ fn listed(
     request: &ListSessions,
 ) -> rusqlite::Result<Result<(SessionRow, SessionId), SessionError>> {
     let (updated, version, checksum, number): (i64, i64, i64, i64) =
-        (row.get(9)?, row.get(10)?, row.get(11)?, row.get(12)?);
+        (row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?);
     let (app, user) = (request.app.as_str(), request.user.as_str());
     let sum = seal::of_recent(app, user, updated, number, version);
     if let Err(error) = seal::compare(sum, checksum, || format!("list of the sessions of {app}/{user}")) {
         return Ok(Err(error));
     }
-    let Some(id) = row.get::<_, Option<String>>(8)? else {
+    let Some(id) = row.get::<_, Option<String>>(13)? else {
         let what = format!("list of the sessions of {app}/{user}");
         return Ok(Err(SessionError::damaged(what, "the row of a session is missing")));
     };

@@ -17,7 +17,7 @@ use crate::apply::{WritesOf, made_id};
 use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
-use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Rewound, Session, Values};
@@ -61,9 +61,21 @@ fn insert_session(
     let inserted = run(
         desk,
         "INSERT INTO stepfold_sessions \
-         (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, seal) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10) ON CONFLICT (app, user, id) DO NOTHING",
-        &[&row.number, &app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &row.seal(key)],
+         (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11) ON CONFLICT (app, user, id) DO NOTHING",
+        &[
+            &row.number,
+            &app,
+            &user,
+            &id,
+            &version,
+            &oldest,
+            &at,
+            &parent,
+            &parent_version,
+            &row.life,
+            &row.seal(key),
+        ],
     )?;
     if inserted == 0 {
         return Err(SessionError::already_exists(key));
@@ -114,7 +126,7 @@ pub(super) fn create(
     request: CreateSession,
     initial: &Delta,
 ) -> Result<Session, SessionError> {
-    let CreateSession { app, user, id, at, schema, .. } = request;
+    let CreateSession { app, user, id, life, at, schema, .. } = request;
     let split = by_scope(initial);
     let key = chosen_id(desk, &app, &user, id, at)?;
     if SessionRow::find(&desk.connection, &key)?.is_some() {
@@ -124,9 +136,10 @@ pub(super) fn create(
     let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 0 };
     let Written { trail, cells } = SessionCells::new(desk, number, 0).write(&planner, &split.session)?;
     let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
+    let life = life.unwrap_or_else(LifeId::random);
     let genesis = genesis(&key, at);
     let state = State { head: genesis, cells, rewinds: 0 };
-    let row = SessionRow::new(number, (0, 0), at, None, (state, genesis), &lineage);
+    let row = SessionRow::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
     insert_session(desk, &key, &row, &lineage)?;
     let row = row_number(number, 0);
     if let Some(trail) = trail.to_text(row)? {
@@ -152,7 +165,7 @@ fn write_both(
 }
 
 pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
-    let AppendEvent { key, expected, event, schema } = request;
+    let AppendEvent { key, expected, event, schema, .. } = request;
     let row = SessionRow::get(&desk.connection, key)?;
     if let Some(receipt) = repeated(desk, &row, key, event, body)? {
         return Ok(receipt);
@@ -190,7 +203,7 @@ fn repeated(
         .map_err(failed)?;
     match found {
         None => Ok(None),
-        Some((number, true)) => Ok(Some(Receipt { event: id.clone(), version: version_of(number) })),
+        Some((number, true)) => Ok(Some(Receipt::new(id.clone(), version_of(number)))),
         Some((_, false)) => Err(SessionError::event_reused(key, id)),
     }
 }
@@ -242,7 +255,7 @@ fn commit(
     if moved == 0 {
         return Err(not_newest(key, row.version));
     }
-    Ok(Receipt { event: event.id.clone(), version })
+    Ok(Receipt::new(event.id.clone(), version))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
@@ -275,7 +288,7 @@ fn fork_cells(
 }
 
 pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
-    let ForkSession { from, id, version, at } = request;
+    let ForkSession { from, id, life, version, at } = request;
     let row = SessionRow::get(&desk.connection, &from)?;
     row.check_newest(&desk.connection, &from)?;
     let version = version.unwrap_or(row.version);
@@ -292,8 +305,10 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         cells: fork_cells(desk, &row, &history, number, version)?,
         rewinds: to_db(history.rewinds.iter().filter(|rewound| rewound.version <= version).count() as u64),
     };
+    let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((from.id.to_string(), version));
-    let new = SessionRow::new(number, (version, row.oldest), at, parent, (state, row.anchor), &lineage);
+    let new =
+        SessionRow::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }

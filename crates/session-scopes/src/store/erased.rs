@@ -9,9 +9,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions,
-    WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};
@@ -56,6 +57,12 @@ erase! {
     write_scope: WriteScope => Values;
     prune: PruneSession => Pruned;
     verify: VerifySessions => Verified;
+    claim: ClaimSession => Claim;
+    renew: RenewClaim => Renewed;
+    release: ReleaseClaim => ();
+    enqueue: EnqueueInput => Enqueued;
+    inbox: ReadInbox => Vec<InboxEntry>;
+    dequeue: DequeueInput => Vec<u64>;
 }
 
 /// A store of any kind, shared. Cloning is cheap.

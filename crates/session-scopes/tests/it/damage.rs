@@ -64,6 +64,8 @@ async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u
         invocation: InvocationId::new("i").unwrap(),
         author: stepfold_session_scopes::Author::new("user").unwrap(),
         at: at(8),
+        claim: None,
+        taken: Vec::new(),
     };
     store.rewind(request).await.unwrap();
 }
