@@ -95,6 +95,7 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod error;
@@ -115,6 +116,7 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
+pub use crate::changes::{ScopeVersions, Seen};
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
@@ -130,7 +132,7 @@ pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected,
-    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt,
-    RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS,
+    Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 pub use crate::time::Timestamp;

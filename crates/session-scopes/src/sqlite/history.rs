@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
 use super::trail::{row_number, version_of};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, SessionId, SessionKey};
@@ -71,7 +72,12 @@ impl SessionRow {
     }
 
     /// The session without values and events.
-    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+    pub(super) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        scopes: ScopeVersions,
+    ) -> Result<Session, SessionError> {
         let parent = self
             .parent
             .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
@@ -83,6 +89,7 @@ impl SessionRow {
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             values: None,
             events: Vec::new(),
         })

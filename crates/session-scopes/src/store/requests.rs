@@ -1,6 +1,7 @@
 //! What a store is asked and what it answers. A request names all that an operation depends on, the time
 //! and the schema included.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::state::{Delta, StateError};
 
 use crate::apply::WritesOf;
+use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
 use crate::ids::{AppId, Author, EventId, InvocationId, OperationId, SessionId, SessionKey, UserId};
@@ -75,12 +77,16 @@ pub struct GetSession {
     pub events: EventRange,
     /// Whether its values are wanted.
     pub state: bool,
+    /// If its values are wanted: those of these keys only.
+    pub keys: Option<BTreeSet<Arc<str>>>,
+    /// If its values are wanted: those only that have changed since this was seen.
+    pub since: Option<Seen>,
 }
 
 impl GetSession {
     /// The values and all events.
     pub fn new(key: SessionKey) -> Self {
-        GetSession { key, events: EventRange::All, state: true }
+        GetSession { key, events: EventRange::All, state: true, keys: None, since: None }
     }
 
     /// With these events instead.
@@ -96,7 +102,65 @@ impl GetSession {
         self.state = false;
         self
     }
+
+    /// With the values of these keys only, of any scope. What the other keys hold is not read.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{CreateSession, GetSession, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema: SessionSchema = Schema::builder().open().build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"topic": "engines", "pdf": "...", "user:name": "Ada"}))?;
+    /// let store = MemoryStore::new();
+    /// let key = store.create(request).await?.key;
+    /// let session = store.get(GetSession::new(key).keys(["topic", "user:name"])).await?;
+    /// assert_eq!(session.to_json(), json!({"topic": "engines", "user:name": "Ada"}));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn keys<K: Into<Arc<str>>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.keys = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With those values only that have changed since this was seen of the session: a key that was written since,
+    /// or [removed](crate::Values::removed). [`Session::update`] brings an earlier state up to date by them.
+    ///
+    /// A store that does not know what has changed in a scope gives all values of it, which
+    /// [`Values::is_whole`](crate::Values::is_whole) tells: stores do so when the version that was seen was
+    /// pruned, when the session was rewound since, or when more keys were removed than a scope remembers
+    /// ([`REMEMBERED_REMOVALS`]). Whoever has seen another session under this key, one that was deleted
+    /// since, cannot be told what has changed.
+    #[must_use]
+    pub fn changed_since(mut self, seen: Seen) -> Self {
+        self.since = Some(seen);
+        self
+    }
 }
+
+impl GetSession {
+    /// The keys of a scope whose values are looked up, given those that have changed, if that is asked for and
+    /// known; none: all values are read.
+    pub(crate) fn looked_up(
+        &self,
+        scope: Scope,
+        changed: Option<BTreeSet<Arc<str>>>,
+    ) -> Option<BTreeSet<Arc<str>>> {
+        let Some(asked) = &self.keys else { return changed };
+        let of_scope = asked.iter().filter(|key| Scope::of(key) == scope);
+        Some(
+            of_scope.filter(|key| changed.as_ref().is_none_or(|keys| keys.contains(*key))).cloned().collect(),
+        )
+    }
+}
+
+/// How many removed keys a scope that outlives sessions remembers, for those who ask what has changed.
+pub const REMEMBERED_REMOVALS: usize = 1_000;
 
 /// Which events of a session are read. What is not read costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +236,11 @@ impl ListSessions {
     pub fn events(mut self, events: EventRange) -> Self {
         self.events = events;
         self
+    }
+
+    /// How one of the sessions is read.
+    pub(crate) fn get(&self, key: SessionKey) -> GetSession {
+        GetSession { state: self.state, ..GetSession::new(key).events(self.events) }
     }
 }
 
@@ -321,6 +390,8 @@ pub struct Receipt {
     pub event: EventId,
     /// The version that it gave the session.
     pub version: u64,
+    /// The versions of the shared scopes after it; as they are now, if it was committed before.
+    pub scopes: ScopeVersions,
 }
 
 /// A session to be made from another one's history.
