@@ -96,6 +96,7 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod digest;
@@ -117,6 +118,7 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
+pub use crate::changes::{ScopeVersions, Seen};
 pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
@@ -136,8 +138,8 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
     ForkSession, GetSession, InboxEntry, InboxKind, ListSessions, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
-    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, ReadInbox, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions,
-    WriteScope,
+    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -65,6 +65,11 @@ impl Host<'_> {
                 }
                 Some(_) => {}
             }
+            // Calls that always have something to tell would not let the timeout be looked at.
+            if !is_up && self.is_time_up(run) {
+                is_up = true;
+                stop.cancel();
+            }
         }
         let Outcomes { outcomes, error, .. } = invocation.finish().await;
         let error = match error {

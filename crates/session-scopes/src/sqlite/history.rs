@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
 use super::trail::{row_number, version_of};
+use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
@@ -199,6 +200,7 @@ impl SessionRow {
         key: SessionKey,
         visible: Visible,
         now: Option<Timestamp>,
+        scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
         let parent = self
             .parent
@@ -214,6 +216,7 @@ impl SessionRow {
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             head: Some(self.state.head),
             values: None,
             events: Vec::new(),
@@ -354,6 +357,45 @@ impl History {
             events.push(CommittedEvent { version, event: event.into() });
         }
         Ok(())
+    }
+
+    /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
+    pub(super) fn bodies(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        after: u64,
+        mut each: impl FnMut(&str) -> Result<(), SessionError>,
+    ) -> Result<(), SessionError> {
+        let failed = failed("read what events wrote");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                 ORDER BY number",
+            )
+            .map_err(failed)?;
+        let (mut version, mut digest) = (after, self.digest(connection, row, after)?);
+        let bounds = [row_number(row.number, after), row_number(row.number, row.version)];
+        let mut rows = query.query(bounds).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let read = || -> rusqlite::Result<(i64, String, i64, EventSeal)> {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?))
+            };
+            let (number, id, at, seal) = read().map_err(failed)?;
+            let body = row.get_ref(3).map_err(failed)?;
+            let body = body.as_str().map_err(|error| failed(error.into()))?;
+            version += 1;
+            if version_of(number) != version {
+                return Err(gap(version));
+            }
+            digest = Content::new(version, &id, Timestamp::from_micros(at), body).after(digest);
+            if digest != seal.state.head {
+                let what = format!("event of version {version}");
+                return Err(SessionError::damaged(what, "its digest does not fit"));
+            }
+            each(body)?;
+        }
+        if version == row.version { Ok(()) } else { Err(gap(version + 1)) }
     }
 
     /// The version of the newest event that is older than `time`.

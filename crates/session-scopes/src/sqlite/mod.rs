@@ -5,6 +5,7 @@
 //! time.
 
 mod cells;
+mod changes;
 mod error;
 mod file;
 mod history;
@@ -12,6 +13,7 @@ mod past;
 mod read;
 mod schemas;
 mod seal;
+mod shared;
 mod sweep;
 mod tables;
 mod threads;

@@ -4,63 +4,91 @@ use std::collections::HashMap;
 
 use rusqlite::{Row, params};
 
-use super::cells::{ScopeRow, session_values, shared_values};
+use super::cells::{session_values, session_values_of};
+use super::changes::{ScopeRow, Scopes, missing_scope, session_keys};
 use super::error::failed;
 use super::history::{History, SessionRow, read_rewind, rewinds_of, work_columns};
 use super::seal;
+use super::shared::{shared_values, shared_values_of};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::rows::from_db;
-use crate::scope::ByScope;
+use crate::scope::{ByScope, Scope};
 use crate::session::{Rewound, Session, Values, Visible};
 use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
-    session(desk, row, request)
+    let scopes = Scopes::read(&desk.connection, &request.key)?;
+    session(desk, row, &scopes, request)
 }
 
 /// A session, as much of it as is asked for.
-fn session(desk: &mut Desk, row: SessionRow, request: &GetSession) -> Result<Session, SessionError> {
-    let GetSession { key, events, state, now } = request;
-    row.check_newest(&desk.connection, key)?;
-    if !state && *events == EventRange::None {
+fn session(
+    desk: &mut Desk,
+    row: SessionRow,
+    scopes: &Scopes,
+    request: &GetSession,
+) -> Result<Session, SessionError> {
+    let (key, events) = (request.key.clone(), request.events);
+    row.check_newest(&desk.connection, &key)?;
+    if !request.state && events == EventRange::None {
         let visible = Visible::at(row.version, &rewinds_of(&desk.connection, &row)?);
-        return row.session(key.clone(), visible, *now);
+        return row.session(key, visible, request.now, scopes.versions());
     }
     let history = History::read(&desk.connection, &row)?;
     let visible = Visible::at(row.version, &history.rewinds);
-    let values = if *state {
-        Some(ByScope {
-            app: shared_of(desk, &key, None)?,
-            user: shared_of(desk, &key, Some(&key.user))?,
-            session: session_values(desk, row.number, row.state.cells)?,
-        })
-    } else {
-        None
+    let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
+    let events = history.events(&desk.connection, &row, events)?;
+    Ok(Session { values, events, ..row.session(key, visible, request.now, scopes.versions())? })
+}
+
+fn values(
+    desk: &mut Desk,
+    row: &SessionRow,
+    history: &History,
+    scopes: &Scopes,
+    request: &GetSession,
+) -> Result<ByScope<Values>, SessionError> {
+    let changed = match request.since {
+        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
+        None => None,
     };
-    let events = history.events(&desk.connection, &row, *events)?;
-    Ok(Session { values, events, ..row.session(key.clone(), visible, *now)? })
+    let session = match request.looked_up(Scope::Session, changed) {
+        Some(keys) => session_values_of(desk, row.number, row.state.cells, keys)?,
+        None => session_values(desk, row.number, row.state.cells)?,
+    };
+    let seen = request.since.map(|seen| seen.scopes);
+    Ok(ByScope {
+        app: shared_asked(desk, &scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
+        user: shared_asked(desk, &scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
+        session,
+    })
 }
 
-/// What a session shares.
-fn shared_of(desk: &mut Desk, key: &SessionKey, user: Option<&UserId>) -> Result<Values, SessionError> {
-    match ScopeRow::find(desk, &key.app, user)? {
-        Some(scope) => shared_values(desk, &scope),
-        // It was made with the first session.
-        None => Err(missing_scope(&key.app, user)),
+/// Those values of a shared scope that a request asks for.
+fn shared_asked(
+    desk: &mut Desk,
+    row: &ScopeRow,
+    request: &GetSession,
+    scope: Scope,
+    seen: Option<u64>,
+) -> Result<Values, SessionError> {
+    let changed = match seen {
+        Some(version) => row.keys(&desk.connection, version)?,
+        None => None,
+    };
+    match request.looked_up(scope, changed) {
+        Some(keys) => shared_values_of(desk, row, keys),
+        None => shared_values(desk, row),
     }
-}
-
-fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
-    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "its row is missing")
 }
 
 pub(super) fn read_scope(desk: &mut Desk, scope: &ScopeKey) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
-    match ScopeRow::find(desk, app, user)? {
+    match ScopeRow::find(&desk.connection, app, user)? {
         Some(scope) => shared_values(desk, &scope),
         None if has_sessions(desk, app, user)? => Err(missing_scope(app, user)),
         None => Ok(Values::default()),
@@ -111,17 +139,19 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
         _ => HashMap::new(),
     };
     let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
+    let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
+    let Some((_, first)) = rows.first() else { return Ok(SessionPage { sessions: Vec::new(), next: None }) };
+    let scopes = Scopes::read(&desk.connection, &with_id(first.clone()))?;
     let sessions = rows.into_iter().map(|(row, id)| {
-        let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
+        let key = with_id(id);
         if wants_more {
             let row = SessionRow::get(&desk.connection, &key)?;
-            let get = GetSession { key, events: request.events, state: request.state, now: request.now };
-            return session(desk, row, &get);
+            return session(desk, row, &scopes, &request.get(key));
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
         // The list does not tell the digest of the newest event.
-        Ok(Session { head: None, ..row.session(key, visible, request.now)? })
+        Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }

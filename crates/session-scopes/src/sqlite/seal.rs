@@ -139,20 +139,11 @@ pub(super) struct ScopeSeal {
 }
 
 impl ScopeSeal {
-    pub(super) fn new(scope: i64, app: &str, user: &str, cells: i64) -> Self {
-        ScopeSeal { cells, checksum: ScopeSeal::checksum(scope, app, user, cells) }
-    }
-
-    /// What it seals, if it is the one of this scope.
-    pub(super) fn open(self, scope: i64, app: &str, user: &str) -> Result<i64, SessionError> {
-        if ScopeSeal::checksum(scope, app, user, self.cells) == self.checksum {
-            return Ok(self.cells);
-        }
-        Err(SessionError::damaged(shared(app, user), "the checksum of its row does not fit"))
-    }
-
-    fn checksum(scope: i64, app: &str, user: &str, cells: i64) -> i64 {
-        Check::new("stepfold_scopes").int(scope).text(app).text(user).int(cells).sum()
+    /// The seal of the row of a scope, with its version and the one up to which removals are forgotten.
+    pub(super) fn new(scope: i64, app: &str, user: &str, (version, known): (u64, u64), cells: i64) -> Self {
+        let mut check = Check::new("stepfold_scopes");
+        check.int(scope).text(app).text(user).int(to_db(version)).int(to_db(known)).int(cells);
+        ScopeSeal { cells, checksum: check.sum() }
     }
 }
 
@@ -192,12 +183,13 @@ pub(super) fn of_cell(row: &CellRow, ladder: Option<&[u8]>) -> i64 {
 pub(super) fn of_shared(
     scope: i64,
     key: &str,
+    version: i64,
     schema: i64,
     value: Option<&str>,
     list: Option<(i64, i64)>,
 ) -> i64 {
     let mut check = Check::new("stepfold_shared");
-    check.int(scope).text(key).int(schema).optional_text(value);
+    check.int(scope).text(key).int(version).int(schema).optional_text(value);
     check.optional_int(list.map(|(start, _)| start)).optional_int(list.map(|(_, length)| length)).sum()
 }
 

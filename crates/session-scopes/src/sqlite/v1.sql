@@ -1,6 +1,7 @@
 -- Version 1 of the tables of stepfold-session-scopes. Never changed once released: a new version is a new file.
 
--- What is called `seal` or `checksum` tells damage: see `seal.rs`.
+-- What is called `seal` or `checksum` tells damage: see `seal.rs`. It stands before what is large, which so need not be
+-- read for it.
 
 -- One row: the version of the tables, the number of the newest session, and whether the file says of itself that
 -- commits are in its log: see `file.rs`.
@@ -11,7 +12,7 @@ CREATE TABLE stepfold_meta (
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0, 0, 0, 0);
 
 -- The JSON of schemas, once each. They are few, and a connection asks once for each.
-CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, text TEXT NOT NULL);
 
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it. An
 -- append touches this table only if it takes, renews or releases a claim, or takes from the inbox: `version` and
@@ -62,7 +63,7 @@ CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 -- initial state. Where retention took the event, `id`, `body` and `seal` are null and the trail has what other rows
 -- still need.
 CREATE TABLE stepfold_events (
-    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT, seal BLOB
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, seal BLOB, id TEXT, trail TEXT, body TEXT
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 
@@ -77,23 +78,32 @@ CREATE TABLE stepfold_rewinds (
 -- of the versions that gave the key a value, and is null where the newest is all there is to know.
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER, ladder BLOB,
-    checksum INTEGER NOT NULL
+    checksum INTEGER NOT NULL,
+    value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER, ladder BLOB
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
--- What outlives sessions. An app's own scope has the empty user. Whoever has a session has both scopes.
+-- What outlives sessions. An app's own scope has the empty user. Whoever has a session has both scopes. `version` counts
+-- the writes of a scope, and what was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, seal BLOB NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
+    version INTEGER NOT NULL, known INTEGER NOT NULL, seal BLOB NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, start INTEGER, length INTEGER, checksum INTEGER NOT NULL
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+-- Keys that were removed, and at which version of the scope. A key that has a value again may still have a row.
+CREATE TABLE stepfold_removed (
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_operations (

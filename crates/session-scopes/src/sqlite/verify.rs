@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::cells::{ScopeRow, SharedRow, Stored, shared_items, stored};
+use super::cells::{Stored, stored};
+use super::changes::ScopeRow;
 use super::history::{History, SessionRow};
 use super::seal::{self, EventSeal};
+use super::shared::{SharedRow, shared_items};
 use super::tables::Meta;
 use super::threads::Desk;
 use super::trail::{self, Trail, row_number, version_of};
@@ -238,7 +240,7 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
         damaged(report, place(), told(&error));
     }
     for user in [None, Some(&key.user)] {
-        match ScopeRow::find(desk, &key.app, user) {
+        match ScopeRow::find(&desk.connection, &key.app, user) {
             Ok(Some(_)) => {}
             Ok(None) => missing(report, scope_place(&key.app, user, None), "it cannot be found"),
             Err(error) => damaged(report, scope_place(&key.app, user, None), told(&error)),
@@ -444,7 +446,7 @@ fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
 
 fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option<&UserId>) {
     let place = |key: Option<&str>| scope_place(app, user, key);
-    let scope = match ScopeRow::find(desk, app, user) {
+    let scope = match ScopeRow::find(&desk.connection, app, user) {
         Ok(Some(scope)) => scope,
         Ok(None) => return missing(report, place(None), "it cannot be found"),
         Err(error) => return damaged(report, place(None), told(&error)),
@@ -459,7 +461,7 @@ fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option
             damaged(report, place(Some(&row.key)), told(&error));
         }
     }
-    if let Err(error) = scope.check_cells(&rows) {
+    if let Err(error) = scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum)) {
         damaged(report, place(None), told(&error));
     }
 }

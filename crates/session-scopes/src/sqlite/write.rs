@@ -3,12 +3,14 @@
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
-use super::cells::{ScopeRow, SessionCells, Written, stored_all, stored_since, write_shared};
+use super::cells::{SessionCells, Written, stored_all, stored_since};
+use super::changes::{ScopeRow, Scopes};
 use super::error::failed;
 use super::history::{History, SessionRow, not_newest};
 use super::past::row_at;
 use super::read;
 use super::seal::{self, EventSeal, State};
+use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::Meta;
 use super::threads::Desk;
@@ -95,8 +97,8 @@ fn insert_session(
         )?;
     }
     // They are there from now on, so that one that cannot be found is known to be lost.
-    ScopeRow::find_or_make(desk, &key.app, None)?;
-    ScopeRow::find_or_make(desk, &key.app, Some(&key.user)).map(drop)
+    ScopeRow::find_or_make(&desk.connection, &key.app, None)?;
+    ScopeRow::find_or_make(&desk.connection, &key.app, Some(&key.user)).map(drop)
 }
 
 /// The id that was asked for, or a free one.
@@ -203,7 +205,10 @@ fn repeated(
         .map_err(failed)?;
     match found {
         None => Ok(None),
-        Some((number, true)) => Ok(Some(Receipt::new(id.clone(), version_of(number)))),
+        Some((number, true)) => {
+            let scopes = Scopes::read(&desk.connection, key)?.versions();
+            Ok(Some(Receipt::new(id.clone(), version_of(number)).with_scopes(scopes)))
+        }
         Some((_, false)) => Err(SessionError::event_reused(key, id)),
     }
 }
@@ -255,7 +260,8 @@ fn commit(
     if moved == 0 {
         return Err(not_newest(key, row.version));
     }
-    Ok(Receipt::new(event.id.clone(), version))
+    let scopes = Scopes::read(&desk.connection, key)?.versions();
+    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
@@ -365,7 +371,7 @@ pub(super) fn rewind(
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
-    let scope = ScopeRow::find_or_make(desk, app, user)?.number;
+    let scope = ScopeRow::find_or_make(&desk.connection, app, user)?.scope;
     if let Some(operation) = &request.operation {
         if is_repeated(desk, scope, operation.as_str(), body)? {
             return read::read_scope(desk, &request.scope);
@@ -427,18 +433,28 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
 }
 
 fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionError> {
-    let Some(scope) = ScopeRow::find(desk, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
-    let number = scope.number;
-    let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", number)?;
+    let connection = &desk.connection;
+    let Some(mut row) = ScopeRow::find(connection, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
+    let scope = row.scope;
+    let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
+        "DELETE FROM stepfold_removed WHERE scope = ?1",
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
     ] {
-        run(desk, statement, &[&number])?;
+        run(desk, statement, &[&scope])?;
     }
-    // The scope stays: the user's other sessions have it.
-    scope.set_cells(desk, 0)?;
+    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    row.version += 1;
+    (row.known, row.cells) = (row.version, 0);
+    row.store(connection)?;
+    run(
+        desk,
+        "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
+         WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
+        &[&scope],
+    )?;
     Ok(user_keys)
 }
 
