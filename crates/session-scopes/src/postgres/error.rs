@@ -24,7 +24,8 @@ fn is_passing(error: &Error) -> bool {
         return true;
     };
     let classes = ["08", "40", "53", "57"];
-    classes.contains(&state.code().get(..2).unwrap_or_default()) || *state == SqlState::LOCK_NOT_AVAILABLE
+    let states = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
+    classes.contains(&state.code().get(..2).unwrap_or_default()) || states.contains(state)
 }
 
 /// Turns an error of the pool into ours.

@@ -36,31 +36,87 @@ use crate::store::{
 const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
 /// How a PostgreSQL database is reached.
-#[derive(Clone, Debug)]
+///
+/// No operation waits for ever: each connection has timeouts that the server keeps, so that a worker that is stopped
+/// in the middle of a transaction holds up others for a bounded time only. What they end is an error of the kind
+/// `Transient`.
+#[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
     url: String,
     connections: usize,
     timeout: Duration,
+    limits: Limits,
+}
+
+/// Timeouts that the server keeps.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    lock: Duration,
+    statement: Duration,
+    idle_in_transaction: Duration,
+}
+
+impl Limits {
+    /// The statements that set them for a connection, and the isolation that all of ours count on.
+    fn statements(&self) -> String {
+        let Limits { lock, statement, idle_in_transaction } = self;
+        let settings = [
+            ("lock_timeout", lock),
+            ("statement_timeout", statement),
+            ("idle_in_transaction_session_timeout", idle_in_transaction),
+        ];
+        // Zero would be none; whoever wants none has a very long time instead.
+        let set = settings
+            .map(|(name, time)| format!("SET {name} = {};", time.as_millis().clamp(1, 2_147_483_647)));
+        set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+    }
 }
 
 impl PostgresOptions {
     /// The database at `url`: `postgres://user:password@host:port/database`, or the key-value form.
     /// Tables are made in the first schema of the search path.
     pub fn new(url: impl Into<String>) -> Self {
-        PostgresOptions { url: url.into(), connections: 16, timeout: Duration::from_secs(30) }
+        PostgresOptions {
+            url: url.into(),
+            connections: 16,
+            timeout: Duration::from_secs(30),
+            limits: Limits {
+                lock: Duration::from_secs(15),
+                statement: Duration::from_secs(60),
+                idle_in_transaction: Duration::from_secs(10),
+            },
+        }
     }
 
-    /// How many connections there are at most; 16 unless said otherwise, at least one.
+    /// How many connections there are at most; 16 by default, at least one.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How long to wait for a connection; 30 seconds unless said otherwise. Then the error is one of the
-    /// kind `Transient`.
+    /// How long to wait for a connection; 30 seconds by default. Then the error is one of the kind `Transient`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// How long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.lock = timeout;
+        self
+    }
+
+    /// How long a statement runs (`statement_timeout`); 60 seconds by default.
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.statement = timeout;
+        self
+    }
+
+    /// How long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
+    /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits.
+    pub fn idle_in_transaction_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.idle_in_transaction = timeout;
         self
     }
 
@@ -70,9 +126,12 @@ impl PostgresOptions {
     /// When the address is not valid or nobody answers; [`SessionError::ForeignTable`];
     /// [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
-        let mut config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
-            // Without the address itself, which may hold a password.
-            SessionError::Store { what: "read the address of its database", source: Box::new(error) }
+        // Without what the parser says: it may quote a part of a password.
+        let mut config: Config = self.url.parse().map_err(|_: tokio_postgres::Error| SessionError::Store {
+            what: "read the address of its database",
+            source: "expected postgres://user:password@host:port/database, or pairs as in `host=x user=y`; special \
+                     characters of a password are written as %-codes"
+                .into(),
         })?;
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
         if config.get_application_name().is_none() {
@@ -86,8 +145,11 @@ impl PostgresOptions {
     fn pool(&self, config: Config) -> Result<Pool, SessionError> {
         let manager =
             Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let prepare = Hook::async_fn(|connection: &mut deadpool_postgres::ClientWrapper, _| {
+        let settings: Arc<str> = self.limits.statements().into();
+        let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
+            let settings = Arc::clone(&settings);
             Box::pin(async move {
+                connection.batch_execute(&settings).await.map_err(HookError::Backend)?;
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await.map_err(HookError::Backend)?;
                 }
@@ -112,6 +174,16 @@ impl PostgresOptions {
             .pre_recycle(look_after)
             .build()
             .map_err(|error| SessionError::Store { what: "make a pool", source: Box::new(error) })
+    }
+}
+
+/// Without the address, which may hold a password.
+impl fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PostgresOptions { url: _, connections, timeout, limits } = self;
+        let mut shown = f.debug_struct("PostgresOptions");
+        shown.field("connections", connections).field("timeout", timeout).field("limits", limits);
+        shown.finish_non_exhaustive()
     }
 }
 

@@ -20,6 +20,7 @@ mod crashes;
 mod damage;
 mod files;
 mod golden;
+mod limits;
 mod model;
 mod parallel;
 mod scenario;
