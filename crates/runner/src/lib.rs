@@ -92,6 +92,7 @@
 //! and recovery are its design (`design.md`); where we differ stands in `docs/compare.md`, and why in
 //! `docs/decisions.md`.
 
+mod compare;
 mod error;
 mod handle;
 mod history;
@@ -112,6 +113,7 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
+pub use crate::compare::{Comparison, FirstDifference, compare};
 pub use crate::error::RunnerError;
 pub use crate::handle::{Resume, SessionHandle};
 pub use crate::hub::Seen;
