@@ -110,10 +110,12 @@ async fn replay_of_another_schema() {
     let schema = Schema::builder().key::<i64>("visits").build().unwrap();
     let changed = agent.to_builder().schema(schema).build().unwrap();
     let replayed = recording.replay(&changed);
-    expect![[r#"{"visits": Number(7)}"#]].assert_eq(&match replayed {
-        Ok(run) => format!("{:?}", values(run.state())),
-        Err(divergence) => chain(&divergence),
-    });
+    expect!["the state schema has changed since the run was recorded: state key visits changed"].assert_eq(
+        &match replayed {
+            Ok(run) => format!("{:?}", values(run.state())),
+            Err(divergence) => chain(&divergence),
+        },
+    );
 }
 
 /// All events are the same, but the run would not end there.
@@ -219,20 +221,32 @@ fn with(tool: ToolBuilder) -> impl FnOnce(AgentBuilder) -> AgentBuilder {
     |agent| agent.tools(vec![tool.build().unwrap()])
 }
 
+/// The same for a run in which nobody was asked to decide.
+async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, expected: Expect) {
+    let agent = visiting(&Notes::default()).approval(Approval::Never).build().unwrap();
+    let (recording, _) = recorded(&agent).await;
+    let changed = change(agent.to_builder()).build().unwrap();
+    expected.assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+}
+
 /// A live run would tell the model that there is no such tool.
 #[tokio::test]
 async fn replay_of_a_call_whose_tool_is_gone_or_renamed() {
-    diverges(with(visit("go")), expect![""]).await;
-    diverges(|agent| agent.tools(vec![]).exit_on(["text"]), expect![""]).await;
+    diverges_undecided(with(visit("go")), expect![""]).await;
+    diverges_undecided(|agent| agent.tools(vec![]), expect![""]).await;
+    diverges(with(visit("go")), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
 }
 
 #[tokio::test]
 async fn replay_of_a_call_whose_arguments_do_not_fit_any_more() {
-    let stricter =
-        json!({"type": "object", "properties": {"n": {}, "why": {"type": "string"}}, "required": ["why"]});
-    diverges(with(visit("visit").parameters(stricter)), expect![""]).await;
+    let stricter = json!({
+        "type": "object",
+        "properties": {"n": {}, "why": {"type": "string"}},
+        "required": ["why"],
+    });
+    diverges_undecided(with(visit("visit").parameters(stricter)), expect![""]).await;
     let typed = json!({"type": "object", "properties": {"n": {"type": "string"}}});
-    diverges(with(visit("visit").parameters(typed)), expect![""]).await;
+    diverges_undecided(with(visit("visit").parameters(typed)), expect![""]).await;
 }
 
 /// What could not run then, and could now.
@@ -250,28 +264,32 @@ async fn replay_of_a_call_that_was_refused() {
         chain(&recording.replay(&changed).unwrap_err())
     };
     let go = || self::visit("go").build().unwrap();
-    expect![""].assert_eq(&replayed(vec![visit().build().unwrap(), go()]));
-    expect![""].assert_eq(&replayed(vec![self::visit("visit").build().unwrap()]));
+    expect!["event 2 (answered, step 1) differs for 'c1': recorded tool 'go' not found; available: visit, replayed that it runs"].assert_eq(&replayed(vec![visit().build().unwrap(), go()]));
+    expect!["event 3 (answered, step 1) differs for 'c2': recorded the arguments of tool 'visit' do not fit: at $.n: expected integer, found string, replayed that it runs"].assert_eq(&replayed(vec![self::visit("visit").build().unwrap()]));
 }
 
 /// A live run would not mark the calls, or would.
 #[tokio::test]
 async fn replay_of_a_call_whose_effect_is_another_one() {
-    diverges(with(visit("visit").effect(Effect::Pure)), expect![""]).await;
+    diverges(with(visit("visit").effect(Effect::Pure)), expect!["event 3 (started, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"]).await;
     let pure = visiting(&Notes::default()).tools(vec![visit("visit").effect(Effect::Pure).build().unwrap()]);
     let pure = pure.build().unwrap();
     let (recording, _) = recorded(&pure).await;
     let changed = pure.to_builder().tools(vec![visit("visit").build().unwrap()]).build().unwrap();
-    expect![""].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+    expect!["event 3 (answered, step 1) differs for 'c1': recorded that it runs unmarked, replayed that it is marked before it runs"].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
 }
 
 #[tokio::test]
 async fn replay_of_a_call_that_is_asked_about() {
-    diverges(with(visit("visit").approval(Approval::Always)), expect![""]).await;
+    diverges(
+        with(visit("visit").approval(Approval::Always)),
+        expect!["event 1 (replied, step 1) differs at $.kind.replied.fates[0][0]: recorded 1, replayed 0"],
+    )
+    .await;
     let free = visiting(&Notes::default()).approval(Approval::Never).build().unwrap();
     let (recording, _) = recorded(&free).await;
     let changed = free.to_builder().approval(Approval::Always).build().unwrap();
-    expect![""].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+    expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded nothing, replayed [[0,{"ask":"rule"}],[1,{"ask":"rule"}]]"#]].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
 }
 
 /// What a tool takes from the state and what it writes there.
@@ -310,16 +328,25 @@ async fn replay_with_other_tools_offered() {
     let (recording, _) = recorded(&agent).await;
     let other = tool("other", |_| Ok(json!(1))).build().unwrap();
     let changed = agent.to_builder().tools(vec![visit(), other]).build().unwrap();
-    expect![""].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+    expect!["event 0 (began, step 0) offers other tools: tool other is new"]
+        .assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
 }
 
 #[tokio::test]
 async fn replay_with_another_state_schema() {
     let schema = Schema::builder().key::<String>("visits").build().unwrap();
     let other = visit("visit");
-    diverges(|agent| with(other)(agent).schema(schema), expect![""]).await;
+    diverges(
+        |agent| with(other)(agent).schema(schema),
+        expect!["the state schema has changed since the run was recorded: state key visits changed"],
+    )
+    .await;
     let schema = Schema::builder().key::<i64>("visits").handler(Handler::sum()).key::<i64>("more");
-    diverges(|agent| agent.schema(schema.build().unwrap()), expect![""]).await;
+    diverges(
+        |agent| agent.schema(schema.build().unwrap()),
+        expect!["the state schema has changed since the run was recorded: state key more is new"],
+    )
+    .await;
 }
 
 /// The run of an agent that is a node is compared as well.
@@ -339,9 +366,10 @@ async fn replay_of_a_node_whose_agent_has_changed() {
     let same = recording.replay(graph(visit("visit")).agent()).unwrap();
     assert_eq!(same.digest(), outcome.run().digest());
     let replayed = |tool: ToolBuilder| chain(&recording.replay(graph(tool).agent()).unwrap_err());
-    expect![""].assert_eq(&replayed(visit("go")));
-    expect![""].assert_eq(&replayed(visit("visit").effect(Effect::Pure)));
-    expect![""].assert_eq(&replayed(visit("visit").writes(["visits"])));
+    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"].assert_eq(&replayed(visit("go")));
+    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"].assert_eq(&replayed(visit("visit").effect(Effect::Pure)));
+    expect!["event 2 (inner, step 1) offers other tools, or with other bindings to the state"]
+        .assert_eq(&replayed(visit("visit").writes(["visits"])));
 }
 
 fn shared() -> AgentBuilder {
