@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepfold_state_core::chat::MAX_REPLY_BYTES;
 use stepfold_tools::Tool;
 
 use super::{Agent, Config, Offer, RepeatGuard, RunLimits};
@@ -117,13 +118,17 @@ struct LimitsIn {
     tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Duration>,
+    /// Unless it is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply_bytes: Option<usize>,
 }
 
 impl LimitsIn {
     fn of(limits: &RunLimits) -> Self {
         // Field by field: whoever adds a limit comes by here.
-        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time } = *limits;
-        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time }
+        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes } = *limits;
+        let reply_bytes = (reply_bytes != MAX_REPLY_BYTES).then_some(reply_bytes);
+        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes }
     }
 }
 

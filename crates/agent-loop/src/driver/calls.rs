@@ -63,6 +63,11 @@ impl Host<'_> {
                 }
                 Some(_) => {}
             }
+            // Calls that always have something to tell would not let the timeout be looked at.
+            if !is_up && self.is_time_up(run) {
+                is_up = true;
+                stop.cancel();
+            }
         }
         let Outcomes { error, .. } = invocation.finish().await;
         error.map_or(Ok(()), |error| Err(RunFault::Tool(error)))

@@ -486,8 +486,11 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
     let open = open.filter(|(_, (call, _))| !call.is_done());
     match kind {
         EventKind::Started { calls } => {
-            open.filter(|(place, _)| calls.contains(place))
-                .for_each(|(_, (call, _))| call.state = CallState::Started);
+            for place in calls {
+                if let Some(call) = batch.calls.get_mut(*place).filter(|call| !call.is_done()) {
+                    call.state = CallState::Started;
+                }
+            }
         }
         EventKind::Answered { call, outcome, stop, .. } => {
             batch.calls[*call].state = done(outcome.clone());

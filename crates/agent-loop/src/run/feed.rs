@@ -421,7 +421,8 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message = Arc::new(with_unique_call_ids(message, |id| self.call_ids.contains(id)));
+        let message =
+            Arc::new(with_unique_call_ids(message, self.call_ids.len(), |id| self.call_ids.contains(id)));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
         if !message.has_tool_calls() {
@@ -708,8 +709,8 @@ impl Run {
     ) {
         let mut outcomes = Vec::with_capacity(batch.calls.len());
         // From the end: the call that is answered last is most often the last one that is open.
-        let open = batch.calls.iter().filter(|call| !call.is_done()).count();
-        if open > 1 && matches!(event.kind, EventKind::Answered { .. }) {
+        let mut open = batch.calls.iter().rev().filter(|call| !call.is_done());
+        if open.nth(1).is_some() && matches!(event.kind, EventKind::Answered { .. }) {
             return;
         }
         for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {

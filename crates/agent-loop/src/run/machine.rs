@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{Effect, Outcome, Tools};
@@ -410,16 +410,16 @@ impl Run {
     pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
         let Phase::Calling(batch) = &self.phase else { return None };
         let call = batch.calls.get(place)?;
-        Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+        Some(call.completed(self.call_at(place, batch.calls.len())?, call.outcome()?.clone()))
     }
 
     /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
     /// is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
         match (&event.kind, &self.phase) {
-            (EventKind::Started { calls }, Phase::Calling(_)) => {
-                let open = self.open_calls().into_iter();
-                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            (EventKind::Started { calls }, Phase::Calling(batch)) => {
+                let call = |place: &usize| self.call_at(*place, batch.calls.len());
+                calls.iter().filter_map(call).map(|call| call.id.clone()).collect()
             }
             (EventKind::Started { calls }, Phase::Walking(walk)) => {
                 let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
@@ -431,6 +431,20 @@ impl Run {
                 started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The call of the open step at a place of the reply.
+    fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
+        let parts = self.state.messages().last()?.parts();
+        // In most replies the calls come last, one after the other: they are as many as the parts from the first.
+        let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
+        if parts.len() - first != calls {
+            return self.calls().nth(place);
+        }
+        match &parts.get(first + place)?.content {
+            Content::ToolCall(call) => Some(call),
+            _ => None,
         }
     }
 

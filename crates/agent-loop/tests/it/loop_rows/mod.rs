@@ -10,6 +10,7 @@ mod steps;
 
 mod exits;
 mod limits;
+mod streams;
 
 mod hooks;
 
