@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Input, Outcome, Run};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Decisions, Input, Outcome, Run};
 use stepfold_session_scopes::{
     Author, EventId, EventRange, ForkSession, GetSession, InvocationId, RewindSession, Session, SessionId,
     SessionKey, SessionStore,
@@ -103,14 +103,15 @@ impl SessionHandle {
     ///
     /// session.run("pay the bill").await?;
     /// // Next week, in another process:
-    /// assert_eq!(session.pending().await?[0].id, "c1");
-    /// let outcome = session.resume().decide("c1", Decision::Approve).await?;
+    /// let request = session.pending().await?.remove(0);
+    /// assert_eq!(request.call.name, "pay");
+    /// let outcome = session.resume().decide(request.id, Decision::Approve).await?;
     /// assert_eq!((outcome.exit(), outcome.text()), (&Exit::Text, "done".into()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
     pub fn resume(&self) -> Resume {
-        Resume { session: self.clone(), decisions: Vec::new(), with_changed_agent: false }
+        Resume { session: self.clone(), decisions: Decisions::new(), with_changed_agent: false }
     }
 
     /// Gives up a run that waits or was cut off: its open calls are answered as cancelled, and the session can
@@ -312,20 +313,20 @@ fn join(current: &Current, messages: &[Message]) -> Option<Invocation> {
 #[derive(Debug)]
 pub struct Resume {
     session: SessionHandle,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     with_changed_agent: bool,
 }
 
 impl Resume {
     /// With a decision about a pending call, by the id of the request. All decisions are one commit.
     pub fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
-        self.decisions.push((id.into(), decision));
+        self.decisions = self.decisions.decide(id, decision);
         self
     }
 
     /// With decisions about pending calls.
-    pub fn decide_all(mut self, decisions: impl IntoIterator<Item = (String, Decision)>) -> Self {
-        self.decisions.extend(decisions);
+    pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
+        self.decisions = self.decisions.and(decisions);
         self
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Decision, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
+use stepfold_agent_loop::{Decisions, Exit, Input, Outcome, Pause, Run, RunError, RunFault};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
 use stepfold_state_core::chat::Message;
 use tokio::sync::{OwnedMutexGuard, mpsc};
@@ -22,7 +22,7 @@ pub(crate) enum Order {
     /// A new turn.
     Begin(Box<Input>),
     /// Go on with the last run.
-    Resume { decisions: Vec<(String, Decision)>, with_changed_agent: bool },
+    Resume { decisions: Decisions, with_changed_agent: bool },
     /// Cancel the last run.
     Abandon,
 }
@@ -172,10 +172,10 @@ impl Work {
         let key = &self.turn.slot.key;
         let run = Run::new(&self.turn.runner.agent, input, run_id(key, id))
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
-        self.drive(Stopped { run, invocation: id.clone(), place: 0 }, joined, Vec::new()).await
+        self.drive(Stopped { run, invocation: id.clone(), place: 0 }, joined, Decisions::new()).await
     }
 
-    async fn resume(&mut self, decisions: Vec<(String, Decision)>, with_changed_agent: bool) -> Ended {
+    async fn resume(&mut self, decisions: Decisions, with_changed_agent: bool) -> Ended {
         let read = self.catch_up().await?;
         let stopped = self.last_run(&read, with_changed_agent)?.ok_or_else(|| self.nothing_to_resume())?;
         self.check_decisions(&stopped.run, &decisions)?;
@@ -188,16 +188,8 @@ impl Work {
     }
 
     /// A decision is about a call that is stored. It must not lie in wait for one that the model makes later.
-    fn check_decisions(&self, run: &Run, decisions: &[(String, Decision)]) -> Result<(), RunnerError> {
-        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
-        match decisions.iter().find(|(id, _)| !pending.contains(id)) {
-            None => Ok(()),
-            Some((id, _)) => Err(RunnerError::NothingToDecide {
-                key: Box::new(self.turn.slot.key.clone()),
-                id: id.clone(),
-                pending,
-            }),
-        }
+    fn check_decisions(&self, run: &Run, decisions: &Decisions) -> Result<(), RunnerError> {
+        run.check_decisions(decisions).map_err(|error| RunnerError::decision(&self.turn.slot.key, error))
     }
 
     async fn abandon(&mut self) -> Ended {
@@ -214,7 +206,7 @@ impl Work {
             Err(error) => return Err(error),
         };
         self.current.cancellation.cancel();
-        self.drive(stopped, 0, Vec::new()).await
+        self.drive(stopped, 0, Decisions::new()).await
     }
 
     /// A crash may have left a run in the middle. It goes on to its end before anything new begins. Gives the
@@ -225,7 +217,7 @@ impl Work {
         drop(read);
         let pending: Vec<String> = stopped.run.pending().into_iter().map(|request| request.id).collect();
         let outcome = match pending.is_empty() {
-            true => self.drive(stopped, 0, Vec::new()).await?,
+            true => self.drive(stopped, 0, Decisions::new()).await?,
             false => return Err(self.pending(pending)),
         };
         match outcome.exit() {
@@ -279,7 +271,7 @@ impl Work {
     }
 
     /// Runs, with every commit stored before anything else happens.
-    async fn drive(&mut self, from: Stopped, joined: usize, decisions: Vec<(String, Decision)>) -> Ended {
+    async fn drive(&mut self, from: Stopped, joined: usize, decisions: Decisions) -> Ended {
         let Stopped { run, invocation, place } = from;
         let inner = &self.turn.runner;
         self.known.left_over.read_again();
@@ -342,6 +334,7 @@ impl Work {
                 },
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }

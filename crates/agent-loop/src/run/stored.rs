@@ -3,6 +3,7 @@
 //! Derived things are not stored: which tools there are, which ids are taken, what the model is shown (but
 //! for which messages it was shown, because a window may have left some out).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use super::event::FORMAT_VERSION;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
 use crate::agent::{Agent, Fingerprint};
+use crate::decisions::Settled;
 use crate::trim::{Kept, Summary, View};
 
 /// What is written.
@@ -24,6 +26,8 @@ use crate::trim::{Kept, Summary, View};
 struct RunOut<'a> {
     version: u64,
     id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_id: Option<&'a str>,
     agent: &'a Fingerprint,
     schema: &'a Schema,
     state: &'a State,
@@ -34,6 +38,8 @@ struct RunOut<'a> {
     summary: Option<&'a Summary>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     approved: &'a [Approved],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    decided: &'a BTreeMap<String, Settled>,
 }
 
 #[derive(Serialize)]
@@ -48,6 +54,8 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
+    #[serde(default)]
+    recorded_id: Option<Arc<str>>,
     agent: Fingerprint,
     state: Box<RawValue>,
     phase: Phase,
@@ -57,6 +65,8 @@ struct RunIn {
     summary: Option<Summary>,
     #[serde(default)]
     approved: Vec<Approved>,
+    #[serde(default)]
+    decided: BTreeMap<String, Settled>,
 }
 
 #[derive(Deserialize)]
@@ -136,6 +146,7 @@ impl Serialize for Run {
         RunOut {
             version: FORMAT_VERSION,
             id: &self.id,
+            recorded_id: self.recorded_id.as_deref(),
             agent: self.agent.fingerprint(),
             schema: self.agent.schema(),
             state: &self.state,
@@ -148,6 +159,7 @@ impl Serialize for Run {
             },
             summary: self.summary.as_ref(),
             approved: &self.approved,
+            decided: &self.decided,
         }
         .serialize(serializer)
     }
@@ -200,6 +212,7 @@ impl Run {
         let mut run = Run {
             agent: agent.clone(),
             id: stored.id,
+            recorded_id: stored.recorded_id,
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
@@ -208,6 +221,7 @@ impl Run {
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
+            decided: stored.decided,
             prompt,
             offer: agent.static_offer().cloned(),
         };

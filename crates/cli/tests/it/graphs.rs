@@ -465,7 +465,7 @@ fn nodes_wait_for_decisions_in_another_process() {
     "#]],
     );
     room.check(
-        "resume g.toml --approve 'pay#0 > run' --reject 'clerk > f1=not now'",
+        "resume g.toml --approve pay#0/run --reject 'clerk/f1=not now'",
         expect![[r#"
             | session s1
             | pay#0 | starts with {"euro":5}
@@ -943,7 +943,10 @@ fn agents_follow_the_state() {
     "#]],
     );
     let said = room.say("run g.toml -s s2 --set auto=false pay", "");
-    assert!(said.contains("| decide about work > c1: > c1 pay()\n") && said.ends_with("exit 3\n"), "{said}");
+    assert!(
+        said.contains("| decide about work/c1#DIGEST: > c1 pay()\n") && said.ends_with("exit 3\n"),
+        "{said}"
+    );
     let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
     assert!(said.starts_with("I never pay.\n"), "{said}");
     let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");

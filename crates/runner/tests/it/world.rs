@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Ids};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
     ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
@@ -54,6 +54,22 @@ pub(crate) fn each_store(test: impl Fn(&World)) {
         let names = Names(Arc::default());
         test(&World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names });
     }
+}
+
+/// The id of the request that waits at a path, such as `c1`; the path itself if none does.
+pub(crate) async fn id_at(session: &SessionHandle, path: &str) -> String {
+    let ids = session.pending().await.unwrap().into_iter().map(|request| request.id);
+    ids.into_iter().find(|id| path_of(id) == path).unwrap_or_else(|| path.to_owned())
+}
+
+/// Where something is asked: the id of its request without the digest.
+pub(crate) fn path_of(id: &str) -> &str {
+    id.rsplit_once('#').map_or(id, |(path, _)| path)
+}
+
+/// Where something waits for a decision.
+pub(crate) fn paths(pending: &[ApprovalRequest]) -> Vec<&str> {
+    pending.iter().map(|request| path_of(&request.id)).collect()
 }
 
 /// A process: when its future is done, whatever it has started is gone.
