@@ -92,8 +92,8 @@ fn each_outcome_is_an_event() {
                 inner 0
                 inner 0
                 inner 0
-                inner 0 work#0 > c2
-                inner 0 work#1 > c2
+                inner 0 work#0/c2
+                inner 0 work#1/c2
                 inner 0
                 inner 0
                 inner 0

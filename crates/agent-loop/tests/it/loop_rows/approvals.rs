@@ -313,11 +313,11 @@ async fn approval_modify_is_validated() {
     for (arguments, expected) in [
         (
             json!({"amount": "much"}),
-            expect![[r#"run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#ee1d782f885e62ef`: at $.amount: expected integer, found string; the request stays pending"#]],
+            expect!["run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"],
         ),
         (
             json!([3]),
-            expect![[r#"run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#ee1d782f885e62ef`: expected a JSON object; the request stays pending"#]],
+            expect!["run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"],
         ),
     ] {
         let ended = decide(reloaded(&paused), [("c1", Decision::modify(arguments))]).await;
