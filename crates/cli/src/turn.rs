@@ -29,7 +29,7 @@ impl Turns<'_> {
     pub(crate) async fn follow(
         &mut self,
         session: &SessionHandle,
-        start: impl FnOnce() -> Result<Invocation, RunnerError>,
+        start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Ending> {
         let mut ended = self.watch(session, start).await?;
         loop {
@@ -45,7 +45,7 @@ impl Turns<'_> {
             if decisions.is_empty() {
                 return self.tell(session, ended).await;
             }
-            ended = self.watch(session, || session.resume().decide_all(decisions).start()).await?;
+            ended = self.watch(session, async || session.resume().decide_all(decisions).start()).await?;
         }
     }
 
@@ -53,7 +53,7 @@ impl Turns<'_> {
     async fn watch(
         &self,
         session: &SessionHandle,
-        start: impl FnOnce() -> Result<Invocation, RunnerError>,
+        start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Ended> {
         // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
         let mut interrupt = pin!(tokio::signal::ctrl_c());
@@ -70,7 +70,11 @@ impl Turns<'_> {
         if let Some(speakers) = &self.desk.speakers {
             watch = watch.with_nodes(speakers.clone(), at_work(session).await);
         }
-        let invocation = start()?;
+        let invocation = match start().await {
+            Ok(invocation) => invocation,
+            // The message was not accepted.
+            Err(error) => return Ok(Err(error)),
+        };
         if is_interrupted {
             invocation.cancel();
         }

@@ -124,7 +124,9 @@ impl Run {
     fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
         match (&event.kind, phase) {
             (EventKind::Began { id, instructions, shown, .. }, _) => {
-                self.recorded_id = (**id != *self.id).then(|| Arc::from(id.as_str()));
+                if *self.id != **id {
+                    self.id = id.as_str().into();
+                }
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());

@@ -1,5 +1,6 @@
 //! What somebody has to decide, and what becomes of decisions: ids of requests, and checks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,7 +18,7 @@ use crate::error::FeedError;
 /// Whose requests are named: a run at a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
-    run: std::sync::Arc<str>,
+    run: Arc<str>,
     step: u64,
 }
 
@@ -73,8 +74,7 @@ pub(super) fn inner_decisions(
 
 impl Run {
     pub(crate) fn asker(&self) -> Asker {
-        let run = self.recorded_id.as_ref().unwrap_or(&self.id);
-        Asker { run: std::sync::Arc::clone(run), step: self.tally.steps }
+        Asker { run: Arc::clone(&self.id), step: self.tally.steps }
     }
 
     /// The requests that somebody has to decide about: calls, and questions of nodes.

@@ -42,7 +42,7 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let ended = turns.follow(&session, || session.send(text)).await;
+                let ended = turns.follow(&session, async || session.send(text).await).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }

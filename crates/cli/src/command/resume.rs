@@ -43,7 +43,7 @@ pub(super) async fn resume(
     }
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk: &desk, json, prompt };
-    turns.follow(&session, || resume.start()).await
+    turns.follow(&session, async || resume.start()).await
 }
 
 impl Decided<'_> {

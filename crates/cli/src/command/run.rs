@@ -37,7 +37,7 @@ pub(super) async fn run(
         input = input.with_values(values);
     }
     tell_session(&session, json);
-    let ending = turns.follow(&session, || session.send(input)).await?;
+    let ending = turns.follow(&session, async || session.send(input).await).await?;
     if !json && ending == Ending::Done {
         let id = &session.key().id;
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));

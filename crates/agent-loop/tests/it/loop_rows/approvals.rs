@@ -313,11 +313,15 @@ async fn approval_modify_is_validated() {
     for (arguments, expected) in [
         (
             json!({"amount": "much"}),
-            expect!["run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"],
+            expect![
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"
+            ],
         ),
         (
             json!([3]),
-            expect!["run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"],
+            expect![
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"
+            ],
         ),
     ] {
         let ended = decide(reloaded(&paused), [("c1", Decision::modify(arguments))]).await;
