@@ -12,7 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
 use crate::error::RunnerError;
-use crate::history::{History, life_of, run_prefix};
+use crate::history::{History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -308,7 +308,7 @@ impl Work<'_> {
         let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
-        let prefix = run_prefix(key, &life_of(Some(session.created)), id);
+        let prefix = run_prefix(key, Some(&session.life), id);
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         self.drive(Stopped { run, invocation: id.clone(), place: 0 }, positions).await
@@ -382,7 +382,7 @@ impl Work<'_> {
         let mail = &self.turn.slot.mail;
         mail.read_again();
         let history = self.known.history.as_ref();
-        let (version, created) = history.map_or((0, None), |history| (history.version, history.created));
+        let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
         // Several workers may resume one invocation. If they made the same event, the store would take the
         // second for the first one repeated, and both would believe that the call is theirs to start.
         let attempt = (place > 0).then(|| inner.ids.next());
@@ -412,7 +412,7 @@ impl Work<'_> {
             .await;
         match ended {
             Ok(outcome) => {
-                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, created));
+                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, life));
                 Ok(Arc::new(outcome))
             }
             Err(error) => {
