@@ -130,6 +130,7 @@ impl SessionRow {
             oldest: self.oldest,
             visible,
             scopes,
+            head: None,
             values: None,
             events: Vec::new(),
         })

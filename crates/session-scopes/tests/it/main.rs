@@ -17,6 +17,8 @@ mod changes;
 mod children;
 mod contract;
 mod crashes;
+mod damage;
+mod files;
 mod golden;
 mod model;
 mod parallel;
