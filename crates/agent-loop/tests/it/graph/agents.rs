@@ -91,19 +91,19 @@ async fn side_by_side() {
         graph,
         "where?",
         expect![[r#"
-        1: a, b
-        --
-        user:      where?
-        assistant: > c1 search(q="x")
-        tool c1:   [3, 4]
-        assistant: area 3
-        assistant: > c1-1 fetch(id=7)
-        tool c1-1: area 7
-        assistant: area 7
-        --
-        exit: the graph came to its end
-        steps: 1
-    "#]],
+            1: a, b
+            --
+            user:      where?
+            assistant: > c1 search(q="x")
+            tool c1:   [3, 4]
+            assistant: area 3
+            assistant: > c1-2 fetch(id=7)
+            tool c1-2: area 7
+            assistant: area 7
+            --
+            exit: the graph came to its end
+            steps: 1
+        "#]],
     )
     .await;
 }
@@ -446,7 +446,7 @@ async fn interactive() {
         exit: the run waits for decisions
         steps: 1
         state: {"auto":false,"current_node":"write","errors":[],"execution_counts":{"write":1},"history":[],"outputs":[]}
-        pending write > c1: search({"q":"x"}), Rule
+        pending write/c1#65a1224f465d5237: search({"q":"x"}), Rule
     "#]].assert_eq(&walked.text());
     let run = crate::loop_rows::kit::reloaded(outcome_of(&walked.ended));
     let id = run.pending()[0].id.clone();
