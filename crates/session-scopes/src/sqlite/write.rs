@@ -5,8 +5,10 @@ use stepfold_state_core::state::{Delta, Write};
 
 use super::cells::{SessionCells, Written, stored_all, stored_since};
 use super::changes::{ScopeRow, Scopes};
+use super::claims;
 use super::error::failed;
 use super::history::{History, SessionRow, not_newest};
+use super::inbox;
 use super::past::row_at;
 use super::read;
 use super::seal::{self, EventSeal, State};
@@ -170,15 +172,17 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let AppendEvent { key, expected, event, schema, .. } = request;
     let row = SessionRow::get(&desk.connection, key)?;
     if let Some(receipt) = repeated(desk, &row, key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     expected.check(key, row.version)?;
     let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
     let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
-    commit(desk, key, &row, event, body, &written)
+    let receipt = commit(desk, key, &row, event, body, &written)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
@@ -346,8 +350,9 @@ pub(super) fn rewind(
     let Prepared { event, body } = prepared;
     let row = SessionRow::get(&desk.connection, &request.key)?;
     if let Some(receipt) = repeated(desk, &row, &request.key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
     check_version(&request.key, &row, request.to)?;
     let history = History::read(&desk.connection, &row)?;
@@ -366,7 +371,8 @@ pub(super) fn rewind(
         "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES (?1, ?2, ?3, ?4)",
         &[&row.number, &version, &to, &seal::of_rewind(row.number, rewound)],
     )?;
-    commit(desk, &request.key, &row, event, body, &written)
+    let receipt = commit(desk, &request.key, &row, event, body, &written)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
@@ -419,6 +425,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    inbox::delete(desk, row.number)?;
     run(
         desk,
         "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",

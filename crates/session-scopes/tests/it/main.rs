@@ -15,6 +15,7 @@
 
 mod changes;
 mod children;
+mod claims;
 mod contract;
 mod crashes;
 mod damage;
