@@ -11,6 +11,7 @@ mod read;
 mod rows;
 mod statements;
 mod tables;
+mod tls;
 mod transaction;
 mod write;
 
@@ -21,7 +22,8 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
 };
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
 use self::rows::Schemas;
@@ -79,6 +81,27 @@ impl Limits {
 impl PostgresOptions {
     /// The database at `url`: `postgres://user:password@host:port/database`, or the key-value form.
     /// Tables are made in the first schema of the search path.
+    ///
+    /// Options behind a `?` say how connections are encrypted (TLS by rustls):
+    ///
+    /// | `sslmode` | encrypted | certificate |
+    /// |---|---|---|
+    /// | `disable` | no | |
+    /// | `prefer`, the default | if the server can | checked if there is `sslrootcert` |
+    /// | `require` | always | checked if there is `sslrootcert` |
+    /// | `verify-full` | always | always checked, with the name of the host |
+    ///
+    /// `sslrootcert` is a file with the certificates to trust (PEM), or `system`; `verify-full` without it trusts what
+    /// the system trusts. A certificate that is checked has to be for the host, unlike libpq's `verify-ca`. The
+    /// key-value form has `disable`, `prefer` and `require`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::PostgresOptions;
+    ///
+    /// let url = "postgres://worker@db.example/agents?sslmode=verify-full&sslrootcert=/etc/ssl/db.pem";
+    /// let options = PostgresOptions::new(url).connections(4);
+    /// ```
     pub fn new(url: impl Into<String>) -> Self {
         PostgresOptions {
             url: url.into(),
@@ -129,25 +152,19 @@ impl PostgresOptions {
     /// When the address is not valid or nobody answers; [`SessionError::ForeignTable`];
     /// [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
-        // Without what the parser says: it may quote a part of a password.
-        let mut config: Config = self.url.parse().map_err(|_: tokio_postgres::Error| SessionError::Store {
-            what: "read the address of its database",
-            source: "expected postgres://user:password@host:port/database, or pairs as in `host=x user=y`; special \
-                     characters of a password are written as %-codes"
-                .into(),
-        })?;
+        let (mut config, tls) = tls::read_address(&self.url)?;
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
         }
-        tables::set_up(&config).await?;
-        let pool = self.pool(config)?;
+        tables::set_up(&config, tls.clone()).await?;
+        let pool = self.pool(config, tls)?;
         Ok(PostgresStore(Arc::new(Inner { pool, schemas: Schemas::default() })))
     }
 
-    fn pool(&self, config: Config) -> Result<Pool, SessionError> {
+    fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
         let manager =
-            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+            Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
         let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
             let settings = Arc::clone(&settings);

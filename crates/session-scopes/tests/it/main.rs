@@ -31,3 +31,4 @@ mod set_up;
 mod size;
 mod stored;
 mod tenancy;
+mod tls;
