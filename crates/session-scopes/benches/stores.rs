@@ -34,6 +34,8 @@ use stepfold_state_core::state::{Handler, Schema, Write};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+#[path = "parts/past.rs"]
+mod past;
 #[path = "../tests/it/server.rs"]
 mod server;
 
@@ -41,6 +43,7 @@ fn main() {
     // Who names a benchmark wants no more than that.
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();
+        past::ratios();
         durable_rates();
         tasks_at_once();
         floor_of_sqlite();

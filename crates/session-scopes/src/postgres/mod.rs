@@ -4,6 +4,7 @@
 //! one. Handlers run here, on values that are locked for as long as that takes.
 
 mod at_version;
+mod branches;
 mod error;
 mod plan;
 mod read;
@@ -26,11 +27,13 @@ use self::error::{failed, no_connection};
 use self::rows::Schemas;
 use crate::apply::initial;
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, ForkInfo, ForkSession, GetSession, LabelVersion,
+    ListForks, ListSessions, PruneSession, Pruned, ReadLabels, Receipt, RewindSession, ScopeKey, SessionPage,
+    SessionStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
@@ -203,6 +206,21 @@ impl SessionStore for PostgresStore {
         let body = event.to_body()?;
         let connection = self.connection().await?;
         Box::pin(write::rewind(connection, &request, &event, &body)).await
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::forks(connection, &request.key)).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(write::set_label(connection, &request)).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::labels(connection, &request.key)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

@@ -193,11 +193,21 @@ impl History {
         Some(row_number(segment.stream, version))
     }
 
-    /// Events of the history from `oldest` up to a version, in order.
+    /// The rows of events behind a version, of some ranges of versions, newest first: those above the first number of
+    /// each, up to the second.
+    fn rows(&self, after: u64, ranges: &[(u64, u64)]) -> impl Iterator<Item = (i64, i64)> {
+        let rows = ranges.iter().rev().flat_map(move |(first, last)| {
+            let after = after.max(first.saturating_sub(1));
+            self.lineage.iter().map(move |segment| segment.rows_between(after, *last))
+        });
+        rows.filter(|(from, to)| from < to)
+    }
+
+    /// Events of the history behind `oldest`, of these ranges of versions, in order.
     pub(super) fn events(
         &self,
         connection: &Connection,
-        (oldest, upto): (u64, u64),
+        (oldest, ranges): (u64, &[(u64, u64)]),
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
         let (after, limit) = match range {
@@ -205,7 +215,7 @@ impl History {
             EventRange::All => (oldest, usize::MAX),
             EventRange::Last(count) => (oldest, count),
             EventRange::AfterVersion(version) => (version.max(oldest), usize::MAX),
-            EventRange::Since(time) => (self.last_before(connection, (oldest, upto), time)?, usize::MAX),
+            EventRange::Since(time) => (self.last_before(connection, (oldest, ranges), time)?, usize::MAX),
         };
         let failed = failed("read events");
         let mut query = connection
@@ -215,9 +225,8 @@ impl History {
             )
             .map_err(failed)?;
         let mut events = Vec::new();
-        for segment in &self.lineage {
+        for (from, to) in self.rows(after, ranges) {
             let left = i64::try_from(limit - events.len()).unwrap_or(i64::MAX);
-            let (from, to) = segment.rows_between(after, upto);
             let mut rows = query.query([from, to, left]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
                 let version = version_of(row.get(0).map_err(failed)?);
@@ -233,11 +242,11 @@ impl History {
         Ok(events)
     }
 
-    /// The version of the newest event that is older than `time`, of those up to a version.
+    /// The version of the newest event that is older than `time`, of those of these ranges of versions.
     fn last_before(
         &self,
         connection: &Connection,
-        (oldest, upto): (u64, u64),
+        (oldest, ranges): (u64, &[(u64, u64)]),
         time: Timestamp,
     ) -> Result<u64, SessionError> {
         let failed = failed("find events by their time");
@@ -247,8 +256,7 @@ impl History {
                  ORDER BY number DESC LIMIT 1",
             )
             .map_err(failed)?;
-        for segment in &self.lineage {
-            let (from, to) = segment.rows_between(oldest, upto);
+        for (from, to) in self.rows(oldest, ranges) {
             let bounds = params![from, to, time.as_micros()];
             let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
             if let Some(number) = found {

@@ -5,6 +5,7 @@
 //! time.
 
 mod at_version;
+mod branches;
 mod cells;
 mod changes;
 mod error;
@@ -32,11 +33,13 @@ use self::threads::{Desk, Readers, Writer, start_readers, start_writer};
 use self::write::Prepared;
 use crate::apply::initial;
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, ForkInfo, ForkSession, GetSession, LabelVersion,
+    ListForks, ListSessions, PruneSession, Pruned, ReadLabels, Receipt, RewindSession, ScopeKey, SessionPage,
+    SessionStore, WriteScope,
 };
 
 /// What a commit means when it returns.
@@ -236,6 +239,18 @@ impl SessionStore for SqliteStore {
         let body = event.to_body()?;
         let prepared = Prepared { event, body };
         self.writer.run(move |desk| write::rewind(desk, &request, &prepared)).await
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        self.readers.run(move |desk| branches::forks(desk, &request)).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        self.writer.run(move |desk| branches::set_label(desk, &request)).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        self.readers.run(move |desk| branches::labels(desk, &request)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

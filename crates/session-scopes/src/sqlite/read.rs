@@ -40,7 +40,8 @@ fn session(
     let history = History::read(&desk.connection, number)?;
     let visible = Visible::at(version, &history.rewinds);
     let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
-    let events = history.events(&desk.connection, (oldest, version), events)?;
+    let ranges = request.event_ranges(&visible, version);
+    let events = history.events(&desk.connection, (oldest, &ranges), events)?;
     Ok(Session { version, values, events, ..row.session(key, visible, request.now, scopes.versions())? })
 }
 

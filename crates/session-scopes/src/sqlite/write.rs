@@ -3,6 +3,7 @@
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
+use super::branches;
 use super::cells::{
     NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
 };
@@ -270,6 +271,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
         &[&number, &to_db(version), &to_db(Segment::OPEN)],
     )?;
     fork_cells(desk, row.number, &history, number, version)?;
+    branches::add_fork(desk, row.number, number)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
@@ -356,6 +358,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
+    branches::forget(desk, row.number)?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
     run(
         desk,
@@ -415,6 +418,7 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros()],
     )?;
+    branches::prune_labels(desk, row.number, oldest)?;
     // Nothing goes back behind the removal of a key any more.
     run(
         desk,

@@ -1,5 +1,6 @@
 //! The port of session stores: what they are asked, what they answer, and the erased form of one.
 
+mod branches;
 mod claims;
 mod erased;
 mod inbox;
@@ -8,6 +9,7 @@ mod requests;
 
 use std::future::Future;
 
+pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 pub(crate) use self::claims::Fence;
 pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
 pub use self::erased::AnyStore;
@@ -22,6 +24,7 @@ pub use self::requests::{
     RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::session::{Session, Values};
 
 /// Where sessions are kept.
@@ -112,6 +115,42 @@ pub trait SessionStore: Send + Sync + 'static {
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
 
+    /// The forks of a session that are there, in the order in which they were made; not the forks of these.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not list them.
+    fn forks(&self, request: ListForks) -> impl Future<Output = Result<Vec<ForkInfo>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("lists of forks")) }
+    }
+
+    /// Gives a label to a version of a session, or takes it away; the version that it named before. A label belongs to
+    /// the session and not to its history: a fork begins without any, a rewind keeps all, and retention takes those
+    /// of the versions that it takes.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`]; [`SessionError::TooManyLabels`] beyond
+    /// [`MAX_LABELS`]; [`SessionError::Unsupported`] by a store without labels.
+    fn set_label(
+        &self,
+        request: LabelVersion,
+    ) -> impl Future<Output = Result<Option<u64>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(LABELS)) }
+    }
+
+    /// The labels of a session with the versions that they name, in the order of these.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store without labels.
+    fn labels(
+        &self,
+        request: ReadLabels,
+    ) -> impl Future<Output = Result<Vec<(Label, u64)>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(LABELS)) }
+    }
+
     /// Claims a session for a worker. A worker that holds the claim already gets a new one, with another token.
     ///
     /// A store without claims keeps this method and the five after it as they are. It gives no claim in its
@@ -178,6 +217,7 @@ pub trait SessionStore: Send + Sync + 'static {
     }
 }
 
+const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
 const INBOXES: &str = "inboxes of sessions";
 

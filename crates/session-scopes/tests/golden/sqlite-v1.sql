@@ -36,6 +36,12 @@ CREATE TABLE stepfold_events (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
+CREATE TABLE stepfold_forks (
+    parent INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (parent, number)
+) WITHOUT ROWID;
+CREATE TABLE stepfold_labels (
+    number INTEGER NOT NULL, label TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (number, label)
+) WITHOUT ROWID;
 CREATE TABLE stepfold_rewinds (
     stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
@@ -77,6 +83,8 @@ INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'9b1f29c7e1f04a2cc9a1d9d2b6a0
 INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, '7a49388c6b0d1e2f3a4b5c0f5e1d6c2b', 0, NULL, NULL, 0, 0);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1);
+INSERT INTO stepfold_forks VALUES (1, 2);
+INSERT INTO stepfold_labels VALUES (1, 'first', 1);
 INSERT INTO stepfold_lineage VALUES (1, 1, 0, 9223372036854775807);
 INSERT INTO stepfold_lineage VALUES (2, 1, 0, 1);
 INSERT INTO stepfold_lineage VALUES (2, 2, 1, 9223372036854775807);
