@@ -93,6 +93,7 @@
 //! `docs/decisions.md`.
 
 mod accept;
+mod compare;
 mod error;
 mod handle;
 mod history;
@@ -116,6 +117,7 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
+pub use crate::compare::{Comparison, FirstDifference, compare};
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;

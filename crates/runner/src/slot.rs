@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{InvocationId, SessionKey, Timestamp};
+use stepfold_session_scopes::{InvocationId, LifeId, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
@@ -41,17 +41,17 @@ pub(crate) struct Known {
 pub(crate) struct Left {
     pub(crate) run: Box<Run>,
     version: u64,
-    created: Option<Timestamp>,
+    life: Option<LifeId>,
 }
 
 impl Left {
-    pub(crate) fn new(run: Run, version: u64, created: Option<Timestamp>) -> Self {
-        Left { run: Box::new(run), version, created }
+    pub(crate) fn new(run: Run, version: u64, life: Option<LifeId>) -> Self {
+        Left { run: Box::new(run), version, life }
     }
 
     /// Whether the session is as the run has left it.
     pub(crate) fn is_last_of(&self, history: &History) -> bool {
-        self.version == history.version && self.created == history.created
+        self.version == history.version && self.life == history.life
     }
 }
 

@@ -5,14 +5,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_agent_loop::{Decision, Input, Outcome, Run, RunError, RunFault};
+use stepfold_agent_loop::{Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
 use stepfold_state_core::chat::Message;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
 use crate::error::RunnerError;
-use crate::history::{History, life_of, run_prefix};
+use crate::history::{History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -28,7 +28,7 @@ pub(crate) enum Order {
     /// A new turn, with a message that stands in the inbox.
     TakeInbox,
     /// Go on with the last run.
-    Resume { decisions: Vec<(String, Decision)>, with_changed_agent: bool },
+    Resume { decisions: Decisions, with_changed_agent: bool },
     /// Cancel the last run.
     Abandon,
 }
@@ -92,7 +92,7 @@ impl Turn {
             wants: Wants::Nothing,
             input: None,
             acceptance: None,
-            decisions: Vec::new(),
+            decisions: Decisions::new(),
             with_changed_agent: false,
         };
         work.wants = match order {
@@ -180,7 +180,7 @@ struct Work<'a> {
     /// The message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     with_changed_agent: bool,
 }
 
@@ -308,7 +308,7 @@ impl Work<'_> {
         let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
-        let prefix = run_prefix(key, &life_of(Some(session.created)), id);
+        let prefix = run_prefix(key, Some(&session.life), id);
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         self.drive(Stopped { run, invocation: id.clone(), place: 0 }, positions).await
@@ -320,15 +320,8 @@ impl Work<'_> {
 
     /// A decision is about a call that is stored. It must not lie in wait for one that the model makes later.
     fn check_decisions(&self, run: &Run) -> Result<(), RunnerError> {
-        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
-        match self.decisions.iter().find(|(id, _)| !pending.contains(id)) {
-            None => Ok(()),
-            Some((id, _)) => Err(RunnerError::NothingToDecide {
-                key: Box::new(self.turn.slot.key.clone()),
-                id: id.clone(),
-                pending,
-            }),
-        }
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        run.check_decisions(&self.decisions).map_err(refused)
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -389,7 +382,7 @@ impl Work<'_> {
         let mail = &self.turn.slot.mail;
         mail.read_again();
         let history = self.known.history.as_ref();
-        let (version, created) = history.map_or((0, None), |history| (history.version, history.created));
+        let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
         // Several workers may resume one invocation. If they made the same event, the store would take the
         // second for the first one repeated, and both would believe that the call is theirs to start.
         let attempt = (place > 0).then(|| inner.ids.next());
@@ -419,7 +412,7 @@ impl Work<'_> {
             .await;
         match ended {
             Ok(outcome) => {
-                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, created));
+                self.known.stopped = Some(Left::new(outcome.run().clone(), journal.version, life));
                 Ok(Arc::new(outcome))
             }
             Err(error) => {
@@ -442,6 +435,7 @@ impl Work<'_> {
                 },
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }

@@ -40,6 +40,9 @@ mod past;
 mod server;
 
 fn main() {
+    if std::env::args().any(|argument| argument == "past") {
+        return past::ratios();
+    }
     // Who names a benchmark wants no more than that.
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();

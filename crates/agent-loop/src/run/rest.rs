@@ -361,6 +361,7 @@ mod tests {
     use crate::graph::{Arrived, Planned, Routed};
     use crate::run::event::HookVerdict;
     use crate::run::exit::Exit;
+    use crate::run::shared::SharedValue;
 
     fn again(event: &Event) -> Event {
         let rest = event.to_rest().unwrap();
@@ -582,7 +583,12 @@ mod tests {
                 output,
             }),
             1 => Just(EventKind::Began {
-                id: "run".to_owned(), instructions: None, repairs: vec!["one".to_owned()], shown: None,
+                id: "run".to_owned(),
+                instructions: None,
+                repairs: vec!["one".to_owned()],
+                shown: None,
+                tools: Some("0".to_owned()),
+                shared: [("app:n".to_owned(), SharedValue::Large), ("user:n".to_owned(), SharedValue::Is(Value::Null))].into(),
             }),
             1 => delta().prop_map(|delta| EventKind::Hooked {
                 point: HookPoint::BeforeTool,
@@ -593,7 +599,11 @@ mod tests {
             1 => usage().prop_map(|usage| EventKind::Summarized {
                 summary: None, error: Some("no".to_owned()), usage,
             }),
-            1 => Just(EventKind::Decided { decisions: vec![("c1".to_owned(), Decision::Approve)] }),
+            1 => Just(EventKind::Decided {
+                decisions: vec![("c1".to_owned(), Decision::Approve)],
+                by: Some("ada".to_owned()),
+                idempotency_key: None,
+            }),
             1 => Just(EventKind::Started { calls: vec![0, 2] }),
             1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
             1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),

@@ -10,6 +10,8 @@ mod requests;
 use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
 pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
 pub use self::erased::AnyStore;

@@ -19,6 +19,7 @@ mod breakpoints;
 mod interruptions;
 
 mod build;
+mod decision_times;
 mod golden;
 mod history;
 mod nested;
