@@ -38,6 +38,12 @@ CREATE TABLE stepfold_events (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL, seal BLOB, id TEXT, trail TEXT, body TEXT
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
+CREATE TABLE stepfold_forks (
+    parent INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (parent, number)
+) WITHOUT ROWID;
+CREATE TABLE stepfold_labels (
+    number INTEGER NOT NULL, label TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (number, label)
+) WITHOUT ROWID;
 CREATE TABLE stepfold_rewinds (
     stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, version)

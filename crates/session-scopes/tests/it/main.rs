@@ -23,6 +23,7 @@ mod files;
 mod golden;
 mod model;
 mod parallel;
+mod past;
 mod scenario;
 mod semantics;
 mod server;
