@@ -73,6 +73,7 @@ impl Run {
     /// As [`commit`](Run::commit).
     pub fn catch_up(&mut self, mut event: Event) -> Result<(), FeedError> {
         event.delta = Delta::new();
+        self.is_caught_up = true;
         self.commit_as(event, Folding::CatchUp)
     }
 

@@ -84,7 +84,7 @@ impl Known {
             messages,
             call_ids,
             prompt: Some(Box::new(run.prompt.clone())),
-            ended: Some(run.state.clone()),
+            ended: (!run.is_caught_up).then(|| run.state.clone()),
         })
     }
 }

@@ -82,6 +82,8 @@ pub struct Run {
     pub(super) shown_before: Option<Box<Prompt>>,
     /// The values that the run before left, until this one begins.
     pub(super) ended_before: Option<State>,
+    /// Its record was folded into values of another time, so that these are not what the record says.
+    pub(super) is_caught_up: bool,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -220,6 +222,7 @@ impl Run {
             known_good,
             shown_before,
             ended_before,
+            is_caught_up: false,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -240,6 +243,7 @@ impl Run {
             known_good: 0,
             shown_before: None,
             ended_before: None,
+            is_caught_up: false,
             offer: agent.static_offer().cloned(),
         }
     }

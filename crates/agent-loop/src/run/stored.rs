@@ -211,6 +211,7 @@ impl Run {
             known_good: 0,
             shown_before: None,
             ended_before: None,
+            is_caught_up: true,
             state,
             phase: stored.phase,
             tally: stored.tally,

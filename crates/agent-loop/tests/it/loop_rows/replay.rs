@@ -436,4 +436,13 @@ async fn values_of_shared_scopes_are_recorded_once() {
     changed.remove("user:notes").unwrap();
     agent.run(Input::new().say("go").on_state(changed, Some(&run))).observe(&mut seen).await.unwrap();
     expect![[r#"{"user:notes":"unset"}"#]].assert_eq(&recorded(&seen));
+    // One whose record was folded into the values of another time knows less.
+    let mut again = Run::new(&agent, Input::on(run.state().clone()).say("go"), "again").unwrap();
+    for event in seen.iter().filter_map(stepfold_agent_loop::RunEvent::committed) {
+        again.catch_up(event.clone()).unwrap();
+    }
+    let mut seen = Vec::new();
+    let input = Input::new().say("go").on_state(again.state().clone(), Some(&again));
+    agent.run(input).observe(&mut seen).await.unwrap();
+    expect![[r#"{"app:motto":{"is":"brief"},"user:notes":"large"}"#]].assert_eq(&recorded(&seen));
 }
