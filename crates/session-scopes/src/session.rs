@@ -25,8 +25,11 @@ pub struct Session {
     pub key: SessionKey,
     /// Its life: another one once it was deleted and made again. A fork has its own.
     pub life: LifeId,
-    /// The number of events that were ever committed to it.
+    /// The version that was read: the number of events that were committed to it, by then.
     pub version: u64,
+    /// The number of events that were ever committed to it. It is another number than the version only if an
+    /// [earlier version](crate::GetSession::at_version) was asked for.
+    pub newest: u64,
     /// When it was created.
     pub created: Timestamp,
     /// When it was written last; the time of the newest event.
@@ -39,7 +42,7 @@ pub struct Session {
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
-    /// The versions that count today: all of them, unless the session was rewound.
+    /// The versions that count in the one that was read: all of them, unless the session was rewound.
     pub visible: Visible,
     /// How often the scopes were written that it shares with other sessions.
     pub scopes: ScopeVersions,

@@ -202,7 +202,7 @@ impl Inner {
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
         let (app, tenant, entry) = self.entry(&request.key)?;
-        Ok(entry.session(request, &app.shared, &tenant.user))
+        entry.session(request, &app.shared, &tenant.user)
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -217,7 +217,7 @@ impl Inner {
         let mut last = None;
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            sessions.push(entry.session(&request.get(key), app, &tenant.user));
+            sessions.push(entry.session(&request.get(key), app, &tenant.user)?);
             last = Some(Cursor::behind(entry.updated, entry.number));
         }
         let next = last.filter(|_| newest.next().is_some());

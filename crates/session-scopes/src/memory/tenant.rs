@@ -436,13 +436,20 @@ impl Entry {
         Ok(Pruned { events, oldest })
     }
 
-    pub(super) fn session(&self, request: &GetSession, app: &Shared, user: &Shared) -> Session {
-        let version = self.version();
+    pub(super) fn session(
+        &self,
+        request: &GetSession,
+        app: &Shared,
+        user: &Shared,
+    ) -> Result<Session, SessionError> {
+        let version = request.version_in(self.oldest, self.version())?;
+        let cells = self.cells_at(&request.key, version)?;
         let scopes = request.since.map(|seen| seen.scopes);
-        Session {
+        Ok(Session {
             key: request.key.clone(),
             life: self.work.life.clone(),
             version,
+            newest: self.version(),
             created: self.created,
             updated: self.updated,
             claim: self.work.fence.as_of(request.now),
@@ -454,19 +461,19 @@ impl Entry {
             values: request.state.then(|| ByScope {
                 app: app.asked(request, Scope::App, scopes.map(|scopes| scopes.app)),
                 user: user.asked(request, Scope::User, scopes.map(|scopes| scopes.user)),
-                session: self.asked(request),
+                session: self.asked(request, &cells),
             }),
-            events: self.range(request.events),
-        }
+            events: self.range(request.events, version),
+        })
     }
 
-    /// Those of its own values that a request asks for.
-    fn asked(&self, request: &GetSession) -> Values {
-        let changed = request.since.and_then(|seen| self.changed_since(seen.version));
-        let cells = self.now().cloned().unwrap_or_default();
+    /// Those of its own values that a request asks for, given all of them.
+    fn asked(&self, request: &GetSession, cells: &Cells) -> Values {
+        let seen = request.since.filter(|_| request.version.is_none());
+        let changed = seen.and_then(|seen| self.changed_since(seen.version));
         match request.looked_up(Scope::Session, changed) {
-            Some(keys) => values_of(&cells, keys),
-            None => values(&cells),
+            Some(keys) => values_of(cells, keys),
+            None => values(cells),
         }
     }
 
@@ -481,19 +488,21 @@ impl Entry {
         Some(writes.map(|write| write.key().into()).collect())
     }
 
-    fn range(&self, events: EventRange) -> Vec<CommittedEvent> {
-        let length = self.log.len();
+    /// Events up to a version.
+    fn range(&self, events: EventRange, version: u64) -> Vec<CommittedEvent> {
+        let length = index(version - self.oldest);
         let from = match events {
             EventRange::None => length,
             EventRange::All => 0,
             EventRange::Last(count) => length.saturating_sub(count),
             EventRange::AfterVersion(version) => index(version.saturating_sub(self.oldest)),
             EventRange::Since(time) => {
-                let newer = self.log.iter().rev().take_while(|committed| committed.event.at >= time);
-                length - newer.count()
+                let hidden = self.log.len() - length;
+                let newest_first = self.log.iter().rev().skip(hidden);
+                length - newest_first.take_while(|committed| committed.event.at >= time).count()
             }
         };
-        self.log.iter_from(from).cloned().collect()
+        self.log.iter_from(from).take(length.saturating_sub(from)).cloned().collect()
     }
 }
 

@@ -3,6 +3,7 @@
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes
 //! one. Handlers run here, on values that are locked for as long as that takes.
 
+mod at_version;
 mod error;
 mod plan;
 mod read;

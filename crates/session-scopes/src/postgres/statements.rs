@@ -122,8 +122,8 @@ statements! {
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
-    EVENTS = in_history!("e.version, e.id, e.at, e.body", "", "DESC", "$3");
-    LAST_BEFORE = in_history!("e.version", "AND e.at < $3", "DESC", "1");
+    EVENTS = in_history!("e.version, e.id, e.at, e.body", "AND e.version <= $4", "DESC", "$3");
+    LAST_BEFORE = in_history!("e.version", "AND e.at < $3 AND e.version <= $4", "DESC", "1");
     FIRST_SINCE = in_history!("e.version", "AND e.at >= $3", "ASC", "1");
     REPEATED = concat!(
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
@@ -187,6 +187,19 @@ statements! {
         "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
         "$3, key, $4, schema, value, generation, start, length",
         "ON CONFLICT (stream, key) DO NOTHING"
+    );
+    // The values at version $2, written down in stream $1, of the keys $3; and the items of their lists, as
+    // session $4 has them.
+    PAST_CELLS = as_of!(
+        "", "key, schema, value, generation, start, length",
+        "WHERE $3::text[] IS NULL OR key = ANY($3::text[])"
+    );
+    PAST_ITEMS = concat!(
+        "SELECT s.key, i.stream, i.version, i.place, i.items FROM (",
+        as_of!("", "key, generation", "WHERE value IS NULL AND ($3::text[] IS NULL OR key = ANY($3::text[]))"),
+        ") AS s JOIN stepfold_lineage l ON l.number = $4 JOIN stepfold_items i ",
+        "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
+        "WHERE i.version <= $2 ORDER BY i.version, i.place"
     );
     CELL_KEYS = "SELECT key FROM stepfold_cells WHERE stream = $1";
 

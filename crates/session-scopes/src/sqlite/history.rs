@@ -103,6 +103,7 @@ impl SessionRow {
             key,
             life: LifeId::new(self.life)?,
             version: self.version,
+            newest: self.version,
             created: self.created,
             updated: self.updated,
             claim: self.fence.as_of(now),
@@ -127,7 +128,12 @@ fn holder(row: &Row<'_>) -> rusqlite::Result<Option<(WorkerId, Timestamp)>> {
 impl Segment {
     /// The rows of events of this part behind a version: those above the first number, up to the second.
     pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
-        (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto))
+        self.rows_between(version, u64::MAX)
+    }
+
+    /// Those of them that are of versions up to one.
+    fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
+        (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto.min(upto)))
     }
 }
 
@@ -187,11 +193,11 @@ impl History {
         Some(row_number(segment.stream, version))
     }
 
-    /// Events of the history, in order.
+    /// Events of the history from `oldest` up to a version, in order.
     pub(super) fn events(
         &self,
         connection: &Connection,
-        oldest: u64,
+        (oldest, upto): (u64, u64),
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
         let (after, limit) = match range {
@@ -199,7 +205,7 @@ impl History {
             EventRange::All => (oldest, usize::MAX),
             EventRange::Last(count) => (oldest, count),
             EventRange::AfterVersion(version) => (version.max(oldest), usize::MAX),
-            EventRange::Since(time) => (self.last_before(connection, oldest, time)?, usize::MAX),
+            EventRange::Since(time) => (self.last_before(connection, (oldest, upto), time)?, usize::MAX),
         };
         let failed = failed("read events");
         let mut query = connection
@@ -211,7 +217,7 @@ impl History {
         let mut events = Vec::new();
         for segment in &self.lineage {
             let left = i64::try_from(limit - events.len()).unwrap_or(i64::MAX);
-            let (from, to) = segment.rows_after(after);
+            let (from, to) = segment.rows_between(after, upto);
             let mut rows = query.query([from, to, left]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
                 let version = version_of(row.get(0).map_err(failed)?);
@@ -227,11 +233,11 @@ impl History {
         Ok(events)
     }
 
-    /// The version of the newest event that is older than `time`.
+    /// The version of the newest event that is older than `time`, of those up to a version.
     fn last_before(
         &self,
         connection: &Connection,
-        oldest: u64,
+        (oldest, upto): (u64, u64),
         time: Timestamp,
     ) -> Result<u64, SessionError> {
         let failed = failed("find events by their time");
@@ -242,7 +248,7 @@ impl History {
             )
             .map_err(failed)?;
         for segment in &self.lineage {
-            let (from, to) = segment.rows_after(oldest);
+            let (from, to) = segment.rows_between(oldest, upto);
             let bounds = params![from, to, time.as_micros()];
             let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
             if let Some(number) = found {

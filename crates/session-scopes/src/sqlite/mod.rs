@@ -4,6 +4,7 @@
 //! share a file: SQLite's own lock decides whose turn it is, and whoever has to wait does, for a bounded
 //! time.
 
+mod at_version;
 mod cells;
 mod changes;
 mod error;

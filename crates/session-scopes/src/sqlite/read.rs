@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::params;
 
+use super::at_version::Past;
 use super::cells::{find_scope, session_values, session_values_of, shared_values, shared_values_of};
 use super::changes::{ScopeRow, Scopes, session_keys};
 use super::error::failed;
@@ -31,15 +32,16 @@ fn session(
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let (number, oldest, key, events) = (row.number, row.oldest, request.key.clone(), request.events);
+    let version = request.version_in(oldest, row.version)?;
     if !request.state && events == EventRange::None {
-        let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
-        return row.session(key, visible, request.now, scopes.versions());
+        let visible = Visible::at(version, &History::rewinds_of(&desk.connection, number)?);
+        return Ok(Session { version, ..row.session(key, visible, request.now, scopes.versions())? });
     }
     let history = History::read(&desk.connection, number)?;
-    let visible = Visible::at(row.version, &history.rewinds);
+    let visible = Visible::at(version, &history.rewinds);
     let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
-    let events = history.events(&desk.connection, oldest, events)?;
-    Ok(Session { values, events, ..row.session(key, visible, request.now, scopes.versions())? })
+    let events = history.events(&desk.connection, (oldest, version), events)?;
+    Ok(Session { version, values, events, ..row.session(key, visible, request.now, scopes.versions())? })
 }
 
 fn values(
@@ -49,20 +51,34 @@ fn values(
     scopes: &Scopes,
     request: &GetSession,
 ) -> Result<ByScope<Values>, SessionError> {
-    let changed = match request.since {
-        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
-        None => None,
-    };
-    let session = match request.looked_up(Scope::Session, changed) {
-        Some(keys) => session_values_of(desk, row.number, keys)?,
-        None => session_values(desk, row.number)?,
-    };
+    let session = own_values(desk, row, history, request)?;
     let seen = request.since.map(|seen| seen.scopes);
     Ok(ByScope {
         app: shared_asked(desk, scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
         user: shared_asked(desk, scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
         session,
     })
+}
+
+/// Those of its own values that a request asks for.
+fn own_values(
+    desk: &mut Desk,
+    row: &SessionRow,
+    history: &History,
+    request: &GetSession,
+) -> Result<Values, SessionError> {
+    if let Some(version) = request.version {
+        let past = Past { stream: row.number, history, version };
+        return past.values(desk, request.looked_up(Scope::Session, None));
+    }
+    let changed = match request.since {
+        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
+        None => None,
+    };
+    match request.looked_up(Scope::Session, changed) {
+        Some(keys) => session_values_of(desk, row.number, keys),
+        None => session_values(desk, row.number),
+    }
 }
 
 /// Those values of a shared scope that a request asks for.

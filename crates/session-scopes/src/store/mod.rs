@@ -3,6 +3,7 @@
 mod claims;
 mod erased;
 mod inbox;
+mod past;
 mod requests;
 
 use std::future::Future;
@@ -51,7 +52,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Values of `app:` and `user:` are always the current ones.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`].
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if a version is asked for that is not kept.
     fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
     /// Lists sessions of a user, the one that was written last first.

@@ -94,12 +94,22 @@ pub struct GetSession {
     pub keys: Option<BTreeSet<Arc<str>>>,
     /// If its values are wanted: those only that have changed since this was seen.
     pub since: Option<Seen>,
+    /// The version that is wanted; the newest if none.
+    pub version: Option<u64>,
 }
 
 impl GetSession {
     /// The values and all events.
     pub fn new(key: SessionKey) -> Self {
-        GetSession { key, events: EventRange::All, state: true, now: None, keys: None, since: None }
+        GetSession {
+            key,
+            events: EventRange::All,
+            state: true,
+            now: None,
+            keys: None,
+            since: None,
+            version: None,
+        }
     }
 
     /// With these events instead.

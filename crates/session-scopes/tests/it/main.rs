@@ -20,6 +20,7 @@ mod crashes;
 mod golden;
 mod model;
 mod parallel;
+mod past;
 mod scenario;
 mod semantics;
 mod server;

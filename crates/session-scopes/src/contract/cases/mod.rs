@@ -9,6 +9,7 @@ mod handlers;
 mod hostile;
 mod inbox;
 mod listing;
+mod past;
 mod reading;
 mod schemas;
 mod shared;
@@ -25,6 +26,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
         addressing::CASES,
         listing::CASES,
         versions::CASES,
+        past::CASES,
         changes::CASES,
         shared::CASES,
         schemas::CASES,
