@@ -210,8 +210,6 @@ impl Run {
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
-            ended_before: None,
-            is_caught_up: true,
             state,
             phase: stored.phase,
             tally: stored.tally,

@@ -10,8 +10,12 @@ use proptest::prelude::*;
 use serde_json::json;
 use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
-use stepfold_runner::session_scopes::{Before, EventRange, PruneSession, ScopeKey, SessionStore, WriteScope};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::session_scopes::{
+    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
+    ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage,
+    SessionStore, Values, WriteScope,
+};
+use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -136,6 +140,75 @@ async fn shown(session: &SessionHandle) -> String {
         writeln!(text, "{key} = {value}").unwrap();
     }
     text
+}
+
+/// A store that nobody can write to.
+struct Refusing(AnyStore);
+
+fn refused<T>() -> Result<T, SessionError> {
+    Err(SessionError::Store { what: "write", source: "the store is for reading only".into() })
+}
+
+impl SessionStore for Refusing {
+    async fn create(&self, _: CreateSession) -> Result<Session, SessionError> {
+        refused()
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        self.0.get(request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        self.0.list(request).await
+    }
+
+    async fn append(&self, _: AppendEvent) -> Result<Receipt, SessionError> {
+        refused()
+    }
+
+    async fn delete(&self, _: DeleteSession) -> Result<Deleted, SessionError> {
+        refused()
+    }
+
+    async fn fork(&self, _: ForkSession) -> Result<Session, SessionError> {
+        refused()
+    }
+
+    async fn rewind(&self, _: RewindSession) -> Result<Receipt, SessionError> {
+        refused()
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        self.0.read_scope(scope).await
+    }
+
+    async fn write_scope(&self, _: WriteScope) -> Result<Values, SessionError> {
+        refused()
+    }
+
+    async fn prune(&self, _: PruneSession) -> Result<Pruned, SessionError> {
+        refused()
+    }
+}
+
+/// Neither a model nor a tool is asked, and nothing is written, not even for a moment.
+#[test]
+fn a_replay_writes_nothing() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default());
+            let session = open(world, agent()).await;
+            say(&session, "look pay").await;
+            let fork = session.fork("fork", Some(2)).await.unwrap();
+            finish(&fork).await;
+            let store = Refusing(AnyStore::new(world.store()));
+            let runner = Runner::builder(agent().build().unwrap(), store).app("stalls").unwrap().build();
+            for id in ["s1", "fork"] {
+                let session = runner.session("ada", id).await.unwrap();
+                assert_eq!(session.replay(runner.agent()).await.unwrap(), 1);
+            }
+        });
+    });
 }
 
 /// What a session goes through.
@@ -360,7 +433,7 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 std::error::Error::source(&error).unwrap().to_string()
             };
             let needy = {
-                let parameters = json!({"type": "object", "properties": {"why": {}}, "required": ["why"]});
+                let parameters = json!({"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]});
                 let function = |_: stepfold_tools::RawArgs| async { Ok::<_, ToolError>(json!(1)) };
                 let tool = Tool::new("look", "Looks.", function).parameters(parameters);
                 tool.writes(["log", "n", "app:n"]).effect(Effect::Idempotent).build().unwrap()
@@ -372,7 +445,11 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 told(agent(&keys).tools(vec![keys.tool("look").renamed("peek").unwrap()])).await,
                 told(agent(&keys).tools(vec![]).schema(other).instructions("")).await,
             ];
-            expect![""].assert_eq(&lines.join("\n"));
+            expect![[r#"
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'look' do not fit: at $: "why" is a required property
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: peek
+                the state schema has changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
         });
     });
 }
@@ -397,8 +474,9 @@ fn two_forks_are_compared() {
             let other = world.runner(agent(&keys).build().unwrap()).build();
             let stranger = other.session("ada", "stranger").await.unwrap();
             say(&stranger, "look").await;
-            let text = format!("{}\n{}", comparison.first.unwrap(), comparison.state);
-            expect![""].assert_eq(&text);
+            let changed: Vec<&str> = comparison.state.iter().map(|change| change.key.as_str()).collect();
+            let text = format!("{}; changed: {}", comparison.first.unwrap(), changed.join(", "));
+            expect![[r#"version 5 (began) on the left, version 5 (began) on the right; it differs at $.messages[0].parts[0].text: left "look", right "see"; changed: log, messages"#]].assert_eq(&text);
             let with_parent = session.compare(&left).await.unwrap();
             assert_eq!((with_parent.common, with_parent.left.len(), with_parent.right.len()), (common, 0, 4));
             let unrelated = left.compare(&stranger).await.unwrap();
