@@ -11,9 +11,9 @@ use serde_json::json;
 use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
-    ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage,
-    SessionStore, Values, WriteScope,
+    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession,
+    GetSession, ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
+    SessionPage, SessionStore, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
@@ -433,7 +433,8 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 std::error::Error::source(&error).unwrap().to_string()
             };
             let needy = {
-                let parameters = json!({"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]});
+                let parameters =
+                    json!({"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]});
                 let function = |_: stepfold_tools::RawArgs| async { Ok::<_, ToolError>(json!(1)) };
                 let tool = Tool::new("look", "Looks.", function).parameters(parameters);
                 tool.writes(["log", "n", "app:n"]).effect(Effect::Idempotent).build().unwrap()
