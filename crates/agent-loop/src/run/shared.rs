@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::state::{Handler, KeySchema, State, ValueRef};
+use stepfold_state_core::state::{Handler, KeySchema, State, Template, ValueRef};
 
 use super::event::{Event, EventKind};
 use super::machine::{Phase, Run};
@@ -82,7 +82,7 @@ pub(crate) fn is_shared(key: &str) -> bool {
 pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
     let config = agent.config();
     let mut keys = BTreeSet::new();
-    for (name, _) in config.instructions.iter().flat_map(|template| template.placeholders()) {
+    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
         // A dotted name may be a key, or lead into the value of one.
         let dots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
         keys.extend(dots.chain([name]).filter(|key| is_shared(key)).map(str::to_owned));

@@ -19,7 +19,7 @@ use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
-use stepfold_state_core::state::{Handler, Schema};
+use stepfold_state_core::state::{Handler, Schema, ValueRef};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{World, each_store, process};
@@ -38,7 +38,7 @@ impl Keys {
                 context.set("log", json!([word]))?;
                 context.set("n", json!(1))?;
                 context.set("app:n", json!(1))?;
-                let n = context.get("n").map(|n| n.to_json());
+                let n = context.get("n").map(ValueRef::to_json);
                 Ok::<_, ToolError>(json!(format!("{word} at {}", n.unwrap_or_default())))
             }
         };
@@ -116,7 +116,7 @@ async fn finish(session: &SessionHandle) {
     while session.last_run().await.unwrap().is_some_and(|run| run.exit().is_none()) {
         let pending = session.pending().await.unwrap();
         let approve = pending.into_iter().map(|request| (request.id, Decision::Approve));
-        session.resume().decide_all(approve).await.unwrap();
+        session.resume().decide_all(approve.collect::<Vec<_>>()).await.unwrap();
     }
 }
 
@@ -218,8 +218,8 @@ enum Next {
     Say(Vec<&'static str>),
     /// Others write to what is shared.
     Others(&'static str),
-    /// Back to some version.
-    Rewind(f64),
+    /// Back to some version, in percent of those that there are.
+    Rewind(u64),
 }
 
 fn nexts() -> impl Strategy<Value = Vec<Next>> {
@@ -228,7 +228,7 @@ fn nexts() -> impl Strategy<Value = Vec<Next>> {
     let next = prop_oneof![
         4 => say(),
         1 => prop::sample::select(vec!["brief", "kind"]).prop_map(Next::Others),
-        1 => (0.0..1.0).prop_map(Next::Rewind),
+        1 => (0_u64..100).prop_map(Next::Rewind),
     ];
     (say(), prop::collection::vec(next, 0..3)).prop_map(|(first, rest)| [vec![first], rest].concat())
 }
@@ -238,8 +238,8 @@ async fn go_through(world: &World, session: &SessionHandle, nexts: &[Next]) {
         match next {
             Next::Say(words) => say(session, &words.join(" ")).await,
             Next::Others(motto) => others_write(world, motto).await,
-            Next::Rewind(part) => {
-                let to = (version(session).await as f64 * part) as u64;
+            Next::Rewind(percent) => {
+                let to = version(session).await * percent / 100;
                 session.rewind(to).await.unwrap();
             }
         }
