@@ -14,7 +14,7 @@
 //! use serde_json::json;
 //! use stepfold_session_scopes::{
 //!     AppendEvent, Author, CreateSession, Event, EventId, EventRange, ForkSession, GetSession, InvocationId,
-//!     MemoryStore, SessionSchema, SessionStore, Timestamp,
+//!     ListForks, MemoryStore, SessionSchema, SessionStore, Timestamp,
 //! };
 //! use stepfold_state_core::chat::Message;
 //! use stepfold_state_core::state::{Handler, Schema, Template};
@@ -46,8 +46,13 @@
 //! assert_eq!(prompt.render(&state)?, r#"You help Ada. Found: ["map"]. Question 1."#);
 //! assert_eq!(state.messages().len(), 1);
 //!
+//! // Look back: a session as it was at any version.
+//! let before = store.get(GetSession::new(session.key.clone()).at_version(0)).await?;
+//! assert!(before.get("documents").is_none() && before.events.is_empty());
+//!
 //! // Try something else from the beginning, on a history that is shared.
-//! let fork = store.fork(ForkSession::new(session.key, now).at_version(0)).await?;
+//! let fork = store.fork(ForkSession::new(session.key.clone(), now).at_version(0)).await?;
+//! assert_eq!(store.forks(ListForks::new(session.key)).await?[0].id, fork.key.id);
 //! assert_eq!(store.get(GetSession::new(fork.key)).await?.events.len(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap().unwrap();
@@ -79,8 +84,10 @@
 //! An append costs what is written, whatever the number of events, sessions and keys. Lists grow by the items
 //! that are added; `union`, `upsert_by` and custom handlers read the list that they look through. Reading the
 //! last n events costs n. A fork copies the heads of the session's values and no event; a rewind looks at
-//! every key and writes those that have changed since. Over SQLite, both read the events behind the version
-//! that they go back to.
+//! every key and writes those that have changed since. Over SQLite both, and reading a session
+//! [as it was](GetSession::at_version), look a value of the past up among those that its key had: that takes the
+//! logarithm of their number. What a rewind has hidden costs nothing where
+//! [only visible events](GetSession::visible) are read.
 //!
 //! # What is absent
 //!
@@ -99,6 +106,7 @@ mod apply;
 mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
+mod digest;
 mod error;
 mod event;
 mod ids;
@@ -118,11 +126,12 @@ mod time;
 pub use stepfold_state_core as state_core;
 
 pub use crate::changes::{ScopeVersions, Seen};
+pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
-    AppId, Author, EventId, InvocationId, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey, UserId,
-    WorkerId,
+    AppId, Author, EventId, InvocationId, Label, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey,
+    UserId, WorkerId,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -134,9 +143,10 @@ pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
-    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, ForkSession, GetSession, InboxEntry,
-    InboxKind, ListSessions, MAX_INBOX, MAX_INPUT_BYTES, PruneSession, Pruned, REMEMBERED_INPUTS,
-    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
-    RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
+    ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
+    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned, REMEMBERED_INPUTS,
+    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
+    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -4,6 +4,7 @@
 //! state, and a fork shares all of it. One lock guards the whole store; no operation holds it for longer
 //! than its own writes take.
 
+mod branches;
 mod changed;
 mod claims;
 mod inbox;
@@ -17,13 +18,13 @@ use hashbrown::HashMap;
 use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
 use crate::apply::{WritesOf, initial, made_id};
 use crate::error::SessionError;
-use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
-    Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage,
-    SessionStore, WriteScope,
+    EnqueueInput, Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
+    ListForks, ListSessions, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
+    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -120,6 +121,23 @@ impl SessionStore for MemoryStore {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.lock().place(&request.key)?.entry.prune(&request)
+    }
+
+    /// What is in memory is what was written.
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        self.lock().verify(&request)
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        self.lock().forks(&request)
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        self.lock().place(&request.key)?.entry.set_label(request)
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        Ok(self.lock().entry(&request.key)?.2.labels())
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
@@ -257,6 +275,7 @@ impl Inner {
         let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
+        self.place(&from)?.entry.forked_as(fork.number, &key.id);
         self.insert(&key, fork);
         self.get(&GetSession::new(key).events(EventRange::None).without_state())
     }
@@ -282,6 +301,18 @@ impl Inner {
             ScopeKey::User(app, user) => &mut self.tenant_or_new(app, user).1.user,
         };
         shared.write(request)
+    }
+
+    fn verify(&self, request: &VerifySessions) -> Result<Verified, SessionError> {
+        let apps = self.apps.iter().filter(|(app, _)| match request {
+            VerifySessions::App(wanted) => *app == wanted,
+            _ => true,
+        });
+        let sessions = match request {
+            VerifySessions::Session(key) => self.entry(key).map(|_| 1)?,
+            _ => apps.flat_map(|(_, app)| app.users.values()).map(|user| user.sessions.len() as u64).sum(),
+        };
+        Ok(Verified { sessions, ..Verified::default() })
     }
 
     fn shared(&self, scope: &ScopeKey) -> Option<&Shared> {

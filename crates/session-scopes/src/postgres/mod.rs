@@ -4,7 +4,10 @@
 //! one. Handlers run here, on values that are locked for as long as that takes.
 
 mod at_version;
+mod branches;
+mod claims;
 mod error;
+mod inbox;
 mod plan;
 mod read;
 mod rows;
@@ -26,11 +29,14 @@ use self::error::{failed, no_connection};
 use self::rows::Schemas;
 use crate::apply::initial;
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
+    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
+    ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
@@ -205,6 +211,21 @@ impl SessionStore for PostgresStore {
         Box::pin(write::rewind(connection, &request, &event, &body)).await
     }
 
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::forks(connection, &request.key)).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(write::set_label(connection, &request)).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::labels(connection, &request.key)).await
+    }
+
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
         let connection = self.connection().await?;
         Box::pin(read::read_scope(connection, &self.0.schemas, &scope)).await
@@ -220,5 +241,36 @@ impl SessionStore for PostgresStore {
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
         Box::pin(write::prune(connection, &request)).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::claim(connection, &request)).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::renew(connection, &request)).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::release(connection, &request)).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        let prepared = request.prepare()?;
+        let connection = self.connection().await?;
+        Box::pin(inbox::enqueue(connection, &prepared)).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(inbox::read(connection, &request)).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(inbox::dequeue(connection, &request)).await
     }
 }

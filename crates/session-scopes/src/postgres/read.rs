@@ -9,6 +9,7 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::at_version::past_rows;
+use super::branches;
 use super::rows::{
     History, Schemas, ScopeRow, Scopes, SessionRow, events, heads, session_items, shared_items, values,
 };
@@ -21,11 +22,11 @@ use super::transaction::{Transaction, begin_reading, commit, query};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::session::{Rewound, Session, Values, Visible};
-use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{Cursor, EventRange, ForkInfo, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) async fn get(
@@ -65,7 +66,8 @@ pub(super) async fn session(
     let history = History::read(&lineage, &rewinds);
     let version = request.version_in(row.oldest, row.version)?;
     let visible = Visible::at(version, &history.rewinds);
-    let events = read_events(connection, row.number, (row.oldest, version), request.events).await?;
+    let ranges = request.event_ranges(&visible, version);
+    let events = read_events(connection, row.number, (row.oldest, &ranges), request.events).await?;
     let values = match (request.state, whole) {
         (false, _) => None,
         (true, Some(whole)) => Some(whole.values(connection, schemas, &history, &visible).await?),
@@ -259,9 +261,11 @@ fn is_known(version: u64, row: &SessionRow, history: &History) -> bool {
 async fn read_events(
     connection: &Object,
     number: i64,
-    (oldest, upto): (u64, u64),
+    (oldest, ranges): (u64, &[(u64, u64)]),
     range: EventRange,
 ) -> Result<Vec<CommittedEvent>, SessionError> {
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) =
+        ranges.iter().map(|(first, last)| (to_db(*first), to_db(*last))).unzip();
     let (after, limit) = match range {
         EventRange::None | EventRange::Last(0) => return Ok(Vec::new()),
         EventRange::All => (oldest, i64::MAX),
@@ -269,12 +273,32 @@ async fn read_events(
         EventRange::AfterVersion(version) => (version.max(oldest), i64::MAX),
         EventRange::Since(time) => {
             let given: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-                &[&number, &to_db(oldest), &time.as_micros(), &to_db(upto)];
+                &[&number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
             let found = query(connection, LAST_BEFORE, given).await?;
             (found.first().map_or(oldest, |row| from_db(row.get(0))), i64::MAX)
         }
     };
-    events(&query(connection, EVENTS, &[&number, &to_db(after), &limit, &to_db(upto)]).await?)
+    events(&query(connection, EVENTS, &[&number, &to_db(after), &firsts, &lasts, &limit]).await?)
+}
+
+/// Runs `$read` in a transaction that sees one moment.
+macro_rules! reading {
+    ($connection:expr, |$inside:ident| $read:expr) => {{
+        let transaction = Transaction::new($connection);
+        let $inside = transaction.connection()?;
+        let ((), read) = try_join!(biased; begin_reading($inside), $read)?;
+        commit($inside).await?;
+        transaction.end();
+        Ok(read)
+    }};
+}
+
+pub(super) async fn forks(connection: Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {
+    reading!(connection, |inside| branches::forks(inside, key))
+}
+
+pub(super) async fn labels(connection: Object, key: &SessionKey) -> Result<Vec<(Label, u64)>, SessionError> {
+    reading!(connection, |inside| branches::labels(inside, key))
 }
 
 pub(super) async fn read_scope(

@@ -6,18 +6,22 @@ use stepfold_state_core::state::{Delta, Write};
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::branches;
+use super::claims::{self, PlainClaim};
+use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
-use super::rows::{History, Schemas, Scopes, SessionRow};
+use super::rows::{History, Schemas, Scopes, SessionRow, fence};
 use super::statements::{
-    ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
-    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_LINEAGE, DELETE_OPERATIONS,
-    DELETE_REMOVED, DELETE_SESSION, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION, FIND_SHARED, FIRST_SINCE,
-    FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT, MOVE_OLDEST,
-    MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS,
-    SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+    ADD_EVENT, ADD_FORK, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN,
+    CELL_KEYS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
+    DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION,
+    FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
+    LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED,
+    REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST,
+    SWEEP_REWINDS,
 };
-use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, query};
+use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
@@ -27,32 +31,11 @@ use crate::rows::{Planner, Segment, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
+    GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession,
+    WriteScope,
 };
 use crate::time::Timestamp;
-
-/// Runs `$body` in a transaction; what it gives is committed, and what it refuses is rolled back.
-macro_rules! in_transaction {
-    ($connection:expr, |$inside:ident| $body:expr) => {{
-        let transaction = Transaction::new($connection);
-        let result = {
-            let $inside = transaction.connection()?;
-            let body = async { $body };
-            match try_join!(biased; begin($inside), body) {
-                Ok(((), done)) => commit($inside).await.map(|()| done),
-                Err(error) => Err(error),
-            }
-        };
-        match result {
-            Ok(done) => {
-                transaction.end();
-                Ok(done)
-            }
-            Err(error) => transaction.give_up(error).await,
-        }
-    }};
-}
 
 /// Whose a scope's row is; an app's own has the empty owner.
 fn owner(user: Option<&UserId>) -> &str {
@@ -142,17 +125,26 @@ async fn append_plain(
         Expected::Any => None,
     };
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let given: Given<'_> = &[&app, &user, &id, &expected, &event.id.as_str(), &event.at.as_micros(), &body];
+    let Some(PlainClaim { token, duration }) = PlainClaim::of(request.into()) else { return Ok(None) };
+    let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(Fence::TOKENS));
+    let given: Given<'_> = &[&app, &user, &id, &expected, &event_id, &at, &body, &token, &duration, &tokens];
     match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => Ok(rows.first().map(|row| {
-            let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
-            let scopes = ScopeVersions { app: count(1), user: count(2) };
-            Receipt::new(event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
-        })),
+        Ok(rows) => rows.first().map(|row| plain_receipt(row, request)).transpose(),
         // The same event was committed while we waited for the row.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn plain_receipt(row: &Row, request: &AppendEvent) -> Result<Receipt, SessionError> {
+    let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
+    let scopes = ScopeVersions { app: count(1), user: count(2) };
+    let fence = fence(row, 3)?;
+    Ok(Receipt {
+        claim: fence.of_asker(request.claim.as_ref()),
+        inbox: count(7),
+        ..Receipt::new(request.event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
+    })
 }
 
 fn is_unique_violation(error: &SessionError) -> bool {
@@ -172,19 +164,21 @@ async fn append_inside(
     let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (session_keys, at) = (keys(&split.session), event.at.as_micros());
-    let (row, repeated, cells, scopes, app_rows, user_rows) = try_join!(biased;
+    let (row, repeated, cells, scopes, waiting, app_rows, user_rows) = try_join!(biased;
         async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
+        Waiting::look(connection, key, &request.taken),
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
     let row = SessionRow::of(&row, key)?;
     let mut scopes = Scopes::of(&scopes).versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let left = claims::check(&row, request.into(), &waiting)?;
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
         *version = locked.as_ref().map_or(*version, |locked| from_db(locked.next_version()));
     }
@@ -199,8 +193,9 @@ async fn append_inside(
     let scope = (&key.app, Some(&key.user));
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
     sent.extend(commit_event(connection, row.number, version, event, body));
+    sent.extend(left.statements(connection));
     in_order(sent).await?;
-    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
+    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 fn first_receipt(
@@ -379,6 +374,8 @@ async fn fork_inside(
         }));
     }
     let stream = history.stream_of(version);
+    let parent = row.number;
+    sent.push(Box::pin(async move { execute(connection, ADD_FORK, &[&parent, &number]).await }));
     sent.push(Box::pin(async move {
         execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
     }));
@@ -404,15 +401,17 @@ async fn rewind_inside(
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let at = event.at.as_micros();
-    let ((row, history), repeated, scopes) = try_join!(biased;
+    let ((row, history), waiting, repeated, scopes) = try_join!(biased;
         with_history(connection, key),
+        Waiting::look(connection, key, &request.taken),
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
     let scopes = Scopes::of(&scopes).versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let left = claims::check(&row, request.into(), &waiting)?;
     request.expected.check(key, row.version)?;
     check_version(key, &row, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
@@ -425,8 +424,9 @@ async fn rewind_inside(
         Box::pin(async move { execute(connection, ADD_REWIND, &[&number, &now, &to]).await }),
     ];
     sent.extend(commit_event(connection, number, version, event, body));
+    sent.extend(left.statements(connection));
     in_order(sent).await?;
-    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
+    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 pub(super) async fn write_scope(
@@ -482,8 +482,10 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
-    execute(connection, DELETE_SESSION, &[&row.number]).await?;
-    execute(connection, DELETE_LINEAGE, &[&row.number]).await?;
+    branches::forget(connection, row.number).await?;
+    for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
+        execute(connection, sql, &[&row.number]).await?;
+    }
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
@@ -525,6 +527,13 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
     Ok(())
 }
 
+pub(super) async fn set_label(
+    connection: Object,
+    request: &LabelVersion,
+) -> Result<Option<u64>, SessionError> {
+    in_transaction!(connection, |inside| branches::set_label(inside, request).await)
+}
+
 pub(super) async fn prune(connection: Object, request: &PruneSession) -> Result<Pruned, SessionError> {
     in_transaction!(connection, |inside| prune_inside(inside, request).await)
 }
@@ -539,12 +548,14 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
         }
         Before::Version(version) => version.max(row.oldest),
         Before::Time(time) => {
-            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &time.as_micros()];
+            let (firsts, lasts) = (vec![0_i64], vec![to_db(row.version)]);
+            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
             let first = query(connection, FIRST_SINCE, given).await?;
             first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
         }
     };
     execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest)]).await?;
+    branches::prune_labels(connection, row.number, oldest).await?;
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }

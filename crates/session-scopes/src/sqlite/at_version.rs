@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rusqlite::Connection;
-
-use super::cells::{find_cell, held};
-use super::error::failed;
+use super::cells::{Stored, find_cell, held, stored_all};
 use super::history::History;
 use super::past::row_at;
 use super::threads::Desk;
-use super::trail::{CELL_COLUMNS, CellRow};
+use super::trail::CellRow;
 use crate::error::SessionError;
 use crate::rows::from_db;
 use crate::session::{Held, Values};
@@ -20,6 +17,8 @@ use crate::session::{Held, Values};
 pub(super) struct Past<'a> {
     /// Its number.
     pub(super) stream: i64,
+    /// The combined checksums of its rows of values.
+    pub(super) cells: i64,
     pub(super) history: &'a History,
     pub(super) version: u64,
 }
@@ -40,7 +39,7 @@ impl Past<'_> {
             return Ok(Values::of_keys(keys.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?));
         }
         let mut values = Vec::new();
-        for row in rows(&desk.connection, self.stream)? {
+        for Stored { row, .. } in stored_all(&desk.connection, self.stream, self.cells)? {
             let key = Arc::from(row.key.as_str());
             if let Some(held) = self.held(desk, row)? {
                 values.push((key, held));
@@ -59,14 +58,4 @@ impl Past<'_> {
             None => Ok(None),
         }
     }
-}
-
-/// The rows of all keys, those of removed ones included.
-fn rows(connection: &Connection, stream: i64) -> Result<Vec<CellRow>, SessionError> {
-    let failed = failed("read values");
-    let mut query = connection
-        .prepare_cached(&format!("SELECT {CELL_COLUMNS} FROM stepfold_cells WHERE stream = ?1"))
-        .map_err(failed)?;
-    let rows = query.query_map([stream], CellRow::read);
-    rows.and_then(Iterator::collect).map_err(failed)
 }

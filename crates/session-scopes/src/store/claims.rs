@@ -120,22 +120,35 @@ pub(crate) struct Asked<'a> {
     pub(crate) key: &'a SessionKey,
     pub(crate) claim: Option<&'a AppendClaim>,
     pub(crate) taken: &'a [u64],
+    #[cfg(feature = "sqlite")]
     pub(crate) at: Timestamp,
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl<'a> From<&'a AppendEvent> for Asked<'a> {
     fn from(append: &'a AppendEvent) -> Self {
-        let AppendEvent { key, claim, taken, event, .. } = append;
-        Asked { key, claim: claim.as_ref(), taken, at: event.at }
+        let AppendEvent { key, claim, taken, .. } = append;
+        Asked {
+            key,
+            claim: claim.as_ref(),
+            taken,
+            #[cfg(feature = "sqlite")]
+            at: append.event.at,
+        }
     }
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl<'a> From<&'a RewindSession> for Asked<'a> {
     fn from(rewind: &'a RewindSession) -> Self {
-        let RewindSession { key, claim, taken, at, .. } = rewind;
-        Asked { key, claim: claim.as_ref(), taken, at: *at }
+        let RewindSession { key, claim, taken, .. } = rewind;
+        Asked {
+            key,
+            claim: claim.as_ref(),
+            taken,
+            #[cfg(feature = "sqlite")]
+            at: rewind.at,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::requests::GetSession;
 use crate::error::SessionError;
+use crate::session::Visible;
 
 impl GetSession {
     /// As the session was at a version: with the values that it had then, and the events up to it. What
@@ -47,6 +48,45 @@ impl GetSession {
     pub fn at_version(mut self, version: u64) -> Self {
         self.version = Some(version);
         self
+    }
+
+    /// Without those events that a rewind has hidden. They are not read either: a session of many events that went
+    /// back to its beginning is read as fast as a new one. [`EventRange::Last`] counts visible events then.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     AppendEvent, Author, CreateSession, Event, EventId, Expected, GetSession, InvocationId, MemoryStore,
+    ///     RewindSession, SessionSchema, SessionStore, Timestamp,
+    /// };
+    ///
+    /// let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
+    /// let now = Timestamp::from_micros(0);
+    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, now)?).await?.key;
+    /// let (invocation, author) = (InvocationId::new("i1")?, Author::new("user")?);
+    /// let event = Event::new(EventId::new("e1")?, invocation.clone(), author.clone(), now);
+    /// store.append(AppendEvent::new(key.clone(), 0, event, &schema)).await?;
+    /// store.rewind(RewindSession {
+    ///     key: key.clone(), expected: Expected::Any, to: 0, event: EventId::new("back")?, invocation, author, at: now,
+    ///     claim: None, taken: vec![],
+    /// }).await?;
+    ///
+    /// assert_eq!(store.get(GetSession::new(key.clone())).await?.events.len(), 2);
+    /// let session = store.get(GetSession::new(key).visible()).await?;
+    /// assert_eq!(session.events.iter().map(|event| event.version).collect::<Vec<_>>(), [2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn visible(mut self) -> Self {
+        self.hidden = false;
+        self
+    }
+
+    /// The ranges of versions whose events are read, if those up to a version are.
+    pub(crate) fn event_ranges(&self, visible: &Visible, version: u64) -> Vec<(u64, u64)> {
+        if self.hidden { vec![(0, version)] } else { visible.ranges().collect() }
     }
 
     /// The version that is read, of a session that has these.

@@ -96,6 +96,8 @@ pub struct GetSession {
     pub since: Option<Seen>,
     /// The version that is wanted; the newest if none.
     pub version: Option<u64>,
+    /// Whether those events are wanted as well that a rewind has hidden.
+    pub hidden: bool,
 }
 
 impl GetSession {
@@ -109,6 +111,7 @@ impl GetSession {
             keys: None,
             since: None,
             version: None,
+            hidden: true,
         }
     }
 

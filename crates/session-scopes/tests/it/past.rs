@@ -139,6 +139,9 @@ impl<S: SessionStore> World<S> {
             let outside =
                 [seen.keys().next().unwrap().checked_sub(1), Some(seen.keys().next_back().unwrap() + 1)];
             for version in outside.into_iter().flatten() {
+                if self.luck.f64() >= share {
+                    continue;
+                }
                 let refused = self.store.get(GetSession::new(key.clone()).at_version(version)).await;
                 assert!(matches!(refused, Err(SessionError::NoSuchVersion { .. })), "{refused:?}");
             }

@@ -2,6 +2,7 @@
 
 mod addressing;
 mod appending;
+mod branches;
 mod changes;
 mod claims;
 mod creating;
@@ -34,6 +35,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// The cases of lists of forks and of labels, which a store may do without.
+pub(super) fn of_branches() -> impl Iterator<Item = &'static Case> {
+    branches::CASES.iter()
 }
 
 /// The cases of claims and inboxes, which a store may do without.

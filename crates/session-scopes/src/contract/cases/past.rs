@@ -19,6 +19,7 @@ cases! {
     shared_values_of_a_version_are_those_of_today,
     some_values_and_events_of_a_version,
     a_version_is_brought_up_to_date,
+    hidden_events_are_read_only_if_they_are_wanted,
 }
 
 async fn at_version(room: &Room, key: &SessionKey, version: u64) -> Result<Session, SessionError> {
@@ -162,6 +163,51 @@ async fn a_version_is_brought_up_to_date(room: Room) -> Checked {
         let get = GetSession::new(key.clone()).changed_since(session.seen()).at_version(version);
         let state = room.store.get(get).await?.update(state, &schema)?;
         ensure_eq!(values_of(&state), values_of(&before.state(&schema)?));
+    }
+    Ok(())
+}
+
+async fn hidden_events_are_read_only_if_they_are_wanted(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    for (number, to) in [5, 2, 9].into_iter().enumerate() {
+        room.rewind(&key, &format!("back{number}"), to).await?;
+        room.write(&key, Expected::Any, &format!("more{number}"), &schema, &[("sum", json!(1))]).await?;
+    }
+    // A fork in what is hidden today, and one of today that goes back to before it was one.
+    let hidden = fork(&room, &key, "f1", 7).await?;
+    let rewound = fork(&room, &key, "f2", 14).await?;
+    room.rewind(&rewound, "back", 3).await?;
+    for key in [key, hidden, rewound] {
+        let all = room.get(&key).await?;
+        let ranges = [
+            EventRange::All,
+            EventRange::Last(3),
+            EventRange::AfterVersion(4),
+            EventRange::Since(at(1)),
+            EventRange::Since(at(2)),
+        ];
+        for version in all.oldest..=all.newest {
+            let get = GetSession::new(key.clone()).at_version(version).without_state();
+            let whole = room.store.get(get.clone()).await?;
+            let visible: Vec<_> = whole.visible_events().cloned().collect();
+            for range in ranges {
+                let session = room.store.get(get.clone().events(range).visible()).await?;
+                let expected: Vec<_> = match range {
+                    EventRange::Last(count) => visible[visible.len().saturating_sub(count)..].to_vec(),
+                    EventRange::AfterVersion(after) => {
+                        visible.iter().filter(|event| event.version > after).cloned().collect()
+                    }
+                    EventRange::Since(time) => {
+                        let older = visible.iter().rposition(|event| event.event.at < time);
+                        visible[older.map_or(0, |older| older + 1)..].to_vec()
+                    }
+                    EventRange::All | EventRange::None => visible.clone(),
+                };
+                ensure_eq!(session.events, expected);
+                ensure_eq!(session.visible, whole.visible);
+            }
+        }
     }
     Ok(())
 }
