@@ -176,7 +176,7 @@ fn a_session_is_replayed() {
                 invocation i1 of session stalls/ada/s1 goes another way: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: none
                 invocation i1 of session stalls/ada/s1 goes another way: event 5 (replied, step 3) does not come: the run would need Nothing(MaxSteps)
                 invocation i1 of session stalls/ada/s1 goes another way: event 3 (replied, step 2) does not come: the run would need Nothing(Tool("look"))"#]].assert_eq(&said.join("\n"));
-            // What the replay made to look at is gone again.
+            // A replay leaves nothing behind.
             let list = stepfold_runner::session_scopes::ListSessions::new("stalls", "ada").unwrap();
             assert_eq!(world.store().list(list).await.unwrap().sessions.len(), 2);
         });
