@@ -127,7 +127,6 @@ impl Run {
                 if *self.id != **id {
                     self.id = id.as_str().into();
                 }
-                self.ended_before = None;
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());

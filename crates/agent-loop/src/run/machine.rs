@@ -83,8 +83,6 @@ pub struct Run {
     pub(super) known_good: usize,
     /// What was shown of them by the run before, until this one begins.
     pub(super) shown_before: Option<Box<Prompt>>,
-    /// The values that the run before left, until this one begins.
-    pub(super) ended_before: Option<State>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -214,8 +212,7 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before, ended: ended_before } =
-            known.unwrap_or_default();
+        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
@@ -234,7 +231,6 @@ impl Run {
             call_ids,
             known_good,
             shown_before,
-            ended_before,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -255,7 +251,6 @@ impl Run {
             call_ids: CallIds::default(),
             known_good: 0,
             shown_before: None,
-            ended_before: None,
             offer: agent.static_offer().cloned(),
         }
     }
