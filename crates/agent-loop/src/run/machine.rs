@@ -17,6 +17,7 @@ use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
+use super::unknown::UnknownCall;
 use super::walk::{self, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{AskReason, nested_path};
@@ -76,6 +77,8 @@ pub struct Run {
     pub(super) approved: Vec<Approved>,
     /// The decisions that requests have, by their ids.
     pub(super) decided: BTreeMap<String, Settled>,
+    /// The calls that were answered with "outcome unknown".
+    pub(super) unknown: Vec<UnknownCall>,
     pub(super) prompt: Prompt,
     /// Ids of all calls in the log.
     pub(super) call_ids: CallIds,
@@ -227,6 +230,7 @@ impl Run {
             summary: input.summary,
             approved: Vec::new(),
             decided: BTreeMap::new(),
+            unknown: Vec::new(),
             prompt: Prompt::empty(),
             call_ids,
             known_good,
@@ -247,6 +251,7 @@ impl Run {
             summary: None,
             approved: Vec::new(),
             decided: BTreeMap::new(),
+            unknown: Vec::new(),
             prompt: Prompt::empty(),
             call_ids: CallIds::default(),
             known_good: 0,
