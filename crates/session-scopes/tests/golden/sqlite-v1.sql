@@ -72,8 +72,8 @@ CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, ope
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1, 2);
 INSERT INTO stepfold_schemas VALUES (1, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
 INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, '0f5e1d6c2b7a49388c6b0d1e2f3a4b5c', 1, 'worker-1', 1700000060000000, 2, 2);
-INSERT INTO stepfold_inbox VALUES (1, 2, 'm2', X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b1', 'message', '{"text":"later"}', 1700000003000000);
-INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b2');
+INSERT INTO stepfold_inbox VALUES (1, 2, 'm2', X'3c8eeda0f60d2e674f8455e35645d5a5', 'message', '{"text":"later"}', 1700000003000000);
+INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'93b8df970d87819df761edc420ef726e');
 INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, '7a49388c6b0d1e2f3a4b5c0f5e1d6c2b', 0, NULL, NULL, 0, 0);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1);

@@ -4,10 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stepfold_session_scopes::{Event, GetSession, SessionError, SessionStore, SqliteStore};
+use stepfold_session_scopes::{
+    EnqueueInput, Event, GetSession, InboxKind, OperationId, ReadInbox, SessionError, SessionStore,
+    SqliteStore,
+};
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
-use crate::scenario::{append, event, key, schema, writing};
+use crate::scenario::{append, at, event, key, schema, writing};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -80,6 +83,11 @@ fn newer_events() {
     }
 }
 
+fn input(name: &str, text: &str) -> EnqueueInput {
+    let (key, idempotency_key) = (key("golden"), OperationId::new(name).unwrap());
+    EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: json!({ "text": text }), at: at(3) }
+}
+
 /// A file that version 1 of the tables wrote is opened, read, and gone on with.
 #[tokio::test]
 async fn sqlite_of_version_1() {
@@ -94,6 +102,16 @@ async fn sqlite_of_version_1() {
     assert_eq!(session.to_json(), stored);
     assert_eq!((session.version, session.events.len()), (4, 4));
     assert_eq!(session.transcript().to_string(), "user:      hi\n");
+    let claim = session.claim.unwrap();
+    assert_eq!((claim.owner.as_str(), claim.token, session.inbox), ("worker-1", (1 << 24) + 1, 2));
+    // Both were accepted then: one waits, one was taken.
+    for (name, text, position) in [("m1", "now", 1), ("m2", "later", 2)] {
+        let enqueued = store.enqueue(input(name, text)).await.unwrap();
+        assert_eq!((enqueued.position, enqueued.is_repeat), (position, true), "{name}");
+    }
+    let waiting = store.inbox(ReadInbox::new(key("golden"))).await.unwrap();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!((waiting[0].idempotency_key.as_str(), &waiting[0].body), ("m2", &json!({"text": "later"})));
     let fork = store.get(GetSession::new(key("fork"))).await.unwrap();
     assert_eq!((fork.get("list").unwrap().to_json(), fork.version), (json!([1, 2]), 1));
     append(&store, &key("golden"), 4, writing("more", &[("list", json!([4]))])).await.unwrap();
