@@ -126,6 +126,7 @@ impl SessionRow {
             oldest: self.oldest,
             visible,
             scopes,
+            head: None,
             values: None,
             events: Vec::new(),
         })

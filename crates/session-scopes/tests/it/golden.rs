@@ -1,12 +1,14 @@
 //! Golden files: what version 1 wrote loads for ever. A change of format adds files; it never changes one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    EnqueueInput, Event, GetSession, InboxKind, OperationId, ReadInbox, SessionError, SessionStore,
-    SqliteStore,
+    Author, ClaimSession, CreateSession, DequeueInput, EnqueueInput, Event, EventId, ForkSession, GetSession,
+    InboxKind, InvocationId, LifeId, OperationId, ReadInbox, RewindSession, SessionError, SessionStore,
+    SqliteStore, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
@@ -88,6 +90,65 @@ fn input(name: &str, text: &str) -> EnqueueInput {
     EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: json!({ "text": text }), at: at(3) }
 }
 
+/// Writes the file of tables anew, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
+#[tokio::test]
+async fn record() {
+    #[expect(clippy::disallowed_methods, reason = "this is how a developer says what he wants")]
+    let Ok(_) = std::env::var("STEPFOLD_RECORD") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&file).unwrap();
+    let values = json!({"list": [1], "user:name": "Ada", "app:tasks": [{"id": 1}]});
+    let mut request = CreateSession::with_key(key("golden"), &schema(), at(0)).values(values).unwrap();
+    request.life = Some(LifeId::new("golden-life").unwrap());
+    store.create(request).await.unwrap();
+    let tasks = json!({"id": 1, "done": true});
+    let first = [("list", json!([2])), ("n", json!(2)), ("app:n", json!(1)), ("app:tasks", tasks)];
+    append(&store, &key("golden"), 0, writing("e1", &first).with_message(Message::user("hi"))).await.unwrap();
+    let mut fork = ForkSession::new(key("golden"), at(2)).with_id(key("fork").id);
+    fork.life = Some(LifeId::new("fork-life").unwrap());
+    store.fork(fork).await.unwrap();
+    let second = [("list", json!([9])), ("n", json!(5)), ("app:n", json!(2))];
+    append(&store, &key("golden"), 1, writing("e2", &second)).await.unwrap();
+    let rewind = RewindSession {
+        key: key("golden"),
+        expected: 2.into(),
+        to: 1,
+        event: EventId::new("e4").unwrap(),
+        invocation: InvocationId::new("i").unwrap(),
+        author: Author::new("user").unwrap(),
+        at: at(1),
+        claim: None,
+        taken: Vec::new(),
+    };
+    store.rewind(rewind).await.unwrap();
+    append(&store, &key("golden"), 3, writing("e5", &[("list", json!([3]))])).await.unwrap();
+    let (owner, minute) = (WorkerId::new("worker-1").unwrap(), Duration::from_secs(60));
+    store.claim(ClaimSession::new(key("golden"), owner, minute, at(0))).await.unwrap();
+    for (name, text) in [("m1", "now"), ("m2", "later")] {
+        store.enqueue(input(name, text)).await.unwrap();
+    }
+    store.dequeue(DequeueInput::new(key("golden"), [1])).await.unwrap();
+    drop(store);
+    fs::write(path("sqlite-v1.sql"), dump(&file)).unwrap();
+}
+
+/// A file as statements.
+fn dump(file: &Path) -> String {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let texts = |query: &str| -> Vec<String> {
+        let mut query = connection.prepare(query).unwrap();
+        query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let mut dump = texts("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid");
+    for table in texts("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid") {
+        let columns = texts(&format!("SELECT 'quote(' || name || ')' FROM pragma_table_info('{table}')"));
+        let values = columns.join(" || ', ' || ");
+        dump.extend(texts(&format!("SELECT 'INSERT INTO {table} VALUES (' || {values} || ')' FROM {table}")));
+    }
+    dump.into_iter().map(|statement| statement + ";\n").collect()
+}
+
 /// A file that version 1 of the tables wrote is opened, read, and gone on with.
 #[tokio::test]
 async fn sqlite_of_version_1() {
@@ -95,6 +156,7 @@ async fn sqlite_of_version_1() {
     let copy = folder.path().join("sessions.db");
     rusqlite::Connection::open(&copy).unwrap().execute_batch(&read("sqlite-v1.sql")).unwrap();
     let store = SqliteStore::open(&copy).unwrap();
+    assert_eq!(store.verify(VerifySessions::all()).await.unwrap().faults, []);
     let session = store.get(GetSession::new(key("golden"))).await.unwrap();
     let stored = json!({
         "app:n": 3, "app:tasks": [{"done": true, "id": 1}], "list": [1, 2, 3], "n": 2, "user:name": "Ada",

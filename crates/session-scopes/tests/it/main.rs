@@ -18,6 +18,8 @@ mod children;
 mod claims;
 mod contract;
 mod crashes;
+mod damage;
+mod files;
 mod golden;
 mod model;
 mod parallel;
