@@ -110,7 +110,8 @@ pub(super) async fn append(
         return Ok(receipt);
     }
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| append_inside(inside, schemas, schema, request, body).await)
+    in_transaction!(connection, |inside| Box::pin(append_inside(inside, schemas, schema, request, body))
+        .await)
 }
 
 /// Commits an event without writes in one round trip; none if something is not as expected.
@@ -237,7 +238,8 @@ pub(super) async fn create(
     initial: &Delta,
 ) -> Result<Session, SessionError> {
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| create_inside(inside, schemas, schema, request, initial).await)
+    in_transaction!(connection, |inside| Box::pin(create_inside(inside, schemas, schema, request, initial))
+        .await)
 }
 
 async fn create_inside(
@@ -264,7 +266,7 @@ async fn create_inside(
         sent.extend(plan_scope(connection, schemas, &planner, locked, schema, scope, &writes).await?);
     }
     in_order(sent).await?;
-    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None)).await
+    Box::pin(read::session(connection, schemas, &GetSession::new(key).events(EventRange::None))).await
 }
 
 /// What a row of a session is made of.
@@ -345,7 +347,7 @@ pub(super) async fn fork(
     schemas: &Schemas,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    in_transaction!(connection, |inside| fork_inside(inside, schemas, request).await)
+    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, schemas, request)).await)
 }
 
 async fn fork_inside(
@@ -380,7 +382,12 @@ async fn fork_inside(
         execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
     }));
     in_order(sent).await?;
-    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None).without_state()).await
+    Box::pin(read::session(
+        connection,
+        schemas,
+        &GetSession::new(key).events(EventRange::None).without_state(),
+    ))
+    .await
 }
 
 pub(super) async fn rewind(
@@ -389,7 +396,7 @@ pub(super) async fn rewind(
     event: &Event,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    in_transaction!(connection, |inside| rewind_inside(inside, request, event, body).await)
+    in_transaction!(connection, |inside| Box::pin(rewind_inside(inside, request, event, body)).await)
 }
 
 async fn rewind_inside(
