@@ -147,4 +147,5 @@ pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
     LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, SharedValue, StepEnd,
+    UnknownCall,
 };

@@ -9,7 +9,7 @@ use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::State;
 
 use crate::approval::ApprovalRequest;
-use crate::run::{Exit, Run};
+use crate::run::{Exit, Run, UnknownCall};
 use crate::trim::Summary;
 
 /// What came of a run: why it ended, the reply, the conversation, the state, and what it cost.
@@ -107,6 +107,40 @@ impl Outcome {
     /// The calls that somebody has to decide about, if the run is paused for that.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         self.run.pending()
+    }
+
+    /// The calls that this run answered with "outcome unknown": they had started when a process died, may have had their
+    /// effect, and were not run again. Also those that were found by an earlier process that went on with the run.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Run, RunEvent};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: Please look whether it was paid.")?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let begun = Run::new(&agent, "pay the bill", "run-1")?;
+    /// let mut seen = Vec::new();
+    /// begun.clone().resume().observe(&mut seen).await?;
+    ///
+    /// // A process died between the start of the payment and its outcome; another one goes on.
+    /// let events = seen.iter().filter_map(RunEvent::committed);
+    /// let mut run = begun;
+    /// for event in events.take_while(|event| event.name() != "answered") {
+    ///     run.commit(event.clone())?;
+    /// }
+    /// let outcome = run.resume().await?;
+    /// let unknown = &outcome.unknown_calls()[0];
+    /// assert_eq!((&*unknown.id, &*unknown.tool), ("c1", "pay"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn unknown_calls(&self) -> &[UnknownCall] {
+        self.run.unknown_calls()
     }
 
     /// The summary that stands for the beginning of the conversation; give it to the next run.

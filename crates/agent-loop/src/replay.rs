@@ -515,8 +515,8 @@ fn reply_in(event: &Event) -> Option<Reply> {
 }
 
 impl Event {
-    /// The first place at which another event differs, if it differs in more than what its run is called and how long
-    /// it took.
+    /// The first place at which another event differs, if it differs in more than what its run is called, how long it
+    /// took, and what others had written to shared scopes.
     ///
     /// # Examples
     /// ```
@@ -553,7 +553,10 @@ fn without_name(event: &Event) -> Event {
     let mut event = event.clone();
     event.elapsed = std::time::Duration::ZERO;
     match &mut event.kind {
-        EventKind::Began { id, .. } => id.clear(),
+        EventKind::Began { id, shared, .. } => {
+            id.clear();
+            shared.clear();
+        }
         EventKind::Inner { event, .. } => **event = without_name(event),
         _ => {}
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
-    CommittedEvent, DeleteSession, EventRange, ForkSession, GetSession, InvocationId, Scope, Session,
-    SessionError, SessionId, SessionSchema, SessionStore,
+    CommittedEvent, EventRange, GetSession, InvocationId, Scope, Session, SessionError, SessionSchema,
+    SessionStore,
 };
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
@@ -154,21 +154,12 @@ fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
     }
 }
 
-/// The state that the record of the session begins with. Stores tell it of forks, so a fork at the beginning is made,
-/// looked at and deleted.
+/// The state that the record of the session begins with.
 async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
-    let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
-    let id = SessionId::new(format!("replay-{}", turn.runner.ids.next())).map_err(failed)?;
-    let request = ForkSession::new(turn.slot.key.clone(), turn.runner.clock.now())
-        .at_version(session.oldest)
-        .with_id(id);
-    let fork = turn.runner.store.fork(request).await.map_err(failed)?;
-    // What a fork returns has no values yet.
-    let get = GetSession::new(fork.key.clone()).events(EventRange::None);
+    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(session.oldest);
     let read = turn.runner.store.get(get).await;
-    let state = read.and_then(|session| session.state(&schema_of(turn, agent))).map_err(failed);
-    turn.runner.store.delete(DeleteSession::new(fork.key.clone())).await.map_err(failed)?;
-    state
+    let state = read.and_then(|session| session.state(&schema_of(turn, agent)));
+    state.map_err(|error| RunnerError::store(&turn.slot.key, error))
 }
 
 /// The events by invocation, in order; those of runs apart from others.

@@ -34,13 +34,19 @@ use stepfold_state_core::state::{Handler, Schema, Write};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+#[path = "parts/past.rs"]
+mod past;
 #[path = "../tests/it/server.rs"]
 mod server;
 
 fn main() {
+    if std::env::args().any(|argument| argument == "past") {
+        return past::ratios();
+    }
     // Who names a benchmark wants no more than that.
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();
+        past::ratios();
         durable_rates();
         tasks_at_once();
         floor_of_sqlite();

@@ -103,6 +103,16 @@ pub enum SessionError {
         /// How many entries an inbox holds.
         limit: usize,
     },
+    /// A session has as many labels as there may be.
+    #[error(
+        "cannot label a version of session {key}: it has {limit} labels, which is the most; take one away"
+    )]
+    TooManyLabels {
+        /// The session.
+        key: Box<SessionKey>,
+        /// How many labels a session has at most.
+        limit: usize,
+    },
     /// The store does not have this.
     #[error("the store does not support {what}")]
     Unsupported {
@@ -341,7 +351,7 @@ impl SessionError {
             SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => ErrorKind::Conflict,
             SessionError::Claimed { .. } => ErrorKind::Claimed,
             SessionError::ClaimLost { .. } => ErrorKind::ClaimLost,
-            SessionError::InboxFull { .. } => ErrorKind::Full,
+            SessionError::InboxFull { .. } | SessionError::TooManyLabels { .. } => ErrorKind::Full,
             SessionError::Unsupported { .. } => ErrorKind::Unsupported,
             SessionError::SchemaMismatch { .. }
             | SessionError::Migration { .. }

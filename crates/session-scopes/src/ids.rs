@@ -134,6 +134,8 @@ ids! {
     LifeId, "life";
     /// A worker: a process, or a part of one, that claims sessions to work on them.
     WorkerId, "worker";
+    /// A name that somebody gave a version of a session, unique within the session.
+    Label, "label";
 }
 
 impl LifeId {

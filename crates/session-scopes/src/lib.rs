@@ -14,7 +14,7 @@
 //! use serde_json::json;
 //! use stepfold_session_scopes::{
 //!     AppendEvent, Author, CreateSession, Event, EventId, EventRange, ForkSession, GetSession, InvocationId,
-//!     MemoryStore, SessionSchema, SessionStore, Timestamp,
+//!     ListForks, MemoryStore, SessionSchema, SessionStore, Timestamp,
 //! };
 //! use stepfold_state_core::chat::Message;
 //! use stepfold_state_core::state::{Handler, Schema, Template};
@@ -46,12 +46,81 @@
 //! assert_eq!(prompt.render(&state)?, r#"You help Ada. Found: ["map"]. Question 1."#);
 //! assert_eq!(state.messages().len(), 1);
 //!
+//! // Look back: a session as it was at any version.
+//! let before = store.get(GetSession::new(session.key.clone()).at_version(0)).await?;
+//! assert!(before.get("documents").is_none() && before.events.is_empty());
+//!
 //! // Try something else from the beginning, on a history that is shared.
-//! let fork = store.fork(ForkSession::new(session.key, now).at_version(0)).await?;
+//! let fork = store.fork(ForkSession::new(session.key.clone(), now).at_version(0)).await?;
+//! assert_eq!(store.forks(ListForks::new(session.key)).await?[0].id, fork.key.id);
 //! assert_eq!(store.get(GetSession::new(fork.key)).await?.events.len(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap().unwrap();
 //! ```
+//!
+//! # Claims and inboxes
+//!
+//! A [`Claim`] keeps a session (thread) for one worker at a time. It has an owner, an expiry and a *fencing token*; an
+//! append that names a token which is no longer current is refused, in the transaction of the append, so a worker
+//! that was suspended for too long commits nothing. A worker takes its claim with the first event of a turn, holds it
+//! with each event in between and releases it with the last: [`AppendClaim`]. [`SessionStore::renew`] is the heartbeat of a
+//! worker that has nothing to commit for a while. Appends without a claim are possible too: the expected version
+//! decides then.
+//!
+//! The inbox of a session is an ordered, stored list of inputs for whoever works on it: messages, steering, requests to
+//! cancel. Any process enqueues; the holder of the claim takes entries in the same transaction as the event that it
+//! makes of them. So an accepted input is neither lost nor taken twice.
+//!
+//! ```
+//! # futures_util::FutureExt::now_or_never(async {
+//! use std::time::Duration;
+//! use serde_json::json;
+//! use stepfold_session_scopes::{
+//!     AppendClaim, AppendEvent, Author, ClaimSession, CreateSession, EnqueueInput, Event, EventId, InboxKind,
+//!     InvocationId, MemoryStore, OperationId, ReadInbox, SessionError, SessionSchema, SessionStore, Timestamp,
+//!     WorkerId,
+//! };
+//! use stepfold_state_core::chat::Message;
+//!
+//! let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
+//! let now = Timestamp::from_micros(1_700_000_000_000_000);
+//! let key = store.create(CreateSession::new("my_app", "alice", &schema, now)?).await?.key;
+//!
+//! // A web server accepts a message. A repeated request gets the same position.
+//! let input = EnqueueInput {
+//!     key: key.clone(),
+//!     kind: InboxKind::Message,
+//!     idempotency_key: OperationId::new("request-1")?,
+//!     body: json!("which area has most stalls?"),
+//!     at: now,
+//! };
+//! let accepted = store.enqueue(input.clone()).await?;
+//! assert!(store.enqueue(input).await?.is_repeat);
+//! assert_eq!(accepted.claim, None); // nobody works on the session
+//!
+//! // A worker takes the session and the message, in one commit.
+//! let (owner, duration) = (WorkerId::new("worker-1")?, Duration::from_secs(30));
+//! let entry = store.inbox(ReadInbox::new(key.clone())).await?.remove(0);
+//! let event = |id: &str| Ok::<_, SessionError>(Event::new(EventId::new(id)?, InvocationId::new("i1")?, Author::new("user")?, now));
+//! let message = event("e1")?.with_message(Message::user(entry.body.as_str().unwrap_or_default()));
+//! let append = AppendEvent::new(key.clone(), 0, message, &schema)
+//!     .with_claim(AppendClaim::Take { owner, duration, take_over: false })
+//!     .taking([entry.position]);
+//! let receipt = store.append(append).await?;
+//! let claim = receipt.claim.unwrap();
+//! assert_eq!(receipt.inbox, 0); // nothing waits
+//!
+//! // It is suspended for a minute. Another worker takes over; the first one commits nothing any more.
+//! let later = now.after(Duration::from_secs(60));
+//! store.claim(ClaimSession::new(key.clone(), WorkerId::new("worker-2")?, duration, later)).await?;
+//! let stale = AppendEvent::new(key, 1, event("e2")?, &schema)
+//!     .with_claim(AppendClaim::Hold { token: claim.token, duration });
+//! assert!(matches!(store.append(stale).await, Err(SessionError::ClaimLost { .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap().unwrap();
+//! ```
+//!
+//! A store without claims returns [`SessionError::Unsupported`], the default of these methods.
 //!
 //! # What holds
 //!
@@ -63,6 +132,9 @@
 //! | parallel `sum`, `union`, `upsert_by`, ... to `app:` and `user:` lose nothing | within the process | from any number of processes | from any number of hosts |
 //! | a stale writer gets a `Conflict`; a repeated event is made once | yes | yes | yes |
 //! | state and events of one `get` are of one version | yes | yes | yes |
+//! | one worker holds a claim; one that lost it commits nothing | within the process | from any number of processes | from any number of hosts |
+//! | claims expire by | the time of each request | the time of each request | the server's clock |
+//! | an accepted input is stored until it is taken, and taken once | within the process | yes | yes |
 //!
 //! After an error of the kind [`Transient`](ErrorKind::Transient) an append may have been made or not. Repeat
 //! it with the same event: the event's id makes it happen once.
@@ -79,8 +151,15 @@
 //! An append costs what is written, whatever the number of events, sessions and keys. Lists grow by the items
 //! that are added; `union`, `upsert_by` and custom handlers read the list that they look through. Reading the
 //! last n events costs n. A fork copies the heads of the session's values and no event; a rewind looks at
-//! every key and writes those that have changed since. Over SQLite, both read the events behind the version
-//! that they go back to.
+//! every key and writes those that have changed since. Over SQLite both, and reading a session
+//! [as it was](GetSession::at_version), look a value of the past up among those that its key had: that takes the
+//! logarithm of their number. What a rewind has hidden costs nothing where
+//! [only visible events](GetSession::visible) are read.
+//!
+//! A claim that is held costs an append nothing until half of its duration is over. Taking, renewing and releasing one
+//! writes the session's row. Over PostgreSQL an append without writes is one round trip, also if it holds or releases a
+//! claim; one that takes a claim or entries of the inbox is three, as one with writes is. An inbox has at most
+//! [`MAX_INBOX`] entries; [`REMEMBERED_INPUTS`] taken ones are remembered by their idempotency keys.
 //!
 //! # What is absent
 //!
@@ -123,8 +202,8 @@ pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
-    AppId, Author, EventId, InvocationId, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey, UserId,
-    WorkerId,
+    AppId, Author, EventId, InvocationId, Label, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey,
+    UserId, WorkerId,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -137,9 +216,9 @@ pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
-    ForkSession, GetSession, InboxEntry, InboxKind, ListSessions, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
-    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
-    VerifySessions, WriteScope,
+    ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
+    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned, REMEMBERED_INPUTS,
+    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
+    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

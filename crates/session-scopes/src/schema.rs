@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, StateError, ValueType, Write};
@@ -39,6 +39,15 @@ struct Inner {
     schema: Schema,
     text: Arc<str>,
     migrations: BTreeMap<String, Arc<Convert>>,
+    /// The schema that a value was written under last, read: what comes next is mostly of the same.
+    stored: Arc<Mutex<Option<Stored>>>,
+}
+
+/// A schema that values were written under.
+#[derive(Clone)]
+struct Stored {
+    text: Arc<str>,
+    schema: Arc<Value>,
 }
 
 impl SessionSchema {
@@ -46,7 +55,8 @@ impl SessionSchema {
     pub fn new(schema: Schema) -> Self {
         // A schema has string keys and plain values: it always has a JSON form.
         let text = serde_json::to_string(&schema).unwrap_or_default();
-        SessionSchema(Arc::new(Inner { schema, text: text.into(), migrations: BTreeMap::new() }))
+        let (migrations, stored) = (BTreeMap::new(), Arc::default());
+        SessionSchema(Arc::new(Inner { schema, text: text.into(), migrations, stored }))
     }
 
     /// Converts the value of a key that was stored under another type and does not fit the one declared
@@ -81,7 +91,7 @@ impl SessionSchema {
         let Some(declared) = self.schema().key(key) else {
             return Ok(if self.schema().is_open() { Adopted::Same } else { Adopted::Hidden });
         };
-        let stored_type = stored_type(key, stored);
+        let stored_type = self.stored_type(key, stored);
         if stored_type.as_ref() == Some(declared.json_schema()) {
             return Ok(Adopted::Same);
         }
@@ -95,11 +105,29 @@ impl SessionSchema {
         Ok(Adopted::Converted(Cell::from(converted)))
     }
 
+    /// The type that a stored schema declares for a key.
+    fn stored_type(&self, key: &str, stored: &str) -> Option<Value> {
+        self.read_stored(stored)?.get("keys")?.get(key)?.get("type").cloned()
+    }
+
+    /// The schema of this text. The one that was asked for last is not read again.
+    fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
+        let mut newest = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*newest
+            && *known.text == *text
+        {
+            return Some(Arc::clone(&known.schema));
+        }
+        let schema: Arc<Value> = Arc::new(serde_json::from_str(text).ok()?);
+        *newest = Some(Stored { text: text.into(), schema: Arc::clone(&schema) });
+        Some(schema)
+    }
+
     /// Whether a value that was written under the schema of `stored` fits without a look at it.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn has_type_of(&self, key: &str, stored: &str) -> bool {
         let declared = || self.schema().key(key).map(|declared| declared.json_schema().clone());
-        *self.0.text == *stored || declared() == stored_type(key, stored)
+        *self.0.text == *stored || declared() == self.stored_type(key, stored)
     }
 
     /// The writes that a new session begins with: given values, and the defaults of the session's own keys.
@@ -157,12 +185,6 @@ pub enum Adopted {
     Converted(Cell),
     /// Nothing: the schema does not know the key. The value stays where it is.
     Hidden,
-}
-
-/// The type that a stored schema declares for a key.
-fn stored_type(key: &str, stored: &str) -> Option<Value> {
-    let mut schema: Value = serde_json::from_str(stored).ok()?;
-    schema.get_mut("keys")?.get_mut(key)?.get_mut("type").map(Value::take)
 }
 
 fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError) -> SessionError {

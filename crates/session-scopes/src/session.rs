@@ -26,8 +26,11 @@ pub struct Session {
     pub key: SessionKey,
     /// Its life: another one once it was deleted and made again. A fork has its own.
     pub life: LifeId,
-    /// The number of events that were ever committed to it.
+    /// The version that was read: the number of events that were committed to it, by then.
     pub version: u64,
+    /// The number of events that were ever committed to it. It is another number than the version only if an
+    /// [earlier version](crate::GetSession::at_version) was asked for.
+    pub newest: u64,
     /// When it was created.
     pub created: Timestamp,
     /// When it was written last; the time of the newest event.
@@ -40,7 +43,7 @@ pub struct Session {
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
-    /// The versions that count today: all of them, unless the session was rewound.
+    /// The versions that count in the one that was read: all of them, unless the session was rewound.
     pub visible: Visible,
     /// The digest of the history up to the version, in stores that keep digests. Noted elsewhere, it shows any later
     /// change to the events: forks share the digests of what they share, a rewind adds an event like any other, and
@@ -48,9 +51,10 @@ pub struct Session {
     pub head: Option<Digest>,
     /// How often the scopes were written that it shares with other sessions.
     pub scopes: ScopeVersions,
-    /// The values of all scopes, if they were asked for: all of them, or [those that were asked for](Values::is_whole).
+    /// The values of all scopes as they are stored, if they were asked for: all of them, or [those that were asked for](Values::is_whole).
     pub values: Option<ByScope<Values>>,
-    /// The events that were asked for, in order; also those that a rewind has hidden.
+    /// The events that were asked for, in order; also those that a rewind has hidden, unless
+    /// [only visible ones](crate::GetSession::visible) were wanted.
     pub events: Vec<CommittedEvent>,
 }
 
@@ -119,7 +123,7 @@ impl Session {
         self.events.iter().filter(|committed| self.visible.contains(committed.version))
     }
 
-    /// A value of any scope, as it is stored; none if the state was not read.
+    /// A value of any scope, as it is stored, whatever the schema; none if the state was not read.
     pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
         let values = self.values.as_ref()?;
         match Scope::of(key) {
@@ -130,7 +134,8 @@ impl Session {
         }
     }
 
-    /// All values of all scopes as one JSON object.
+    /// All values of all scopes as one JSON object, as they are stored: no schema is asked, so that values are seen
+    /// also where they fit none that is at hand.
     pub fn to_json(&self) -> Value {
         let values = self.values.clone().unwrap_or_default();
         let entries = |values: Values| {
@@ -294,7 +299,13 @@ impl Visible {
 
     /// Whether the event of a version counts.
     pub fn contains(&self, version: u64) -> bool {
-        self.0.iter().any(|range| range.contains(&version))
+        let next = self.0.partition_point(|range| *range.start() <= version);
+        next.checked_sub(1).is_some_and(|place| self.0[place].contains(&version))
+    }
+
+    /// The versions, as ranges in order.
+    pub(crate) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|range| (*range.start(), *range.end()))
     }
 
     /// Whether every version up to the newest counts.

@@ -212,6 +212,40 @@ impl<T: Clone> List<T> {
         }
     }
 
+    /// Drops all but the first `count` items. Copies one chunk and the path to it: O(64), at any length. Nothing
+    /// of what it drops is kept alive by this list.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::List;
+    ///
+    /// let list: List<i32> = (0..1_000).collect();
+    /// let mut branch = list.clone();
+    /// branch.truncate(2);
+    /// branch.push(7);
+    /// assert_eq!(branch.iter().copied().collect::<Vec<_>>(), [0, 1, 7]);
+    /// assert_eq!(list.len(), 1_000);
+    /// ```
+    pub fn truncate(&mut self, count: usize) {
+        if self.len() <= count {
+            return;
+        }
+        if count == 0 {
+            *self = List::new();
+            return;
+        }
+        self.end = self.start + count;
+        let last = self.end - 1;
+        let (node_index, chunk_index) = (last / (WIDTH * WIDTH), last / WIDTH % WIDTH);
+        let (old_node, old_chunk) = (&self.nodes[node_index], self.chunk(last));
+        let chunk = Arc::new(old_chunk.copied(last % WIDTH + 1, old_chunk.capacity()));
+        let node = old_node.copied(chunk_index, old_node.capacity());
+        let _ = node.0[chunk_index].set(chunk);
+        let mut nodes = self.nodes[..node_index].to_vec();
+        nodes.push(Arc::new(node));
+        self.nodes = Arc::new(nodes);
+    }
+
     /// The slot for `position`, if its chunk exists and is large enough. It may be set already.
     fn free_slot(&self, position: usize) -> Option<&OnceLock<T>> {
         let node = self.nodes.get(position / (WIDTH * WIDTH))?;
@@ -429,6 +463,7 @@ mod tests {
         Clone,
         Set(u16),
         KeepLast(u8),
+        Truncate(u8),
     }
 
     fn operation() -> impl Strategy<Value = Operation> {
@@ -438,6 +473,7 @@ mod tests {
             2 => Just(Operation::Clone),
             1 => any::<u16>().prop_map(Operation::Set),
             1 => any::<u8>().prop_map(Operation::KeepLast),
+            1 => any::<u8>().prop_map(Operation::Truncate),
         ]
     }
 
@@ -473,6 +509,10 @@ mod tests {
                     Operation::KeepLast(count) => {
                         list.keep_last(usize::from(count));
                         model.drain(..model.len().saturating_sub(usize::from(count)));
+                    }
+                    Operation::Truncate(count) => {
+                        list.truncate(usize::from(count));
+                        model.truncate(usize::from(count));
                     }
                 }
             }
@@ -553,6 +593,29 @@ mod tests {
                 assert_eq!((left.last(), right.last()), (Some(&2), Some(&1)), "at {length} items");
             }
         }
+    }
+
+    #[test]
+    fn a_truncated_list_keeps_nothing_of_what_it_dropped_and_shares_the_rest() {
+        let items: Vec<Arc<usize>> = (0..3 * WIDTH * WIDTH).map(Arc::new).collect();
+        let list: List<Arc<usize>> = items.iter().cloned().collect();
+        for count in
+            [1, WIDTH - 1, WIDTH, WIDTH + 1, WIDTH * WIDTH, WIDTH * WIDTH + 1, 2 * WIDTH * WIDTH + 70]
+        {
+            let mut branch = list.clone();
+            branch.truncate(count);
+            branch.push(Arc::new(7));
+            assert_eq!(branch.len(), count + 1);
+            assert!(branch.iter().take(count).zip(&items).all(|(mine, item)| Arc::ptr_eq(mine, item)));
+            // Copied are the items of one chunk at most.
+            let copied = items.iter().filter(|item| Arc::strong_count(item) > 2).count();
+            assert!((1..=WIDTH).contains(&copied), "{copied} were copied at {count}");
+            assert!(items[count..].iter().all(|item| Arc::strong_count(item) == 2));
+        }
+        let mut branch = list.clone();
+        drop(list);
+        branch.truncate(WIDTH * WIDTH + 1);
+        assert!(items[WIDTH * WIDTH + 1..].iter().all(|item| Arc::strong_count(item) == 1));
     }
 
     #[test]

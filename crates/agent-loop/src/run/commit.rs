@@ -39,7 +39,8 @@ impl Run {
 
     fn commit_as(&mut self, event: Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(&event)?;
-        self.commit_inner(&event, folding)?;
+        let unknown = self.unknown_by(&event.kind);
+        let unknown_inside = self.commit_inner(&event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         event.fold(&mut self.state)?;
@@ -48,6 +49,7 @@ impl Run {
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(&event);
         self.note_decisions(&event.kind);
+        self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(&event, phase, reply.as_deref());
         let step_end = event.step_end;
@@ -127,7 +129,6 @@ impl Run {
                 if *self.id != **id {
                     self.id = id.as_str().into();
                 }
-                self.ended_before = None;
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());

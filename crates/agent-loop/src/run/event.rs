@@ -113,8 +113,7 @@ pub enum EventKind {
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
-        /// What the run reads of the scopes `app:` and `user:`, which others write too, as far as it has changed since
-        /// the run before.
+        /// What the run reads of the scopes `app:` and `user:`, which others write too.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         shared: BTreeMap<String, SharedValue>,
     },

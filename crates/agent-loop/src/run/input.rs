@@ -71,8 +71,6 @@ pub(crate) struct Known {
     pub(crate) call_ids: CallIds,
     /// What the model was shown of them.
     pub(crate) prompt: Option<Box<Prompt>>,
-    /// The values when the run ended that knows.
-    pub(crate) ended: Option<State>,
 }
 
 impl Known {
@@ -80,12 +78,7 @@ impl Known {
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
         let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
-        Some(Known {
-            messages,
-            call_ids,
-            prompt: Some(Box::new(run.prompt.clone())),
-            ended: Some(run.state.clone()),
-        })
+        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }
 

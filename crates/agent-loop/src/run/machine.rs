@@ -17,6 +17,7 @@ use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
+use super::unknown::UnknownCall;
 use super::walk::{self, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{AskReason, nested_path};
@@ -76,6 +77,8 @@ pub struct Run {
     pub(super) approved: Vec<Approved>,
     /// The decisions that requests have, by their ids.
     pub(super) decided: BTreeMap<String, Settled>,
+    /// The calls that were answered with "outcome unknown".
+    pub(super) unknown: Vec<UnknownCall>,
     pub(super) prompt: Prompt,
     /// Ids of all calls in the log.
     pub(super) call_ids: CallIds,
@@ -83,8 +86,6 @@ pub struct Run {
     pub(super) known_good: usize,
     /// What was shown of them by the run before, until this one begins.
     pub(super) shown_before: Option<Box<Prompt>>,
-    /// The values that the run before left, until this one begins.
-    pub(super) ended_before: Option<State>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -214,8 +215,7 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before, ended: ended_before } =
-            known.unwrap_or_default();
+        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
@@ -230,11 +230,11 @@ impl Run {
             summary: input.summary,
             approved: Vec::new(),
             decided: BTreeMap::new(),
+            unknown: Vec::new(),
             prompt: Prompt::empty(),
             call_ids,
             known_good,
             shown_before,
-            ended_before,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -251,11 +251,11 @@ impl Run {
             summary: None,
             approved: Vec::new(),
             decided: BTreeMap::new(),
+            unknown: Vec::new(),
             prompt: Prompt::empty(),
             call_ids: CallIds::default(),
             known_good: 0,
             shown_before: None,
-            ended_before: None,
             offer: agent.static_offer().cloned(),
         }
     }

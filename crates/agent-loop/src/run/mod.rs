@@ -18,6 +18,7 @@ mod prompt;
 mod rest;
 mod shared;
 mod stored;
+mod unknown;
 mod walk;
 mod would;
 
@@ -28,6 +29,7 @@ pub use self::input::Input;
 pub use self::machine::{Need, Run};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
+pub use self::unknown::UnknownCall;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
 pub(crate) use self::decide::Asker;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::state::{Handler, KeySchema, State, ValueRef};
+use stepfold_state_core::state::{Handler, KeySchema, State, Template, ValueRef};
 
 use super::event::{Event, EventKind};
 use super::machine::{Phase, Run};
@@ -82,7 +82,7 @@ pub(crate) fn is_shared(key: &str) -> bool {
 pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
     let config = agent.config();
     let mut keys = BTreeSet::new();
-    for (name, _) in config.instructions.iter().flat_map(|template| template.placeholders()) {
+    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
         // A dotted name may be a key, or lead into the value of one.
         let dots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
         keys.extend(dots.chain([name]).filter(|key| is_shared(key)).map(str::to_owned));
@@ -147,17 +147,12 @@ impl Event {
 }
 
 impl Run {
-    /// What the run reads of shared scopes, but for what has not changed since the run before it ended.
+    /// What the run reads of shared scopes. All of it, each time: the run before may be in another process, or pruned.
     pub(super) fn shared_values(&self) -> BTreeMap<String, SharedValue> {
         let schema = self.state.schema();
-        let known = |key: &&str| schema.key(key).is_some() || self.state.has(*key);
-        let keys = self.agent.shared_keys().iter().map(String::as_str).filter(known);
-        let value = |key: &str| {
-            let value = SharedValue::of(self.state.get(key));
-            let before = self.ended_before.as_ref().map(|before| SharedValue::of(before.get(key)));
-            (before.as_ref() != Some(&value) || value == SharedValue::Large).then(|| (key.to_owned(), value))
-        };
-        keys.filter_map(value).collect()
+        let is_known = |key: &&String| schema.key(key).is_some() || self.state.has(key.as_str());
+        let keys = self.agent.shared_keys().iter().filter(is_known);
+        keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
     /// A run that has not begun, on the values that a record of it says it began on.

@@ -17,6 +17,7 @@ use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
+use super::unknown::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Settled;
 use crate::trim::{Kept, Summary, View};
@@ -40,6 +41,8 @@ struct RunOut<'a> {
     approved: &'a [Approved],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     decided: &'a BTreeMap<String, Settled>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    unknown: &'a [UnknownCall],
 }
 
 #[derive(Serialize)]
@@ -68,6 +71,8 @@ struct RunIn {
     approved: Vec<Approved>,
     #[serde(default)]
     decided: BTreeMap<String, Settled>,
+    #[serde(default)]
+    unknown: Vec<UnknownCall>,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +166,7 @@ impl Serialize for Run {
             summary: self.summary.as_ref(),
             approved: &self.approved,
             decided: &self.decided,
+            unknown: &self.unknown,
         }
         .serialize(serializer)
     }
@@ -217,13 +223,13 @@ impl Run {
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
-            ended_before: None,
             state,
             phase: stored.phase,
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
             decided: stored.decided,
+            unknown: stored.unknown,
             prompt,
             offer: agent.static_offer().cloned(),
         };

@@ -25,5 +25,6 @@ mod kept_open;
 mod keys;
 mod lasting;
 mod scopes;
+mod time_travel;
 mod watching;
 mod world;

@@ -40,6 +40,7 @@ pub struct Exam<F> {
     name: String,
     factory: F,
     has_claims: bool,
+    has_branches: bool,
 }
 
 impl<F> fmt::Debug for Exam<F> {
@@ -52,7 +53,7 @@ impl<F> Exam<F> {
     /// An exam of the stores that `factory` gives, one for each case. The name goes into the names of all
     /// apps; it is at most 100 bytes long.
     pub fn new(name: impl Into<String>, factory: F) -> Self {
-        Exam { name: name.into(), factory, has_claims: true }
+        Exam { name: name.into(), factory, has_claims: true, has_branches: true }
     }
 
     /// Leaves out the cases of claims and inboxes, for stores whose methods for these say
@@ -64,6 +65,14 @@ impl<F> Exam<F> {
         self
     }
 
+    /// Leaves out the cases of lists of forks and of labels on versions, for stores whose methods for these say
+    /// [`Unsupported`](SessionError::Unsupported).
+    #[must_use]
+    pub fn without_branches(mut self) -> Self {
+        self.has_branches = false;
+        self
+    }
+
     /// Runs every case.
     pub async fn run<S: SessionStore>(self) -> Report
     where
@@ -71,7 +80,8 @@ impl<F> Exam<F> {
     {
         let mut report = Report::default();
         let of_claims = cases::of_claims().filter(|_| self.has_claims);
-        for case in cases::all().chain(of_claims) {
+        let of_branches = cases::of_branches().filter(|_| self.has_branches);
+        for case in cases::all().chain(of_claims).chain(of_branches) {
             let result = match (self.factory)().await {
                 Ok(store) => {
                     let app = format!("{}-{}", self.name, case.name);

@@ -4,6 +4,7 @@
 //! state, and a fork shares all of it. One lock guards the whole store; no operation holds it for longer
 //! than its own writes take.
 
+mod branches;
 mod changed;
 mod claims;
 mod inbox;
@@ -17,13 +18,13 @@ use hashbrown::HashMap;
 use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
 use crate::apply::{WritesOf, initial, made_id};
 use crate::error::SessionError;
-use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
-    Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage,
-    SessionStore, Verified, VerifySessions, WriteScope,
+    EnqueueInput, Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
+    ListForks, ListSessions, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
+    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -127,6 +128,18 @@ impl SessionStore for MemoryStore {
         self.lock().verify(&request)
     }
 
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        self.lock().forks(&request)
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        self.lock().place(&request.key)?.entry.set_label(request)
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        Ok(self.lock().entry(&request.key)?.2.labels())
+    }
+
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
         self.lock().claim(&request)
     }
@@ -207,7 +220,7 @@ impl Inner {
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
         let (app, tenant, entry) = self.entry(&request.key)?;
-        Ok(entry.session(request, &app.shared, &tenant.user))
+        entry.session(request, &app.shared, &tenant.user)
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -222,7 +235,7 @@ impl Inner {
         let mut last = None;
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            sessions.push(entry.session(&request.get(key), app, &tenant.user));
+            sessions.push(entry.session(&request.get(key), app, &tenant.user)?);
             last = Some(Cursor::behind(entry.updated, entry.number));
         }
         let next = last.filter(|_| newest.next().is_some());
@@ -262,6 +275,7 @@ impl Inner {
         let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
+        self.place(&from)?.entry.forked_as(fork.number, &key.id);
         self.insert(&key, fork);
         self.get(&GetSession::new(key).events(EventRange::None).without_state())
     }

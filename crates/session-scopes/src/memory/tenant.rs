@@ -8,6 +8,7 @@ use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
+use super::branches::Branches;
 use super::changed::Changed;
 use super::claims::Work;
 use super::versions::{Known, Versions};
@@ -109,6 +110,7 @@ impl Tenant {
         self.put_in_order();
         let entry = self.sessions.remove(id)?;
         self.order.remove(&(entry.updated, entry.number));
+        self.forget_fork(&entry);
         Some(entry)
     }
 
@@ -289,16 +291,17 @@ pub(super) struct Entry {
     pub(super) updated: Timestamp,
     /// The time under which it is still listed, if it was written since.
     moved_from: Option<Timestamp>,
-    created: Timestamp,
-    parent: Option<Parent>,
+    pub(super) created: Timestamp,
+    pub(super) parent: Option<Parent>,
     /// Events up to this version are gone.
-    oldest: u64,
+    pub(super) oldest: u64,
     /// The events behind `oldest`.
     log: List<CommittedEvent>,
     /// The values at each version from `oldest` on.
     cells: List<Cells>,
     rewinds: Vec<Rewound>,
     versions: Versions,
+    pub(super) branches: Branches,
     pub(super) work: Work,
 }
 
@@ -322,6 +325,7 @@ impl Entry {
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
             versions: Versions::default(),
+            branches: Branches::default(),
             work: Work::new(life, number),
         })
     }
@@ -398,7 +402,6 @@ impl Entry {
     ) -> Result<Self, SessionError> {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
-        let is_newest = version == self.version();
         Ok(Entry {
             number,
             updated: at,
@@ -406,10 +409,11 @@ impl Entry {
             created: at,
             parent: Some(Parent { id: key.id.clone(), version }),
             oldest: self.oldest,
-            log: if is_newest { self.log.clone() } else { first(&self.log, length) },
-            cells: if is_newest { self.cells.clone() } else { first(&self.cells, length + 1) },
+            log: first(&self.log, length),
+            cells: first(&self.cells, length + 1),
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
             versions: Versions::default(),
+            branches: Branches::default(),
             work: Work::new(life, number),
         })
     }
@@ -433,41 +437,50 @@ impl Entry {
         self.log.keep_last(index(newest - oldest));
         self.cells.keep_last(index(newest - oldest + 1));
         self.oldest = oldest;
+        self.branches.prune(oldest);
         Ok(Pruned { events, oldest })
     }
 
-    pub(super) fn session(&self, request: &GetSession, app: &Shared, user: &Shared) -> Session {
-        let version = self.version();
+    pub(super) fn session(
+        &self,
+        request: &GetSession,
+        app: &Shared,
+        user: &Shared,
+    ) -> Result<Session, SessionError> {
+        let version = request.version_in(self.oldest, self.version())?;
+        let cells = self.cells_at(&request.key, version)?;
+        let visible = Visible::at(version, &self.rewinds);
         let scopes = request.since.map(|seen| seen.scopes);
-        Session {
+        Ok(Session {
             key: request.key.clone(),
             life: self.work.life.clone(),
             version,
+            newest: self.version(),
             created: self.created,
             updated: self.updated,
             claim: self.work.fence.as_of(request.now),
             inbox: self.work.inbox.newest(),
             parent: self.parent.clone(),
             oldest: self.oldest,
-            visible: Visible::at(version, &self.rewinds),
             head: None,
             scopes: ScopeVersions { app: app.version(), user: user.version() },
             values: request.state.then(|| ByScope {
                 app: app.asked(request, Scope::App, scopes.map(|scopes| scopes.app)),
                 user: user.asked(request, Scope::User, scopes.map(|scopes| scopes.user)),
-                session: self.asked(request),
+                session: self.asked(request, &cells),
             }),
-            events: self.range(request.events),
-        }
+            events: self.range(request.events, &request.event_ranges(&visible, version)),
+            visible,
+        })
     }
 
-    /// Those of its own values that a request asks for.
-    fn asked(&self, request: &GetSession) -> Values {
-        let changed = request.since.and_then(|seen| self.changed_since(seen.version));
-        let cells = self.now().cloned().unwrap_or_default();
+    /// Those of its own values that a request asks for, given all of them.
+    fn asked(&self, request: &GetSession, cells: &Cells) -> Values {
+        let seen = request.since.filter(|_| request.version.is_none());
+        let changed = seen.and_then(|seen| self.changed_since(seen.version));
         match request.looked_up(Scope::Session, changed) {
-            Some(keys) => values_of(&cells, keys),
-            None => values(&cells),
+            Some(keys) => values_of(cells, keys),
+            None => values(cells),
         }
     }
 
@@ -482,24 +495,39 @@ impl Entry {
         Some(writes.map(|write| write.key().into()).collect())
     }
 
-    fn range(&self, events: EventRange) -> Vec<CommittedEvent> {
-        let length = self.log.len();
-        let from = match events {
-            EventRange::None => length,
-            EventRange::All => 0,
-            EventRange::Last(count) => length.saturating_sub(count),
-            EventRange::AfterVersion(version) => index(version.saturating_sub(self.oldest)),
+    /// Events of some ranges of versions, in order.
+    fn range(&self, events: EventRange, ranges: &[(u64, u64)]) -> Vec<CommittedEvent> {
+        let (after, limit) = match events {
+            EventRange::None => return Vec::new(),
+            EventRange::All => (0, usize::MAX),
+            EventRange::Last(count) => (0, count),
+            EventRange::AfterVersion(version) => (version, usize::MAX),
             EventRange::Since(time) => {
-                let newer = self.log.iter().rev().take_while(|committed| committed.event.at >= time);
-                length - newer.count()
+                let is_older = |committed: &&CommittedEvent| committed.event.at < time;
+                let older = ranges.iter().rev().find_map(|range| self.newest_first(*range).find(is_older));
+                (older.map_or(0, |committed| committed.version), usize::MAX)
             }
         };
-        self.log.iter_from(from).cloned().collect()
+        let newest_first = ranges
+            .iter()
+            .rev()
+            .flat_map(|(first, last)| self.newest_first(((*first).max(after.saturating_add(1)), *last)));
+        let mut events: Vec<CommittedEvent> = newest_first.take(limit).cloned().collect();
+        events.reverse();
+        events
+    }
+
+    /// The events of a range of versions, as far as they are kept.
+    fn newest_first(&self, (first, last): (u64, u64)) -> impl Iterator<Item = &CommittedEvent> {
+        let first = first.max(self.oldest + 1);
+        (first..=last).rev().filter_map(|version| self.log.get(index(version - self.oldest - 1)))
     }
 }
 
 fn first<T: Clone>(list: &List<T>, length: usize) -> List<T> {
-    list.iter().take(length).cloned().collect()
+    let mut first = list.clone();
+    first.truncate(length);
+    first
 }
 
 /// A place in memory; what is counted there fits its addresses.

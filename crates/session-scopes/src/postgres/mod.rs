@@ -3,6 +3,8 @@
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes
 //! one. Handlers run here, on values that are locked for as long as that takes.
 
+mod at_version;
+mod branches;
 mod claims;
 mod error;
 mod inbox;
@@ -29,12 +31,14 @@ use self::error::{failed, no_connection};
 use self::rows::Schemas;
 use crate::apply::initial;
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
+    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
+    ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
@@ -294,6 +298,21 @@ impl SessionStore for PostgresStore {
         let body = event.to_body()?;
         let connection = self.connection().await?;
         Box::pin(write::rewind(connection, &request, &event, &body)).await
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::forks(connection, &request.key)).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(write::set_label(connection, &request)).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(read::labels(connection, &request.key)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

@@ -8,6 +8,8 @@ use futures_util::future::try_join_all;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::at_version::past_rows;
+use super::branches;
 use super::rows::{
     History, Schemas, ScopeRow, Scopes, SessionRow, events, heads, session_items, shared_items, values,
 };
@@ -20,11 +22,11 @@ use super::transaction::{Transaction, begin_reading, commit, query};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::session::{Rewound, Session, Values, Visible};
-use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{Cursor, EventRange, ForkInfo, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) async fn get(
@@ -49,7 +51,8 @@ pub(super) async fn session(
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
-    let is_whole = request.state && request.since.is_none() && request.keys.is_none();
+    let plain = request.since.is_none() && request.keys.is_none() && request.version.is_none();
+    let is_whole = request.state && plain;
     let (row, lineage, rewinds, scopes, whole, changed) = try_join!(biased;
         ask(READ_SESSION),
         ask(READ_LINEAGE),
@@ -61,23 +64,26 @@ pub(super) async fn session(
     let row = SessionRow::of(&row, key)?;
     let scopes = Scopes::of(&scopes);
     let history = History::read(&lineage, &rewinds);
-    let visible = Visible::at(row.version, &history.rewinds);
-    let events = read_events(connection, row.number, row.oldest, request.events).await?;
+    let version = request.version_in(row.oldest, row.version)?;
+    let visible = Visible::at(version, &history.rewinds);
+    let ranges = request.event_ranges(&visible, version);
+    let events = read_events(connection, row.number, (row.oldest, &ranges), request.events).await?;
     let values = match (request.state, whole) {
         (false, _) => None,
         (true, Some(whole)) => Some(whole.values(connection, schemas, &history, &visible).await?),
         (true, None) => {
             let asked = changed.asked(request, &row, &history, &scopes);
-            Some(some_values(connection, schemas, key, &history, &visible, asked).await?)
+            let of = Of { key, number: row.number, version: request.version, history: &history };
+            Some(some_values(connection, schemas, of, &visible, asked).await?)
         }
     };
-    Ok(Session { values, events, ..row.session(key.clone(), visible, scopes.versions())? })
+    Ok(Session { version, values, events, ..row.session(key.clone(), visible, scopes.versions())? })
 }
 
 /// The rows of a scope's values, and of the items of its lists.
-struct Part {
-    cells: Vec<Row>,
-    items: Vec<Row>,
+pub(super) struct Part {
+    pub(super) cells: Vec<Row>,
+    pub(super) items: Vec<Row>,
 }
 
 /// The rows of all values of a session.
@@ -166,12 +172,19 @@ impl Part {
 /// The keys of each scope whose values are read; none: all of them.
 type Asked = ByScope<Option<BTreeSet<Arc<str>>>>;
 
+/// Whose values are read, and of which version, if not of the newest.
+struct Of<'a> {
+    key: &'a SessionKey,
+    number: i64,
+    version: Option<u64>,
+    history: &'a History,
+}
+
 /// The values of some keys.
 async fn some_values(
     connection: &Object,
     schemas: &Schemas,
-    key: &SessionKey,
-    history: &History,
+    Of { key, number, version, history }: Of<'_>,
     visible: &Visible,
     asked: Asked,
 ) -> Result<ByScope<Values>, SessionError> {
@@ -180,7 +193,12 @@ async fn some_values(
     };
     let (own, app, user) = (texts(&asked.session), texts(&asked.app), texts(&asked.user));
     let (own, app, user) = try_join!(biased;
-        Part::own(connection, key, own.as_deref()),
+        async {
+            match version {
+                None => Part::own(connection, key, own.as_deref()).await,
+                Some(version) => past_rows(connection, number, history, version, own.as_deref()).await,
+            }
+        },
         Part::shared(connection, (key.app.as_str(), ""), app.as_deref()),
         Part::shared(connection, (key.app.as_str(), key.user.as_str()), user.as_deref()),
     )?;
@@ -219,7 +237,8 @@ impl Changed {
     fn asked(&self, request: &GetSession, row: &SessionRow, history: &History, scopes: &Scopes) -> Asked {
         let keys = |rows: &[Row]| rows.iter().map(|row| Arc::from(row.get::<_, &str>(0))).collect();
         let since = request.since;
-        let own = since.filter(|seen| is_known(seen.version, row, history)).map(|_| keys(&self.0.session));
+        let own = since.filter(|seen| request.version.is_none() && is_known(seen.version, row, history));
+        let own = own.map(|_| keys(&self.0.session));
         let shared = |seen: Option<u64>, scope: ScopeRow, rows: &[Row]| {
             seen.filter(|version| (scope.known..=scope.version).contains(version)).map(|_| keys(rows))
         };
@@ -242,9 +261,11 @@ fn is_known(version: u64, row: &SessionRow, history: &History) -> bool {
 async fn read_events(
     connection: &Object,
     number: i64,
-    oldest: u64,
+    (oldest, ranges): (u64, &[(u64, u64)]),
     range: EventRange,
 ) -> Result<Vec<CommittedEvent>, SessionError> {
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) =
+        ranges.iter().map(|(first, last)| (to_db(*first), to_db(*last))).unzip();
     let (after, limit) = match range {
         EventRange::None | EventRange::Last(0) => return Ok(Vec::new()),
         EventRange::All => (oldest, i64::MAX),
@@ -252,12 +273,32 @@ async fn read_events(
         EventRange::AfterVersion(version) => (version.max(oldest), i64::MAX),
         EventRange::Since(time) => {
             let given: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-                &[&number, &to_db(oldest), &time.as_micros()];
+                &[&number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
             let found = query(connection, LAST_BEFORE, given).await?;
             (found.first().map_or(oldest, |row| from_db(row.get(0))), i64::MAX)
         }
     };
-    events(&query(connection, EVENTS, &[&number, &to_db(after), &limit]).await?)
+    events(&query(connection, EVENTS, &[&number, &to_db(after), &firsts, &lasts, &limit]).await?)
+}
+
+/// Runs `$read` in a transaction that sees one moment.
+macro_rules! reading {
+    ($connection:expr, |$inside:ident| $read:expr) => {{
+        let transaction = Transaction::new($connection);
+        let $inside = transaction.connection()?;
+        let ((), read) = try_join!(biased; begin_reading($inside), $read)?;
+        commit($inside).await?;
+        transaction.end();
+        Ok(read)
+    }};
+}
+
+pub(super) async fn forks(connection: Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {
+    reading!(connection, |inside| branches::forks(inside, key))
+}
+
+pub(super) async fn labels(connection: Object, key: &SessionKey) -> Result<Vec<(Label, u64)>, SessionError> {
+    reading!(connection, |inside| branches::labels(inside, key))
 }
 
 pub(super) async fn read_scope(

@@ -118,6 +118,7 @@ impl SessionRow {
             key,
             life: LifeId::new(self.life)?,
             version: self.version,
+            newest: self.version,
             created: self.created,
             updated: self.updated,
             claim: self.fence.unexpired(self.now),

@@ -67,14 +67,15 @@ macro_rules! as_of {
     };
 }
 
-/// Versions of the history of session $1 that are after $2, by a rule, newest first.
+/// Versions of the history of session $1 that are after $2 and in the ranges from each of $3 to that of $4, by a rule.
 macro_rules! in_history {
     ($columns:literal, $rule:literal, $order:literal, $limit:literal) => {
         concat!(
-            "SELECT e.* FROM stepfold_lineage l CROSS JOIN LATERAL (SELECT ",
+            "SELECT e.* FROM stepfold_lineage l CROSS JOIN UNNEST($3::bigint[], $4::bigint[]) AS r(first, last) ",
+            "CROSS JOIN LATERAL (SELECT ",
             $columns,
-            " FROM stepfold_events e WHERE e.stream = l.stream AND e.version > GREATEST(l.after, $2) ",
-            "AND e.version <= l.upto ",
+            " FROM stepfold_events e WHERE e.stream = l.stream ",
+            "AND e.version > GREATEST(l.after, $2, r.first - 1) AND e.version <= LEAST(l.upto, r.last) ",
             $rule,
             " ORDER BY e.version ",
             $order,
@@ -122,9 +123,9 @@ statements! {
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
-    EVENTS = in_history!("e.version, e.id, e.at, e.body", "", "DESC", "$3");
-    LAST_BEFORE = in_history!("e.version", "AND e.at < $3", "DESC", "1");
-    FIRST_SINCE = in_history!("e.version", "AND e.at >= $3", "ASC", "1");
+    EVENTS = in_history!("e.version, e.id, e.at, e.body", "", "DESC", "$5");
+    LAST_BEFORE = in_history!("e.version", "AND e.at < $5", "DESC", "1");
+    FIRST_SINCE = in_history!("e.version", "AND e.at >= $5", "ASC", "1");
     REPEATED = concat!(
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
@@ -229,6 +230,39 @@ statements! {
         "$3, key, $4, schema, value, generation, start, length",
         "ON CONFLICT (stream, key) DO NOTHING"
     );
+    // The values at version $2, written down in stream $1, of the keys $3; and the items of their lists, as
+    // session $4 has them.
+    PAST_CELLS = as_of!(
+        "", "key, schema, value, generation, start, length",
+        "WHERE $3::text[] IS NULL OR key = ANY($3::text[])"
+    );
+    PAST_ITEMS = concat!(
+        "SELECT s.key, i.stream, i.version, i.place, i.items FROM (",
+        as_of!("", "key, generation", "WHERE value IS NULL AND ($3::text[] IS NULL OR key = ANY($3::text[]))"),
+        ") AS s JOIN stepfold_lineage l ON l.number = $4 JOIN stepfold_items i ",
+        "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
+        "WHERE i.version <= $2 ORDER BY i.version, i.place"
+    );
+    ADD_FORK = "INSERT INTO stepfold_forks (parent, number) VALUES ($1, $2)";
+    READ_FORKS = concat!(
+        "SELECT s.id, s.parent_version, s.created FROM stepfold_forks f ",
+        "JOIN stepfold_sessions s ON s.number = f.number WHERE f.parent = ", number!(), " ORDER BY f.number"
+    );
+    FORGET_FORK = "DELETE FROM stepfold_forks f USING stepfold_sessions s, stepfold_sessions p \
+        WHERE s.number = $1 AND p.app = s.app AND p.owner = s.owner AND p.id = s.parent_id \
+        AND f.parent = p.number AND f.number = s.number";
+    FORGET_FORKS = "DELETE FROM stepfold_forks WHERE parent = $1";
+    FIND_LABEL = "SELECT (SELECT version FROM stepfold_labels WHERE number = $1 AND label = $2), \
+        (SELECT COUNT(*) FROM stepfold_labels WHERE number = $1)";
+    READ_LABELS = concat!(
+        "SELECT label, version FROM stepfold_labels WHERE number = ", number!(), " ORDER BY version, label"
+    );
+    ADD_LABEL = "INSERT INTO stepfold_labels (number, label, version) VALUES ($1, $2, $3) \
+        ON CONFLICT (number, label) DO UPDATE SET version = EXCLUDED.version";
+    DROP_LABEL = "DELETE FROM stepfold_labels WHERE number = $1 AND label = $2";
+    FORGET_LABELS = "DELETE FROM stepfold_labels WHERE number = $1";
+    PRUNE_LABELS = "DELETE FROM stepfold_labels WHERE number = $1 AND version < $2";
+
     CELL_KEYS = "SELECT key FROM stepfold_cells WHERE stream = $1";
 
     // What has changed of a session's own values since version $4; `version` is that of the value.

@@ -36,6 +36,14 @@ CREATE TABLE stepfold_taken (
 CREATE UNIQUE INDEX stepfold_taken_by_place ON stepfold_taken (number, place);
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
+-- Which sessions were forked from which that is still there, by their numbers; and the names of versions.
+CREATE TABLE stepfold_forks (
+    parent BIGINT NOT NULL, number BIGINT NOT NULL, PRIMARY KEY (parent, number)
+);
+CREATE TABLE stepfold_labels (
+    number BIGINT NOT NULL, label TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, PRIMARY KEY (number, label)
+);
+
 -- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.
 CREATE TABLE stepfold_lineage (
     number BIGINT NOT NULL, stream BIGINT NOT NULL, after BIGINT NOT NULL, upto BIGINT NOT NULL,

@@ -6,14 +6,15 @@ use stepfold_state_core::state::{Delta, Write};
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::branches;
 use super::claims::{self, PlainClaim};
 use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
 use super::rows::{History, Schemas, Scopes, SessionRow, fence};
 use super::statements::{
-    ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
-    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
+    ADD_EVENT, ADD_FORK, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN,
+    CELL_KEYS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
     DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION,
     FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
     LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED,
@@ -31,7 +32,8 @@ use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
-    GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
+    GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession,
+    WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -108,7 +110,8 @@ pub(super) async fn append(
         return Ok(receipt);
     }
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| append_inside(inside, schemas, schema, request, body).await)
+    in_transaction!(connection, |inside| Box::pin(append_inside(inside, schemas, schema, request, body))
+        .await)
 }
 
 /// Commits an event without writes in one round trip; none if something is not as expected.
@@ -235,7 +238,8 @@ pub(super) async fn create(
     initial: &Delta,
 ) -> Result<Session, SessionError> {
     let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| create_inside(inside, schemas, schema, request, initial).await)
+    in_transaction!(connection, |inside| Box::pin(create_inside(inside, schemas, schema, request, initial))
+        .await)
 }
 
 async fn create_inside(
@@ -262,7 +266,7 @@ async fn create_inside(
         sent.extend(plan_scope(connection, schemas, &planner, locked, schema, scope, &writes).await?);
     }
     in_order(sent).await?;
-    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None)).await
+    Box::pin(read::session(connection, schemas, &GetSession::new(key).events(EventRange::None))).await
 }
 
 /// What a row of a session is made of.
@@ -343,7 +347,7 @@ pub(super) async fn fork(
     schemas: &Schemas,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    in_transaction!(connection, |inside| fork_inside(inside, schemas, request).await)
+    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, schemas, request)).await)
 }
 
 async fn fork_inside(
@@ -372,11 +376,18 @@ async fn fork_inside(
         }));
     }
     let stream = history.stream_of(version);
+    let parent = row.number;
+    sent.push(Box::pin(async move { execute(connection, ADD_FORK, &[&parent, &number]).await }));
     sent.push(Box::pin(async move {
         execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
     }));
     in_order(sent).await?;
-    read::session(connection, schemas, &GetSession::new(key).events(EventRange::None).without_state()).await
+    Box::pin(read::session(
+        connection,
+        schemas,
+        &GetSession::new(key).events(EventRange::None).without_state(),
+    ))
+    .await
 }
 
 pub(super) async fn rewind(
@@ -385,7 +396,7 @@ pub(super) async fn rewind(
     event: &Event,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    in_transaction!(connection, |inside| rewind_inside(inside, request, event, body).await)
+    in_transaction!(connection, |inside| Box::pin(rewind_inside(inside, request, event, body)).await)
 }
 
 async fn rewind_inside(
@@ -478,6 +489,7 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
+    branches::forget(connection, row.number).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
         execute(connection, sql, &[&row.number]).await?;
     }
@@ -522,6 +534,13 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
     Ok(())
 }
 
+pub(super) async fn set_label(
+    connection: Object,
+    request: &LabelVersion,
+) -> Result<Option<u64>, SessionError> {
+    in_transaction!(connection, |inside| branches::set_label(inside, request).await)
+}
+
 pub(super) async fn prune(connection: Object, request: &PruneSession) -> Result<Pruned, SessionError> {
     in_transaction!(connection, |inside| prune_inside(inside, request).await)
 }
@@ -536,12 +555,14 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
         }
         Before::Version(version) => version.max(row.oldest),
         Before::Time(time) => {
-            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &time.as_micros()];
+            let (firsts, lasts) = (vec![0_i64], vec![to_db(row.version)]);
+            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
             let first = query(connection, FIRST_SINCE, given).await?;
             first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
         }
     };
     execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest)]).await?;
+    branches::prune_labels(connection, row.number, oldest).await?;
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }

@@ -152,7 +152,11 @@ pub(super) fn stored(connection: &Connection, stream: i64) -> Result<Vec<Stored>
 }
 
 /// What the table has of a key of a session.
-fn find_cell(connection: &Connection, stream: i64, key: &str) -> Result<Option<Stored>, SessionError> {
+pub(super) fn find_cell(
+    connection: &Connection,
+    stream: i64,
+    key: &str,
+) -> Result<Option<Stored>, SessionError> {
     let failed = failed("read a value");
     let mut query = connection.prepare_cached(stored_by!(" AND key = ?2")).map_err(failed)?;
     let stored = query.query_row(params![stream, key], Stored::read).optional().map_err(failed)?;
@@ -306,7 +310,7 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
 }
 
 /// What a row holds; none if its key was removed.
-fn held(desk: &mut Desk, row: &CellRow) -> Result<Option<Held>, SessionError> {
+pub(super) fn held(desk: &mut Desk, row: &CellRow) -> Result<Option<Held>, SessionError> {
     let cell = match (&row.value, &row.list) {
         (Some(text), _) => Cell::from(read_json::<Value>("value", text)?),
         (None, Some(list)) => Cell::list(trail::items(&desk.connection, &row.key, list)?),

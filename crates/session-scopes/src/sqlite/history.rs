@@ -211,6 +211,7 @@ impl SessionRow {
             key,
             life: LifeId::new(self.life)?,
             version: self.version,
+            newest: self.version,
             created: self.created,
             updated: self.updated,
             claim: self.work.fence.as_of(now),
@@ -235,7 +236,12 @@ pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
 impl Segment {
     /// The rows of events of this part behind a version: those above the first number, up to the second.
     pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
-        (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto))
+        self.rows_between(version, u64::MAX)
+    }
+
+    /// Those of them that are of versions up to one.
+    fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
+        (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto.min(upto)))
     }
 }
 
@@ -291,41 +297,65 @@ impl History {
         Some(row_number(segment.stream, version))
     }
 
-    /// Events of the history, in order: each checked, none left out.
+    /// The rows of events behind a version, of some ranges of versions, newest first: those above the first number of
+    /// each, up to the second.
+    fn rows(&self, after: u64, ranges: &[(u64, u64)]) -> impl Iterator<Item = (i64, i64)> {
+        let rows = ranges.iter().rev().flat_map(move |(first, last)| {
+            let after = after.max(first.saturating_sub(1));
+            self.lineage.iter().map(move |segment| segment.rows_between(after, *last))
+        });
+        rows.filter(|(from, to)| from < to)
+    }
+
+    /// Events of the history, of these ranges of versions, in order: each checked, none left out.
     pub(super) fn events(
         &self,
         connection: &Connection,
         row: &SessionRow,
+        ranges: &[(u64, u64)],
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
         let oldest = row.oldest;
-        let count = row.version - oldest;
-        let after = match range {
+        let (after, mut left) = match range {
             EventRange::None => return Ok(Vec::new()),
-            EventRange::All => oldest,
-            EventRange::Last(wanted) => row.version - count.min(wanted as u64),
-            EventRange::AfterVersion(version) => version.max(oldest),
-            EventRange::Since(time) => self.last_before(connection, oldest, time)?,
+            EventRange::All => (oldest, u64::MAX),
+            EventRange::Last(count) => (oldest, count as u64),
+            EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
+            EventRange::Since(time) => (self.last_before(connection, (oldest, ranges), time)?, u64::MAX),
         };
-        if after >= row.version {
-            return Ok(Vec::new());
-        }
-        let mut chain = Chain { next: row.version, expected: row.state.head, pending: None };
         let mut events = Vec::new();
-        for segment in &self.lineage {
-            self.segment_events(connection, segment, after, &mut chain, &mut events)?;
+        for (first, last) in ranges.iter().rev() {
+            let after = after.max(first.saturating_sub(1)).max(last.saturating_sub(left));
+            if after < *last {
+                self.chained(connection, row, (after, *last), &mut events)?;
+                left -= last - after;
+            }
         }
-        chain.end(after, self.digest(connection, row, after)?)?;
         events.reverse();
         Ok(events)
     }
 
-    /// Adds the events of a segment behind a version, newest first.
+    /// Adds the events after a version, up to another, newest first: a chain that is checked at both ends.
+    fn chained(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        (after, last): (u64, u64),
+        events: &mut Vec<CommittedEvent>,
+    ) -> Result<(), SessionError> {
+        let expected = self.digest(connection, row, last)?;
+        let mut chain = Chain { next: last, expected, pending: None };
+        for segment in &self.lineage {
+            self.segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
+        }
+        chain.end(after, self.digest(connection, row, after)?)
+    }
+
+    /// Adds the events of some rows, newest first.
     fn segment_events(
         &self,
         connection: &Connection,
-        segment: &Segment,
-        after: u64,
+        (from, to): (i64, i64),
         chain: &mut Chain,
         events: &mut Vec<CommittedEvent>,
     ) -> Result<(), SessionError> {
@@ -336,7 +366,6 @@ impl History {
                  ORDER BY number DESC",
             )
             .map_err(failed)?;
-        let (from, to) = segment.rows_after(after);
         let mut rows = query.query([from, to]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let (number, at): (i64, i64) =
@@ -393,11 +422,11 @@ impl History {
         if version == row.version { Ok(()) } else { Err(gap(version + 1)) }
     }
 
-    /// The version of the newest event that is older than `time`.
+    /// The version of the newest event that is older than `time`, of those of these ranges of versions.
     fn last_before(
         &self,
         connection: &Connection,
-        oldest: u64,
+        (oldest, ranges): (u64, &[(u64, u64)]),
         time: Timestamp,
     ) -> Result<u64, SessionError> {
         let failed = failed("find events by their time");
@@ -407,8 +436,7 @@ impl History {
                  ORDER BY number DESC LIMIT 1",
             )
             .map_err(failed)?;
-        for segment in &self.lineage {
-            let (from, to) = segment.rows_after(oldest);
+        for (from, to) in self.rows(oldest, ranges) {
             let bounds = params![from, to, time.as_micros()];
             let found: Option<i64> = query.query_row(bounds, |row| row.get(0)).optional().map_err(failed)?;
             if let Some(number) = found {

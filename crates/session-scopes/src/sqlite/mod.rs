@@ -4,6 +4,8 @@
 //! share a file: SQLite's own lock decides whose turn it is, and whoever has to wait does, for a bounded
 //! time.
 
+mod at_version;
+mod branches;
 mod cells;
 mod changes;
 mod claims;
@@ -39,13 +41,14 @@ use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer}
 use self::write::Prepared;
 use crate::apply::initial;
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
-    VerifySessions, WriteScope,
+    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
+    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
+    ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 
 /// What a commit means when it returns.
@@ -360,6 +363,18 @@ impl SessionStore for SqliteStore {
         let body = event.to_body()?;
         let prepared = Prepared { event, body };
         self.writer()?.run(move |desk| write::rewind(desk, &request, &prepared)).await
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        self.0.readers.run(move |desk| branches::forks(desk, &request)).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        self.writer()?.run(move |desk| branches::set_label(desk, &request)).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        self.0.readers.run(move |desk| branches::labels(desk, &request)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Row, params};
 
+use super::at_version::Past;
 use super::cells::{session_values, session_values_of};
 use super::changes::{ScopeRow, Scopes, missing_scope, session_keys};
 use super::error::failed;
@@ -33,16 +34,25 @@ fn session(
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let (key, events) = (request.key.clone(), request.events);
+    let version = request.version_in(row.oldest, row.version)?;
     row.check_newest(&desk.connection, &key)?;
-    if !request.state && events == EventRange::None {
-        let visible = Visible::at(row.version, &rewinds_of(&desk.connection, &row)?);
+    if !request.state && events == EventRange::None && version == row.version {
+        let visible = Visible::at(version, &rewinds_of(&desk.connection, &row)?);
         return row.session(key, visible, request.now, scopes.versions());
     }
     let history = History::read(&desk.connection, &row)?;
-    let visible = Visible::at(row.version, &history.rewinds);
+    let visible = Visible::at(version, &history.rewinds);
+    let head = Some(history.digest(&desk.connection, &row, version)?);
     let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
-    let events = history.events(&desk.connection, &row, events)?;
-    Ok(Session { values, events, ..row.session(key, visible, request.now, scopes.versions())? })
+    let ranges = request.event_ranges(&visible, version);
+    let events = history.events(&desk.connection, &row, &ranges, events)?;
+    Ok(Session {
+        version,
+        head,
+        values,
+        events,
+        ..row.session(key, visible, request.now, scopes.versions())?
+    })
 }
 
 fn values(
@@ -52,20 +62,34 @@ fn values(
     scopes: &Scopes,
     request: &GetSession,
 ) -> Result<ByScope<Values>, SessionError> {
-    let changed = match request.since {
-        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
-        None => None,
-    };
-    let session = match request.looked_up(Scope::Session, changed) {
-        Some(keys) => session_values_of(desk, row.number, row.state.cells, keys)?,
-        None => session_values(desk, row.number, row.state.cells)?,
-    };
+    let session = own_values(desk, row, history, request)?;
     let seen = request.since.map(|seen| seen.scopes);
     Ok(ByScope {
         app: shared_asked(desk, &scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
         user: shared_asked(desk, &scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
         session,
     })
+}
+
+/// Those of its own values that a request asks for.
+fn own_values(
+    desk: &mut Desk,
+    row: &SessionRow,
+    history: &History,
+    request: &GetSession,
+) -> Result<Values, SessionError> {
+    if let Some(version) = request.version {
+        let past = Past { stream: row.number, cells: row.state.cells, history, version };
+        return past.values(desk, request.looked_up(Scope::Session, None));
+    }
+    let changed = match request.since {
+        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
+        None => None,
+    };
+    match request.looked_up(Scope::Session, changed) {
+        Some(keys) => session_values_of(desk, row.number, row.state.cells, keys),
+        None => session_values(desk, row.number, row.state.cells),
+    }
 }
 
 /// Those values of a shared scope that a request asks for.

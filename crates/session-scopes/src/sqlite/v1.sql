@@ -46,6 +46,14 @@ CREATE TABLE stepfold_taken (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
+-- Which sessions were forked from which that is still there, by their numbers; and the names of versions.
+CREATE TABLE stepfold_forks (
+    parent INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (parent, number)
+) WITHOUT ROWID;
+CREATE TABLE stepfold_labels (
+    number INTEGER NOT NULL, label TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (number, label)
+) WITHOUT ROWID;
+
 -- The list of sessions: when each was written last, and which version that gave it.
 CREATE TABLE stepfold_recent (
     app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,

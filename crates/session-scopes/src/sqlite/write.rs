@@ -3,6 +3,7 @@
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
+use super::branches;
 use super::cells::{SessionCells, Written, stored_all, stored_since};
 use super::changes::{ScopeRow, Scopes};
 use super::claims;
@@ -321,6 +322,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     let new =
         SessionRow::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
+    branches::add_fork(desk, row.number, number)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
@@ -425,6 +427,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
+    branches::forget(desk, row.number)?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
     inbox::delete(desk, row.number)?;
     run(
@@ -506,6 +509,7 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros(), &row.seal(key)],
     )?;
+    branches::prune_labels(desk, row.number, oldest)?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }

@@ -355,13 +355,13 @@ mod tests {
 
     #[test]
     fn holding_writes_nothing_before_half_of_the_duration_is_gone() {
-        let held = held_by_a();
-        let hold = AppendClaim::Hold { token: held.token, duration: MINUTE };
-        assert_eq!(held.after(&key(), Some(&hold), at(30)).unwrap(), held);
-        let renewed = held.after(&key(), Some(&hold), at(31)).unwrap();
+        let first = held_by_a();
+        let hold = AppendClaim::Hold { token: first.token, duration: MINUTE };
+        assert_eq!(first.after(&key(), Some(&hold), at(30)).unwrap(), first);
+        let renewed = first.after(&key(), Some(&hold), at(31)).unwrap();
         assert_eq!(renewed.claim().unwrap().expires, at(91));
         // Nobody took it over, so it is not lost.
-        let late = held.after(&key(), Some(&hold), at(100)).unwrap();
+        let late = first.after(&key(), Some(&hold), at(100)).unwrap();
         assert_eq!(late.claim().unwrap().expires, at(160));
         // A clock that goes back makes no claim shorter.
         assert_eq!(late.renewed(&key(), late.token, MINUTE, at(1)).unwrap(), late);

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
-    VerifySessions, WriteScope,
+    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
+    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
+    ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::session::{Session, Values};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
@@ -57,6 +58,9 @@ erase! {
     write_scope: WriteScope => Values;
     prune: PruneSession => Pruned;
     verify: VerifySessions => Verified;
+    forks: ListForks => Vec<ForkInfo>;
+    set_label: LabelVersion => Option<u64>;
+    labels: ReadLabels => Vec<(Label, u64)>;
     claim: ClaimSession => Claim;
     renew: RenewClaim => Renewed;
     release: ReleaseClaim => ();

@@ -1,13 +1,16 @@
 //! The port of session stores: what they are asked, what they answer, and the erased form of one.
 
+mod branches;
 mod claims;
 mod erased;
 mod inbox;
+mod past;
 mod requests;
 mod verify;
 
 use std::future::Future;
 
+pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
@@ -25,6 +28,7 @@ pub use self::requests::{
 };
 pub use self::verify::{Fault, FaultKind, FaultPlace, MAX_FAULTS, Verified, VerifySessions};
 use crate::error::SessionError;
+use crate::ids::Label;
 use crate::session::{Session, Values};
 
 /// Where sessions are kept.
@@ -55,7 +59,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Values of `app:` and `user:` are always the current ones.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`].
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if a version is asked for that is not kept.
     fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
     /// Lists sessions of a user, the one that was written last first.
@@ -126,6 +130,42 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(SessionError::Unsupported { what: "verifying its sessions" }) }
     }
 
+    /// The forks of a session that are there, in the order in which they were made; not the forks of these.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not list them.
+    fn forks(&self, request: ListForks) -> impl Future<Output = Result<Vec<ForkInfo>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported("lists of forks")) }
+    }
+
+    /// Gives a label to a version of a session, or takes it away; the version that it named before. A label belongs to
+    /// the session and not to its history: a fork begins without any, a rewind keeps all, and retention takes those
+    /// of the versions that it takes.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`]; [`SessionError::TooManyLabels`] beyond
+    /// [`MAX_LABELS`]; [`SessionError::Unsupported`] by a store without labels.
+    fn set_label(
+        &self,
+        request: LabelVersion,
+    ) -> impl Future<Output = Result<Option<u64>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(LABELS)) }
+    }
+
+    /// The labels of a session with the versions that they name, in the order of these.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store without labels.
+    fn labels(
+        &self,
+        request: ReadLabels,
+    ) -> impl Future<Output = Result<Vec<(Label, u64)>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(LABELS)) }
+    }
+
     /// Claims a session for a worker. A worker that holds the claim already gets a new one, with another token.
     ///
     /// A store without claims keeps this method and the five after it as they are. It gives no claim in its
@@ -192,6 +232,7 @@ pub trait SessionStore: Send + Sync + 'static {
     }
 }
 
+const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
 const INBOXES: &str = "inboxes of sessions";
 

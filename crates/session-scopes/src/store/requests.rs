@@ -94,12 +94,25 @@ pub struct GetSession {
     pub keys: Option<BTreeSet<Arc<str>>>,
     /// If its values are wanted: those only that have changed since this was seen.
     pub since: Option<Seen>,
+    /// The version that is wanted; the newest if none.
+    pub version: Option<u64>,
+    /// Whether those events are wanted as well that a rewind has hidden.
+    pub hidden: bool,
 }
 
 impl GetSession {
     /// The values and all events.
     pub fn new(key: SessionKey) -> Self {
-        GetSession { key, events: EventRange::All, state: true, now: None, keys: None, since: None }
+        GetSession {
+            key,
+            events: EventRange::All,
+            state: true,
+            now: None,
+            keys: None,
+            since: None,
+            version: None,
+            hidden: true,
+        }
     }
 
     /// With these events instead.

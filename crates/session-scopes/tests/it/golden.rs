@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    Author, CreateSession, Event, EventId, ForkSession, GetSession, InvocationId, LifeId, RewindSession,
-    SessionError, SessionStore, SqliteStore, VerifySessions,
+    Author, ClaimSession, CreateSession, DequeueInput, EnqueueInput, Event, EventId, ForkSession, GetSession,
+    InboxKind, InvocationId, LifeId, OperationId, ReadInbox, RewindSession, SessionError, SessionStore,
+    SqliteStore, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
@@ -83,6 +85,11 @@ fn newer_events() {
     }
 }
 
+fn input(name: &str, text: &str) -> EnqueueInput {
+    let (key, idempotency_key) = (key("golden"), OperationId::new(name).unwrap());
+    EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: json!({ "text": text }), at: at(3) }
+}
+
 /// Writes the file of tables anew, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
 #[tokio::test]
 async fn record() {
@@ -116,6 +123,12 @@ async fn record() {
     };
     store.rewind(rewind).await.unwrap();
     append(&store, &key("golden"), 3, writing("e5", &[("list", json!([3]))])).await.unwrap();
+    let (owner, minute) = (WorkerId::new("worker-1").unwrap(), Duration::from_secs(60));
+    store.claim(ClaimSession::new(key("golden"), owner, minute, at(0))).await.unwrap();
+    for (name, text) in [("m1", "now"), ("m2", "later")] {
+        store.enqueue(input(name, text)).await.unwrap();
+    }
+    store.dequeue(DequeueInput::new(key("golden"), [1])).await.unwrap();
     drop(store);
     fs::write(path("sqlite-v1.sql"), dump(&file)).unwrap();
 }
@@ -151,6 +164,16 @@ async fn sqlite_of_version_1() {
     assert_eq!(session.to_json(), stored);
     assert_eq!((session.version, session.events.len()), (4, 4));
     assert_eq!(session.transcript().to_string(), "user:      hi\n");
+    let claim = session.claim.unwrap();
+    assert_eq!((claim.owner.as_str(), claim.token, session.inbox), ("worker-1", (1 << 24) + 1, 2));
+    // Both were accepted then: one waits, one was taken.
+    for (name, text, position) in [("m1", "now", 1), ("m2", "later", 2)] {
+        let enqueued = store.enqueue(input(name, text)).await.unwrap();
+        assert_eq!((enqueued.position, enqueued.is_repeat), (position, true), "{name}");
+    }
+    let waiting = store.inbox(ReadInbox::new(key("golden"))).await.unwrap();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!((waiting[0].idempotency_key.as_str(), &waiting[0].body), ("m2", &json!({"text": "later"})));
     let fork = store.get(GetSession::new(key("fork"))).await.unwrap();
     assert_eq!((fork.get("list").unwrap().to_json(), fork.version), (json!([1, 2]), 1));
     append(&store, &key("golden"), 4, writing("more", &[("list", json!([4]))])).await.unwrap();

@@ -24,6 +24,7 @@ mod golden;
 mod limits;
 mod model;
 mod parallel;
+mod past;
 mod scenario;
 mod semantics;
 mod server;

@@ -3,8 +3,8 @@
 use serde_json::json;
 use stepfold_session_scopes::{
     Author, Before, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
-    InvocationId, LifeId, ListSessions, MemoryStore, PruneSession, RewindSession, SessionKey, SessionStore,
-    SqliteOptions, VerifySessions,
+    InvocationId, Label, LabelVersion, LifeId, ListForks, ListSessions, MemoryStore, PruneSession,
+    ReadLabels, RewindSession, SessionKey, SessionStore, SqliteOptions, VerifySessions,
 };
 use stepfold_state_core::state::{Handler, Write};
 
@@ -121,6 +121,12 @@ impl<S: SessionStore> Pair<S> {
                 };
                 let _ = both!(self, rewind, request);
             }
+            6 => {
+                let key = self.any();
+                let version = Some(self.some_version(&key).await).filter(|version| version % 5 > 0);
+                let label = Label::new(format!("label {}", self.luck.u8(..3))).unwrap();
+                let _ = both!(self, set_label, LabelVersion { key, label, version });
+            }
             4 => {
                 let key = self.any();
                 let before = Before::Version(self.some_version(&key).await);
@@ -138,6 +144,9 @@ impl<S: SessionStore> Pair<S> {
     async fn compare(&self) {
         for key in &self.sessions {
             both!(self, get, GetSession::new(key.clone())).unwrap();
+            both!(self, get, GetSession::new(key.clone()).visible().without_state()).unwrap();
+            both!(self, forks, ListForks::new(key.clone())).unwrap();
+            both!(self, labels, ReadLabels::new(key.clone())).unwrap();
         }
         let list = ListSessions::new("app", "alice").unwrap().limit(3);
         let page = both!(self, list, list.clone()).unwrap();
@@ -167,7 +176,7 @@ async fn sqlite_tells_what_memory_tells() {
         }
         // Nothing is left of what was deleted.
         let file = rusqlite::Connection::open(&path).unwrap();
-        for table in ["sessions", "recent", "lineage", "events", "rewinds", "cells"] {
+        for table in ["sessions", "recent", "lineage", "events", "rewinds", "cells", "forks", "labels"] {
             let count = format!("SELECT COUNT(*) FROM stepfold_{table}");
             let rows: i64 = file.query_row(&count, [], |row| row.get(0)).unwrap();
             assert_eq!(rows, 0, "{table}, seed {seed}");

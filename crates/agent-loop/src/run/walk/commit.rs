@@ -17,6 +17,7 @@ use crate::run::exit::Exit;
 use crate::run::input::Input;
 use crate::run::machine::{Phase, Run};
 use crate::run::stored::LoadError;
+use crate::run::unknown::{UnknownCall, within};
 
 impl Run {
     /// Whether the event can happen where the walk is.
@@ -79,21 +80,26 @@ impl Run {
     }
 
     /// Folds a commit of an agent that is a node into that agent's run, and what it writes to shared keys into the
-    /// branch. All or nothing.
-    pub(in crate::run) fn commit_inner(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
-        let EventKind::Inner { branch: place, event: inner } = &event.kind else { return Ok(()) };
+    /// branch. All or nothing. Gives the calls that have an unknown outcome now.
+    pub(in crate::run) fn commit_inner(
+        &mut self,
+        event: &Event,
+        folding: Folding,
+    ) -> Result<Vec<UnknownCall>, FeedError> {
+        let EventKind::Inner { branch: place, event: inner } = &event.kind else { return Ok(Vec::new()) };
         let mut child = match self.take_child(*place) {
             Some(child) => child,
             None => Box::new(self.new_child(*place, inner, folding)?),
         };
+        let known = child.unknown_calls().len();
         let committed = match child.commit((**inner).clone()) {
             // The values that it was made on have gone on; with what it wrote they may be too much.
             Err(FeedError::State(_)) if folding == Folding::CatchUp => child.catch_up((**inner).clone()),
             committed => committed,
         };
-        let Phase::Walking(walk) = &mut self.phase else { return Ok(()) };
+        let Phase::Walking(walk) = &mut self.phase else { return Ok(Vec::new()) };
         let (graph, agent) = (self.state.schema(), &self.agent);
-        let Some(branch) = walk.branches.get_mut(*place) else { return Ok(()) };
+        let Some(branch) = walk.branches.get_mut(*place) else { return Ok(Vec::new()) };
         if let Err(error) = committed {
             branch.child = (child.events() > 0).then_some(Child::Run(child));
             return Err(error);
@@ -112,8 +118,9 @@ impl Run {
         }
         let pending = child.pending();
         branch.decisions.retain(|(id, _)| pending.iter().any(|request| request.id == *id));
+        let unknown = child.unknown_calls()[known..].to_vec();
         branch.child = Some(Child::Run(child));
-        Ok(())
+        Ok(within(&branch.label(*place), unknown).collect())
     }
 
     fn take_child(&mut self, place: usize) -> Option<Box<Run>> {

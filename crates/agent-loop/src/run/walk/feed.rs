@@ -295,7 +295,7 @@ impl Run {
     }
 }
 
-pub(super) fn is_rejected(id: &str, decisions: &[(String, Decision)]) -> bool {
+pub(in crate::run) fn is_rejected(id: &str, decisions: &[(String, Decision)]) -> bool {
     let decision = decisions.iter().find(|(decided, _)| decided == id);
     matches!(decision, Some((_, Decision::Reject { .. })))
 }

@@ -9,6 +9,8 @@ mod commit;
 mod feed;
 mod ids;
 
+pub(super) use self::feed::is_rejected;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -209,7 +211,7 @@ impl Branch {
         }
     }
 
-    fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, BranchState::Done(_))
     }
 
@@ -240,7 +242,7 @@ impl Branch {
     }
 
     /// The question whether it runs again.
-    fn uncertainty(&self, place: usize, asker: &Asker) -> ApprovalRequest {
+    pub(crate) fn uncertainty(&self, place: usize, asker: &Asker) -> ApprovalRequest {
         let about = match &self.planned.item {
             Some(Value::Object(item)) => item.clone(),
             Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),

@@ -168,6 +168,31 @@ async fn a_crash_of_what_must_not_run_twice() {
     .assert_eq(&(walked.text() + &notes.text()));
 }
 
+/// Who reads the outcome sees which nodes have an unknown one, and which calls of agents that are nodes.
+#[tokio::test]
+async fn interrupted_nodes_are_listed_in_the_outcome() {
+    let listed = |walked: &Walked| {
+        let calls = outcome_of(&walked.ended).unknown_calls().iter();
+        calls
+            .map(|call| format!("{} {}({})", call.id, call.tool, call.arguments.to_text()))
+            .collect::<Vec<_>>()
+    };
+    let node = once(&Notes::default()).effect(Effect::AtMostOnce).go_on_after_error();
+    let functions = graph().node("each", node).fan_out(START, "each", "items").build().unwrap();
+    let walked = walk_on(crashed(&functions, 4).await, |run| run).await;
+    assert_eq!(listed(&walked), [r#"each#1 each({"item":2})"#]);
+
+    let paying = agent("assistant: > c1 submit(amount=3)\nassistant: paid").build().unwrap();
+    let agents = graph().node("pay", paying).edge(START, "pay").build().unwrap();
+    // Began, planned; inside: began, replied, started.
+    let run = crashed(&agents, 5).await;
+    let token = stepfold_agent_loop::tools::CancellationToken::new();
+    token.cancel();
+    for walked in [walk_on(run.clone(), |run| run).await, walk_on(run, |run| run.cancel_with(token)).await] {
+        assert_eq!(listed(&walked), [r#"pay/c1 submit({"amount":3})"#], "{}", walked.text());
+    }
+}
+
 /// Or somebody is asked.
 #[tokio::test]
 async fn a_crash_and_a_question() {

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stepfold_agent_loop::state_core::state::{Handler, Schema};
+use stepfold_agent_loop::state_core::state::{Handler, Schema, ValueRef};
 use stepfold_agent_loop::tools::{Approval, Effect, RawArgs, Tool, ToolContext, ToolError};
 use stepfold_agent_loop::{Agent, Decision, Event, Exit, Outcome, Pause, Run, RunEvent};
 
@@ -32,7 +32,7 @@ fn schema() -> Schema {
 /// How many items, or what number, a key holds.
 fn number(value: Option<Value>) -> i64 {
     match value {
-        Some(Value::Array(items)) => items.len() as i64,
+        Some(Value::Array(items)) => i64::try_from(items.len()).unwrap(),
         Some(value) => value.as_i64().unwrap(),
         None => 0,
     }
@@ -40,7 +40,7 @@ fn number(value: Option<Value>) -> i64 {
 
 fn tool_of(place: usize, called: &Called) -> Tool {
     let name = format!("t{place}");
-    let own = 10 * (place as i64 + 1);
+    let own = 10 * i64::try_from(place + 1).unwrap();
     let (reads, writes) = match *called {
         Called::Reads(key) => (Some(KEYS[key]), None),
         Called::Writes(key) => (None, Some(KEYS[key])),
@@ -57,7 +57,7 @@ fn working(
     own: i64,
 ) -> stepfold_agent_loop::tools::ToolBuilder {
     let function = move |RawArgs(_): RawArgs, context: ToolContext| async move {
-        let read = reads.map_or(0, |key| number(context.get(key).map(|value| value.to_json())));
+        let read = reads.map_or(0, |key| number(context.get(key).map(ValueRef::to_json)));
         if let Some(key) = writes {
             let value = json!(own + read);
             context.set(key, if key == "list" { json!([value]) } else { value })?;

@@ -80,6 +80,40 @@ async fn interrupted_call_that_must_not_run_twice() {
     assert_eq!((notes.count("pay"), notes.count("look")), (1, 1));
 }
 
+/// Who reads the outcome sees which calls have an unknown one, also after one more restart, and after a decision.
+#[tokio::test]
+async fn interrupted_calls_are_listed_in_the_outcome() {
+    let listed = |outcome: &stepfold_agent_loop::Outcome| {
+        let calls = outcome.unknown_calls().iter();
+        calls
+            .map(|call| format!("{} {}({})", call.id, call.tool, call.arguments.to_text()))
+            .collect::<Vec<_>>()
+    };
+    let notes = Notes::default();
+    let agent = paying(&notes).build().unwrap();
+    let run = died(&agent, DiesAt::first("answered")).await;
+    // Killed once more, when the step is over: the record says it still.
+    let error = go_on(run, |run| run.observe(DiesAt::first("replied"))).await.unwrap_err();
+    assert_eq!(listed(error.outcome()), ["c1 pay({})"]);
+    let ended = go_on(reloaded(error.outcome()), |run| run).await.unwrap();
+    assert_eq!(listed(&ended), ["c1 pay({})"]);
+
+    let asking = paying(&notes).ask_when_uncertain().build().unwrap();
+    let run = died(&asking, DiesAt::first("answered")).await;
+    let paused = go_on(run, |run| run).await.unwrap();
+    assert_eq!(listed(&paused), [""; 0], "somebody may know");
+    let rejected = decide(reloaded(&paused), [("c1", Decision::reject("no idea"))]).await.unwrap();
+    assert_eq!(listed(&rejected), ["c1 pay({})"]);
+    let approved = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!(listed(&approved), [""; 0]);
+
+    let run = died(&agent, DiesAt::first("answered")).await;
+    let token = CancellationToken::new();
+    token.cancel();
+    let cancelled = go_on(run, |run| run.cancel_with(token)).await.unwrap();
+    assert_eq!((cancelled.exit(), listed(&cancelled)), (&Exit::Cancelled, vec!["c1 pay({})".to_owned()]));
+}
+
 /// It was never started: it runs.
 #[tokio::test]
 async fn interrupted_call_that_was_not_started() {

@@ -276,12 +276,14 @@ fn obeys_laws(before: &Run, outcome: &Outcome, recording: &Recording) {
     let (loaded, _) = Run::load_changed(run.agent(), &stored).unwrap();
     assert_eq!(loaded.to_json(), stored);
     assert_eq!(loaded.pending(), run.pending());
+    assert_eq!(loaded.unknown_calls(), run.unknown_calls());
     // A record replays to the same end.
     let is_dynamic = serde_json::to_value(recording.agent()).unwrap().get("tools").is_some();
     if run.agent().fingerprint() == recording.agent() && !is_dynamic {
         let stored = serde_json::to_string(recording).unwrap();
         let replayed = Recording::from_json(&stored).unwrap().replay(run.agent()).unwrap();
         assert_eq!(replayed.digest(), run.digest());
+        assert_eq!(replayed.unknown_calls(), run.unknown_calls());
         assert_eq!(format!("{:?}", replayed.decide()), format!("{:?}", run.decide()));
     }
 }

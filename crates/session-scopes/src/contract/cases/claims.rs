@@ -45,6 +45,18 @@ pub(super) fn hold(token: u64) -> AppendClaim {
     AppendClaim::Hold { token, duration: MINUTE }
 }
 
+/// An event that counts in all scopes.
+pub(super) fn counting(
+    key: &SessionKey,
+    expected: impl Into<Expected>,
+    id: &str,
+) -> Result<AppendEvent, SessionError> {
+    let schema = schema().map_err(SessionError::state("the schema of a case"))?;
+    let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
+    let event = event(id)?.with_delta(delta(&schema, &writes)?);
+    Ok(AppendEvent::new(key.clone(), expected, event, &schema))
+}
+
 impl Room {
     /// Claims a session for a worker, for this long.
     pub(super) async fn claim(
@@ -75,19 +87,7 @@ impl Room {
         id: &str,
         claim: AppendClaim,
     ) -> Result<Receipt, SessionError> {
-        self.store.append(self.counting(key, expected, id)?.with_claim(claim)).await
-    }
-
-    pub(super) fn counting(
-        &self,
-        key: &SessionKey,
-        expected: impl Into<Expected>,
-        id: &str,
-    ) -> Result<AppendEvent, SessionError> {
-        let schema = schema().map_err(SessionError::state("the schema of a case"))?;
-        let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
-        let event = event(id)?.with_delta(delta(&schema, &writes)?);
-        Ok(AppendEvent::new(key.clone(), expected, event, &schema))
+        self.store.append(counting(key, expected, id)?.with_claim(claim)).await
     }
 
     /// Commits an event without writes, about a claim.
@@ -189,7 +189,7 @@ async fn a_stale_token_is_refused_and_changes_nothing(room: Room) -> Checked {
                 let counted = room.count(&key, 1, "x", claim.clone()).await;
                 ensure_error!(counted, SessionError::ClaimLost { .. });
                 ensure_error!(room.plain(&key, "x", claim.clone()).await, SessionError::ClaimLost { .. });
-                let taking = room.counting(&key, 1, "x")?.taking([entry]).with_claim(claim.clone());
+                let taking = counting(&key, 1, "x")?.taking([entry]).with_claim(claim.clone());
                 ensure_error!(room.store.append(taking).await, SessionError::ClaimLost { .. });
                 let rewound = room.rewind_under(&key, "x", 0, claim).await;
                 ensure_error!(rewound, SessionError::ClaimLost { .. });
@@ -249,7 +249,7 @@ async fn an_append_that_fails_takes_no_claim(room: Room) -> Checked {
     let too_large = event("e1")?.with_delta(delta(&schema, &[("sum", json!(u64::MAX))])?);
     let append = AppendEvent::new(key.clone(), 0, too_large, &schema).with_claim(take("a", false)?);
     ensure_error!(room.store.append(append).await, SessionError::State { .. });
-    let missing = room.counting(&key, 0, "e1")?.taking([1]).with_claim(take("a", false)?);
+    let missing = counting(&key, 0, "e1")?.taking([1]).with_claim(take("a", false)?);
     ensure_error!(room.store.append(missing).await, SessionError::NotWaiting { position: 1, .. });
     ensure_eq!(room.get(&key).await?.claim, None);
     // Nor is one released.
@@ -311,15 +311,15 @@ async fn of_sixteen_appends_that_take_a_claim_one_is_made(room: Room) -> Checked
 
 async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let taken = room.count(&key, 0, "e1", take("a", false)?).await?;
+    let first = room.count(&key, 0, "e1", take("a", false)?).await?;
     // The answer was lost: the worker learns its token, and gets no second one.
-    ensure_eq!(room.count(&key, 0, "e1", take("a", false)?).await?, taken);
-    let token = taken.claim.as_ref().map_or(0, |claim| claim.token);
+    ensure_eq!(room.count(&key, 0, "e1", take("a", false)?).await?, first);
+    let token = first.claim.as_ref().map_or(0, |claim| claim.token);
     let held = room.plain(&key, "e2", hold(token)).await?;
     ensure_eq!(room.plain(&key, "e2", hold(token)).await?, held);
     let other = room.claim(&key, "b", MINUTE, true).await?;
     for (receipt, repeated) in [
-        (&taken, room.count(&key, 0, "e1", take("a", false)?).await?),
+        (&first, room.count(&key, 0, "e1", take("a", false)?).await?),
         (&held, room.plain(&key, "e2", hold(token)).await?),
     ] {
         ensure_eq!(
@@ -339,11 +339,11 @@ async fn a_rewind_is_fenced_as_an_append_is(room: Room) -> Checked {
     room.count(&key, 0, "e1", take("a", false)?).await?;
     let refused = room.rewind_under(&key, "r1", 0, take("b", false)?).await;
     ensure_error!(refused, SessionError::Claimed { .. });
-    let taken = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
-    ensure_eq!(taken.claim.as_ref().map(|claim| claim.owner.as_str()), Some("b"));
+    let second = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
+    ensure_eq!(second.claim.as_ref().map(|claim| claim.owner.as_str()), Some("b"));
     let repeated = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
-    ensure_eq!(repeated, taken);
-    let token = taken.claim.map_or(0, |claim| claim.token);
+    ensure_eq!(repeated, second);
+    let token = second.claim.map_or(0, |claim| claim.token);
     let released = room.rewind_under(&key, "r2", 1, AppendClaim::Release { token }).await?;
     ensure_eq!((released.version, released.claim), (3, None));
     let session = room.get(&key).await?;
@@ -355,7 +355,7 @@ async fn a_rewind_is_fenced_as_an_append_is(room: Room) -> Checked {
 async fn an_append_without_a_claim_is_made_under_any(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
     let claim = room.claim(&key, "a", MINUTE, false).await?;
-    let receipt = room.store.append(room.counting(&key, 0, "e1")?).await?;
+    let receipt = room.store.append(counting(&key, 0, "e1")?).await?;
     ensure_eq!((receipt.version, receipt.claim), (1, None));
     ensure_eq!(room.get(&key).await?.claim, Some(claim));
     Ok(())

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::claims::{MINUTE, hold};
+use super::claims::{MINUTE, counting, hold};
 use crate::contract::room::{Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, schema};
 use crate::error::SessionError;
 use crate::ids::{OperationId, SessionKey};
@@ -123,7 +123,7 @@ async fn a_repeated_entry_is_accepted_once(room: Room) -> Checked {
     ensure_eq!((again.position, again.is_repeat), (position, true));
     room.waits(&key, &["m1", "m2"]).await?;
     // It was taken, and is not accepted anew.
-    room.store.append(room.counting(&key, 0, "e1")?.taking([position])).await?;
+    room.store.append(counting(&key, 0, "e1")?.taking([position])).await?;
     let again = room.enqueue(&key, "m1", body).await?;
     ensure_eq!((again.position, again.is_repeat, again.version), (position, true, 1));
     room.waits(&key, &["m2"]).await
@@ -152,7 +152,7 @@ async fn entries_are_taken_with_the_event(room: Room) -> Checked {
         positions.push(room.enqueue(&key, name, json!(name)).await?.position);
     }
     let token = room.claim(&key, "a", MINUTE, false).await?.token;
-    let append = room.counting(&key, 0, "e1")?.taking([positions[0], positions[2]]).with_claim(hold(token));
+    let append = counting(&key, 0, "e1")?.taking([positions[0], positions[2]]).with_claim(hold(token));
     let receipt = room.store.append(append.clone()).await?;
     ensure_eq!((receipt.version, receipt.inbox), (1, positions[1]));
     room.waits(&key, &["m2"]).await?;
@@ -161,9 +161,9 @@ async fn entries_are_taken_with_the_event(room: Room) -> Checked {
     let newer = room.enqueue(&key, "m4", json!(4)).await?.position;
     let request = RenewClaim { key: key.clone(), token, duration: MINUTE, at: at(1) };
     ensure_eq!(room.store.renew(request).await?.inbox, newer);
-    let receipt = room.store.append(room.counting(&key, 1, "e2")?).await?;
+    let receipt = room.store.append(counting(&key, 1, "e2")?).await?;
     ensure_eq!(receipt.inbox, newer);
-    let receipt = room.store.append(room.counting(&key, 2, "e3")?.taking([positions[1], newer])).await?;
+    let receipt = room.store.append(counting(&key, 2, "e3")?.taking([positions[1], newer])).await?;
     ensure_eq!(receipt.inbox, 0);
     room.waits(&key, &[]).await
 }
@@ -171,11 +171,11 @@ async fn entries_are_taken_with_the_event(room: Room) -> Checked {
 async fn an_append_that_fails_takes_no_entry(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
     let position = room.enqueue(&key, "m1", json!(1)).await?.position;
-    let stale = room.store.append(room.counting(&key, 9, "e1")?.taking([position])).await;
+    let stale = room.store.append(counting(&key, 9, "e1")?.taking([position])).await;
     ensure_error!(stale, SessionError::Conflict { .. });
-    let missing = room.store.append(room.counting(&key, 0, "e1")?.taking([position, position + 1])).await;
+    let missing = room.store.append(counting(&key, 0, "e1")?.taking([position, position + 1])).await;
     ensure_error!(missing, SessionError::NotWaiting { .. });
-    let twice = room.store.append(room.counting(&key, 0, "e1")?.taking([position, position])).await;
+    let twice = room.store.append(counting(&key, 0, "e1")?.taking([position, position])).await;
     ensure_error!(twice, SessionError::NotWaiting { .. });
     room.waits(&key, &["m1"]).await?;
     ensure_eq!(room.get(&key).await?.version, 0);
@@ -185,8 +185,8 @@ async fn an_append_that_fails_takes_no_entry(room: Room) -> Checked {
 async fn an_entry_is_taken_once(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
     let position = room.enqueue(&key, "m1", json!(1)).await?.position;
-    room.store.append(room.counting(&key, 0, "e1")?.taking([position])).await?;
-    let again = room.store.append(room.counting(&key, 1, "e2")?.taking([position])).await;
+    room.store.append(counting(&key, 0, "e1")?.taking([position])).await?;
+    let again = room.store.append(counting(&key, 1, "e2")?.taking([position])).await;
     ensure_error!(again, SessionError::NotWaiting { .. });
     let session = room.get(&key).await?;
     ensure_eq!((session.version, session.events.len()), (1, 1));
@@ -199,7 +199,7 @@ async fn of_sixteen_takers_of_an_entry_one_is_made(room: Room) -> Checked {
     let appends = (0..16).map(|number| {
         let (room, key) = (&room, &key);
         async move {
-            let append = room.counting(key, crate::store::Expected::Any, &format!("e{number}"))?;
+            let append = counting(key, crate::store::Expected::Any, &format!("e{number}"))?;
             room.store.append(append.taking([position])).await
         }
     });
@@ -213,7 +213,7 @@ async fn of_sixteen_takers_of_an_entry_one_is_made(room: Room) -> Checked {
 
 async fn a_rewind_keeps_the_inbox_and_may_take_from_it(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    room.store.append(room.counting(&key, 0, "e1")?).await?;
+    room.store.append(counting(&key, 0, "e1")?).await?;
     let first = room.enqueue(&key, "m1", json!(1)).await?.position;
     let second = room.enqueue(&key, "m2", json!(2)).await?.position;
     ensure_eq!(room.rewind(&key, "r1", 0).await?.inbox, second);
@@ -260,7 +260,7 @@ async fn an_inbox_is_bounded_and_remembers_what_was_taken(room: Room) -> Checked
     ensure_eq!(positions.len(), MAX_INBOX);
     let before: Vec<String> =
         room.waiting(&key).await?.iter().map(|entry| entry.idempotency_key.to_string()).collect();
-    room.store.append(room.counting(&key, 0, "e1")?.taking(positions.clone())).await?;
+    room.store.append(counting(&key, 0, "e1")?.taking(positions.clone())).await?;
     room.enqueue(&key, "more", json!(1)).await?;
     // The last ones are known, and so is none of them accepted twice.
     for (name, position) in before.iter().zip(positions).rev().take(REMEMBERED_INPUTS).step_by(99) {
@@ -275,7 +275,7 @@ async fn who_enqueues_learns_who_is_at_work(room: Room) -> Checked {
     let enqueued = room.enqueue(&key, "m1", json!(1)).await?;
     ensure_eq!((enqueued.claim, enqueued.version), (None, 0));
     let claim = room.claim(&key, "a", MINUTE, false).await?;
-    room.store.append(room.counting(&key, 0, "e1")?).await?;
+    room.store.append(counting(&key, 0, "e1")?).await?;
     let enqueued = room.enqueue(&key, "m2", json!(2)).await?;
     ensure_eq!((enqueued.claim, enqueued.version), (Some(claim.clone()), 1));
     let repeated = room.enqueue(&key, "m1", json!(1)).await?;

@@ -2,6 +2,7 @@
 
 mod addressing;
 mod appending;
+mod branches;
 mod changes;
 mod claims;
 mod creating;
@@ -9,6 +10,7 @@ mod handlers;
 mod hostile;
 mod inbox;
 mod listing;
+mod past;
 mod reading;
 mod schemas;
 mod shared;
@@ -25,6 +27,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
         addressing::CASES,
         listing::CASES,
         versions::CASES,
+        past::CASES,
         changes::CASES,
         shared::CASES,
         schemas::CASES,
@@ -32,6 +35,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// The cases of lists of forks and of labels, which a store may do without.
+pub(super) fn of_branches() -> impl Iterator<Item = &'static Case> {
+    branches::CASES.iter()
 }
 
 /// The cases of claims and inboxes, which a store may do without.

@@ -6,7 +6,7 @@ use stepfold_state_core::state::{Handler, Schema, StateError};
 use crate::contract::room::{Case, Checked, Fault, Room, cases, ensure, ensure_eq, ensure_error};
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
-use crate::store::Expected;
+use crate::store::{Expected, GetSession, ScopeKey, SessionStore};
 
 cases! {
     compatible_changes_load,
@@ -14,6 +14,7 @@ cases! {
     registered_migrations_run,
     a_key_that_is_declared_no_more_stays_in_the_store,
     shared_values_know_the_schema_they_were_written_under,
+    a_session_is_read_without_a_schema,
 }
 
 fn old() -> Result<SessionSchema, StateError> {
@@ -115,5 +116,33 @@ async fn shared_values_know_the_schema_they_were_written_under(room: Room) -> Ch
     }
     let result = room.write(&key, Expected::Any, "e1", &new, &[("app:count", json!(["x"]))]).await;
     ensure_error!(result, SessionError::SchemaMismatch { .. });
+    Ok(())
+}
+
+async fn a_session_is_read_without_a_schema(room: Room) -> Checked {
+    let values = json!({"app:count": 2, "count": 1, "tags": ["a", "b"]});
+    let before = room.create(&old()?, "s1", values.clone()).await?;
+    let key = before.key.clone();
+    room.write(&key, 0, "e1", &old()?, &[("tags", json!(["c"])), ("count", json!(1))]).await?;
+    let new = SessionSchema::new(Schema::builder().key::<String>("count").key::<i64>("tags").build()?);
+    let session = room.get(&key).await?;
+    ensure_error!(session.state(&new), SessionError::SchemaMismatch { .. });
+    ensure_error!(session.update(before.state(&old()?)?, &new), SessionError::SchemaMismatch { .. });
+    // What is stored can be looked at all the same, in every way there is.
+    let now = json!({"app:count": 2, "count": 2, "tags": ["a", "b", "c"]});
+    ensure_eq!(session.to_json(), now);
+    ensure_eq!(session.get("count").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(2)));
+    let own = session.values.as_ref().map(|values| {
+        let values = values.session.iter().map(|(key, value)| (key.to_owned(), value.to_json()));
+        serde_json::Value::Object(values.collect())
+    });
+    ensure_eq!(own, Some(json!({"count": 2, "tags": ["a", "b", "c"]})));
+    let get = || GetSession::new(key.clone());
+    ensure_eq!(room.store.get(get().at_version(0)).await?.to_json(), values);
+    ensure_eq!(room.store.get(get().keys(["count"])).await?.to_json(), json!({"count": 2}));
+    let changed = room.store.get(get().changed_since(before.seen())).await?;
+    ensure_eq!(changed.to_json(), json!({"count": 2, "tags": ["a", "b", "c"]}));
+    let app = room.store.read_scope(ScopeKey::app(room.app.as_str())?).await?;
+    ensure_eq!(app.get("app:count").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(2)));
     Ok(())
 }

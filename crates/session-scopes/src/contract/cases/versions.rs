@@ -42,7 +42,7 @@ fn script() -> Vec<Vec<(&'static str, Value)>> {
 }
 
 /// A session with the script's events, and what its state was at each version.
-async fn played(
+pub(super) async fn played(
     room: &Room,
     schema: &SessionSchema,
     id: &str,
@@ -142,7 +142,12 @@ async fn a_rewind_is_repeated_and_refused_as_an_append(room: Room) -> Checked {
     Ok(())
 }
 
-async fn fork(room: &Room, from: &SessionKey, id: &str, version: u64) -> Result<SessionKey, SessionError> {
+pub(super) async fn fork(
+    room: &Room,
+    from: &SessionKey,
+    id: &str,
+    version: u64,
+) -> Result<SessionKey, SessionError> {
     let request = ForkSession::new(from.clone(), at(2)).at_version(version).with_id(SessionId::new(id)?);
     Ok(room.store.fork(request).await?.key)
 }
@@ -234,7 +239,7 @@ async fn a_fork_under_an_id_in_use_changes_nothing(room: Room) -> Checked {
     Ok(())
 }
 
-async fn prune(room: &Room, key: &SessionKey, before: Before) -> Result<(u64, u64), SessionError> {
+pub(super) async fn prune(room: &Room, key: &SessionKey, before: Before) -> Result<(u64, u64), SessionError> {
     let pruned = room.store.prune(PruneSession { key: key.clone(), before }).await?;
     Ok((pruned.events, pruned.oldest))
 }

@@ -1,0 +1,502 @@
+//! The laws of time travel: whatever a session has gone through, each of its versions can be forked, rewound to, stored
+//! and replayed, and nothing of it depends on what others do meanwhile, or on the store.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use expect_test::expect;
+use proptest::prelude::*;
+use serde_json::json;
+use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, START};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
+use stepfold_runner::session_scopes::{
+    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession,
+    GetSession, ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
+    SessionPage, SessionStore, Values, WriteScope,
+};
+use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
+};
+use stepfold_state_core::state::{Handler, Schema, ValueRef};
+use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
+
+use crate::world::{World, each_store, process};
+
+/// The keys that were handed out, over all processes.
+#[derive(Clone, Default)]
+struct Keys(Arc<Mutex<Vec<String>>>);
+
+impl Keys {
+    fn tool(&self, name: &str) -> Tool {
+        let (keys, word) = (self.clone(), name.to_owned());
+        let function = move |context: ToolContext| {
+            keys.0.lock().unwrap().push(context.idempotency_key().to_owned());
+            let word = word.clone();
+            async move {
+                context.set("log", json!([word]))?;
+                context.set("n", json!(1))?;
+                context.set("app:n", json!(1))?;
+                let n = context.get("n").map(ValueRef::to_json);
+                Ok::<_, ToolError>(json!(format!("{word} at {}", n.unwrap_or_default())))
+            }
+        };
+        let tool = Tool::new(name, "Does what its name says.", function).effect(Effect::Idempotent);
+        let tool = tool.writes(["log", "n", "app:n"]);
+        let tool = if name == "see" { tool.reads(["n"]) } else { tool };
+        tool.approval(if name == "pay" { Approval::Always } else { Approval::Never }).build().unwrap()
+    }
+
+    fn are_distinct(&self) -> bool {
+        let keys = self.0.lock().unwrap();
+        keys.iter().collect::<HashSet<_>>().len() == keys.len()
+    }
+}
+
+fn schema() -> Schema {
+    let schema =
+        Schema::builder().key::<String>("app:motto").key::<Vec<String>>("log").key::<String>("topic");
+    let schema = schema.key::<u64>("n").handler(Handler::sum());
+    schema.key::<u64>("app:n").handler(Handler::sum()).build().unwrap()
+}
+
+/// Calls the tools that the user names, all in one reply, and then says that it is done.
+struct ByWords;
+
+impl ChatModel for ByWords {
+    fn id(&self) -> &'static str {
+        "test/by-words"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        request.messages.check().unwrap();
+        let said = request.messages.iter().rev().find(|message| message.role() == Role::User);
+        let said = said.map(|message| message.text().into_owned()).unwrap_or_default();
+        let has_called = request.messages.last().is_some_and(|message| message.role() == Role::Tool);
+        let words = said.split_whitespace().filter(|_| !has_called);
+        let message = words.fold(Message::new(Role::Assistant), |message, word| {
+            let arguments = if word == "clerk" { json!({"task": "pay look"}) } else { json!({}) };
+            message.with_part(ToolCall::new("c1", word, arguments))
+        });
+        let (message, reason) = match message.has_tool_calls() {
+            true => (message, FinishReason::ToolCalls),
+            false => (Message::assistant(format!("done: {said}")), FinishReason::Stop),
+        };
+        ReplyStream::from_chunks(Chunk::of(&message).into_iter().chain([Chunk::Finished(reason)]))
+    }
+}
+
+/// An agent whose instructions show a value that all sessions share, with tools, one of which is an agent that asks.
+fn agent(keys: &Keys) -> AgentBuilder {
+    let clerk = Agent::builder(ByWords).name("clerk").schema(schema());
+    let clerk = clerk.tools([keys.tool("pay"), keys.tool("look")]).build().unwrap();
+    let clerk = clerk.as_tool("clerk", "Pays.").share(["n"]).effect(Effect::Idempotent).build().unwrap();
+    Agent::builder(ByWords)
+        .name("office")
+        .schema(schema())
+        .instructions("Be {app:motto?}. Look at {topic?}.")
+        .tools([keys.tool("look"), keys.tool("see"), keys.tool("pay"), clerk])
+}
+
+async fn open(world: &World, agent: AgentBuilder) -> SessionHandle {
+    world.runner(agent.build().unwrap()).build().session("ada", "s1").await.unwrap()
+}
+
+/// Another session of the application changes what all of them share.
+async fn others_write(world: &World, motto: &str) {
+    let schema = stepfold_runner::session_scopes::SessionSchema::new(schema());
+    let delta = [schema.schema().write("app:motto", motto).unwrap()].into_iter().collect();
+    let scope = ScopeKey::app("stalls").unwrap();
+    world.store().write_scope(WriteScope::new(scope, delta, &schema)).await.unwrap();
+}
+
+/// Approves until nothing is pending.
+async fn finish(session: &SessionHandle) {
+    while session.last_run().await.unwrap().is_some_and(|run| run.exit().is_none()) {
+        let pending = session.pending().await.unwrap();
+        let approve = pending.into_iter().map(|request| (request.id, Decision::Approve));
+        session.resume().decide_all(approve.collect::<Vec<_>>()).await.unwrap();
+    }
+}
+
+async fn say(session: &SessionHandle, words: &str) {
+    session.run(words).await.unwrap();
+    finish(session).await;
+}
+
+async fn version(session: &SessionHandle) -> u64 {
+    session.read(EventRange::None).await.unwrap().version
+}
+
+/// The conversation, and the values of the session's own.
+async fn shown(session: &SessionHandle) -> String {
+    let run = session.last_run().await.unwrap();
+    let mut text = run.map(|run| run.transcript().to_string()).unwrap_or_default();
+    let stored = session.read(EventRange::All).await.unwrap();
+    let serde_json::Value::Object(mut values) = stored.to_json() else { unreachable!() };
+    values.sort_keys();
+    for (key, value) in values.into_iter().filter(|(key, _)| !key.starts_with("app:")) {
+        writeln!(text, "{key} = {value}").unwrap();
+    }
+    text
+}
+
+/// A store that nobody can write to.
+struct Refusing(AnyStore);
+
+fn refused<T>() -> Result<T, SessionError> {
+    Err(SessionError::Store { what: "write", source: "the store is for reading only".into() })
+}
+
+impl SessionStore for Refusing {
+    async fn create(&self, _: CreateSession) -> Result<Session, SessionError> {
+        refused()
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        self.0.get(request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        self.0.list(request).await
+    }
+
+    async fn append(&self, _: AppendEvent) -> Result<Receipt, SessionError> {
+        refused()
+    }
+
+    async fn delete(&self, _: DeleteSession) -> Result<Deleted, SessionError> {
+        refused()
+    }
+
+    async fn fork(&self, _: ForkSession) -> Result<Session, SessionError> {
+        refused()
+    }
+
+    async fn rewind(&self, _: RewindSession) -> Result<Receipt, SessionError> {
+        refused()
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        self.0.read_scope(scope).await
+    }
+
+    async fn write_scope(&self, _: WriteScope) -> Result<Values, SessionError> {
+        refused()
+    }
+
+    async fn prune(&self, _: PruneSession) -> Result<Pruned, SessionError> {
+        refused()
+    }
+}
+
+/// Neither a model nor a tool is asked, and nothing is written, not even for a moment.
+#[test]
+fn a_replay_writes_nothing() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default());
+            let session = open(world, agent()).await;
+            say(&session, "look pay").await;
+            let fork = session.fork("fork", Some(2)).await.unwrap();
+            finish(&fork).await;
+            let store = Refusing(AnyStore::new(world.store()));
+            let runner = Runner::builder(agent().build().unwrap(), store).app("stalls").unwrap().build();
+            for id in ["s1", "fork"] {
+                let session = runner.session("ada", id).await.unwrap();
+                assert_eq!(session.replay(runner.agent()).await.unwrap(), 1);
+            }
+        });
+    });
+}
+
+/// What a session goes through.
+#[derive(Clone, Debug)]
+enum Next {
+    /// A turn, whose tools are called in one reply.
+    Say(Vec<&'static str>),
+    /// Others write to what is shared.
+    Others(&'static str),
+    /// Back to some version, in percent of those that there are.
+    Rewind(u64),
+}
+
+fn nexts() -> impl Strategy<Value = Vec<Next>> {
+    let words = prop::sample::select(vec!["look", "see", "pay", "clerk"]);
+    let say = || prop::collection::vec(words.clone(), 0..4).prop_map(Next::Say);
+    let next = prop_oneof![
+        4 => say(),
+        1 => prop::sample::select(vec!["brief", "kind"]).prop_map(Next::Others),
+        1 => (0_u64..100).prop_map(Next::Rewind),
+    ];
+    (say(), prop::collection::vec(next, 0..3)).prop_map(|(first, rest)| [vec![first], rest].concat())
+}
+
+async fn go_through(world: &World, session: &SessionHandle, nexts: &[Next]) {
+    for next in nexts {
+        match next {
+            Next::Say(words) => say(session, &words.join(" ")).await,
+            Next::Others(motto) => others_write(world, motto).await,
+            Next::Rewind(percent) => {
+                let to = version(session).await * percent / 100;
+                session.rewind(to).await.unwrap();
+            }
+        }
+    }
+}
+
+/// All that came of it, which is the same on each store.
+async fn obeys_the_laws(world: &World, nexts: &[Next]) -> String {
+    let keys = Keys::default();
+    let agent = || agent(&keys);
+    let session = open(world, agent()).await;
+    go_through(world, &session, nexts).await;
+    let mut text = shown(&session).await;
+    let original = text.clone();
+    let is_rewound = nexts.iter().any(|next| matches!(next, Next::Rewind(_)));
+    let runs = session.replay(&agent().build().unwrap()).await.unwrap();
+    others_write(world, "another one").await;
+    assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
+    for at in 0..=version(&session).await {
+        let fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
+        is_stored_as_it_is(&fork).await;
+        fork.replay(&agent().build().unwrap()).await.unwrap();
+        finish(&fork).await;
+        fork.replay(&agent().build().unwrap()).await.unwrap();
+        let run = fork.last_run().await.unwrap();
+        let said = run.map(|run| run.transcript().to_string()).unwrap_or_default();
+        if !is_rewound {
+            assert!(
+                original.starts_with(&said),
+                "the fork at {at} went another way:\n{said}\nnot:\n{original}"
+            );
+            assert_eq!(session.compare(&fork).await.unwrap().common, at);
+        }
+        // Back, and on by another way.
+        fork.rewind(at / 2).await.unwrap();
+        say(&fork, "look see").await;
+        fork.replay(&agent().build().unwrap()).await.unwrap();
+        text += &shown(&fork).await;
+    }
+    assert!(keys.are_distinct(), "two calls share a key");
+    assert_eq!(shown(&session).await, original, "a fork has changed its original");
+    text
+}
+
+/// Whatever waits or was cut off is the same when it was stored and loaded.
+async fn is_stored_as_it_is(session: &SessionHandle) {
+    let Some(run) = session.last_run().await.unwrap() else { return };
+    let loaded = Run::load(run.agent(), &run.to_json()).unwrap();
+    assert_eq!(loaded.to_json(), run.to_json());
+    assert_eq!(loaded.pending(), run.pending());
+}
+
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.div_ceil(64), failure_persistence: None, ..usual }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn every_version_is_forked_rewound_stored_and_replayed(nexts in nexts()) {
+        let seen = Mutex::new(Vec::new());
+        each_store(|world| seen.lock().unwrap().push(process(obeys_the_laws(world, &nexts))));
+        let seen = seen.into_inner().unwrap();
+        prop_assert!(seen.windows(2).all(|two| two[0] == two[1]), "the stores differ:\n{}", seen.join("\n---\n"));
+    }
+}
+
+/// Values that a session was created with, in all scopes, and what others make of them later.
+#[test]
+fn a_session_that_was_created_with_values_replays() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default());
+            let runner = world.runner(agent().build().unwrap()).build();
+            let values = json!({"app:motto": "brief", "topic": "stalls", "app:n": 7});
+            let session = runner.create("ada", "s1", values).await.unwrap();
+            say(&session, "look").await;
+            others_write(world, "kind").await;
+            say(&session, "look").await;
+            others_write(world, "strict").await;
+            assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), 2);
+            let changed = agent().instructions("Be very {app:motto?}. Look at {topic?}.").build().unwrap();
+            let error = session.replay(&changed).await.unwrap_err();
+            let error = std::error::Error::source(&error).unwrap().to_string();
+            expect![[r#"event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Be brief. Look at stalls.", replayed "Be very brief. Look at stalls.""#]].assert_eq(&error);
+        });
+    });
+}
+
+#[test]
+fn a_rewind_of_a_session_that_wrote_to_what_is_shared_replays() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default()).instructions("{app:n?} times");
+            let session = open(world, agent()).await;
+            say(&session, "look look").await;
+            let before = version(&session).await;
+            say(&session, "look").await;
+            session.rewind(before).await.unwrap();
+            say(&session, "look").await;
+            let run = session.last_run().await.unwrap().unwrap();
+            assert_eq!(run.instructions(), Some("3 times"));
+            assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), 2);
+        });
+    });
+}
+
+#[test]
+fn a_fork_whose_instructions_show_what_is_shared_replays() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default());
+            let session = open(world, agent()).await;
+            others_write(world, "brief").await;
+            say(&session, "look").await;
+            others_write(world, "kind").await;
+            for at in 0..=version(&session).await {
+                let fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
+                finish(&fork).await;
+                say(&fork, "see").await;
+                others_write(world, &format!("as {at}")).await;
+                let runs = fork.replay(&agent().build().unwrap()).await.unwrap();
+                assert_eq!(runs, if at == 0 { 1 } else { 2 });
+            }
+        });
+    });
+}
+
+/// The agents of a graph see what is shared as it was when they began.
+#[test]
+fn a_graph_whose_agents_show_what_is_shared_replays() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let office = agent(&keys).build().unwrap();
+            let graph = Graph::builder("office")
+                .schema(schema())
+                .node("first", AgentNode::new(office.clone()).asks("look"))
+                .node("second", AgentNode::new(office).asks("see pay"))
+                .chain([START, "first", "second", END])
+                .build()
+                .unwrap();
+            let runner = world.runner(graph.agent().clone()).build();
+            others_write(world, "brief").await;
+            let session = runner.session("ada", "s1").await.unwrap();
+            say(&session, "go").await;
+            for at in 0..=version(&session).await {
+                others_write(world, &format!("as {at}")).await;
+                let fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
+                finish(&fork).await;
+                others_write(world, "kind").await;
+                fork.replay(graph.agent()).await.unwrap();
+            }
+            assert!(keys.are_distinct());
+        });
+    });
+}
+
+#[test]
+fn a_pruned_session_replays_from_where_its_record_begins() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default()).instructions("{app:n?} times, {n?} here");
+            let session = open(world, agent()).await;
+            say(&session, "look look").await;
+            let first = version(&session).await;
+            say(&session, "look").await;
+            say(&session, "see").await;
+            for (keep_after, runs) in [(first - 1, 2), (first + 2, 1)] {
+                let prune = PruneSession { key: session.key().clone(), before: Before::Version(keep_after) };
+                world.store().prune(prune).await.unwrap();
+                assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
+            }
+        });
+    });
+}
+
+/// What a live run would do otherwise is told for stored sessions, too.
+#[test]
+fn a_replay_says_where_a_live_run_would_fail() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let session = open(world, agent(&keys)).await;
+            say(&session, "look").await;
+            let told = async |agent: AgentBuilder| {
+                let error = session.replay(&agent.build().unwrap()).await.unwrap_err();
+                assert!(matches!(error, RunnerError::Diverged { .. }), "{error}");
+                std::error::Error::source(&error).unwrap().to_string()
+            };
+            let needy = {
+                let parameters =
+                    json!({"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]});
+                let function = |_: stepfold_tools::RawArgs| async { Ok::<_, ToolError>(json!(1)) };
+                let tool = Tool::new("look", "Looks.", function).parameters(parameters);
+                tool.writes(["log", "n", "app:n"]).effect(Effect::Idempotent).build().unwrap()
+            };
+            let other = Schema::builder().key::<String>("topic").build().unwrap();
+            let lines = [
+                told(agent(&keys).tools(vec![keys.tool("see")])).await,
+                told(agent(&keys).tools(vec![needy])).await,
+                told(agent(&keys).tools(vec![keys.tool("look").renamed("peek").unwrap()])).await,
+                told(agent(&keys).tools(vec![]).schema(other).instructions("")).await,
+            ];
+            expect![[r#"
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'look' do not fit: at $: "why" is a required property
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: peek
+                the state schema has changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
+        });
+    });
+}
+
+#[test]
+fn two_forks_are_compared() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let session = open(world, agent(&keys)).await;
+            say(&session, "look").await;
+            let common = version(&session).await;
+            let (left, right) =
+                (session.fork("left", None).await.unwrap(), session.fork("right", None).await.unwrap());
+            let same = left.compare(&right).await.unwrap();
+            assert!(same.is_same() && same.common == common, "{same:?}");
+            say(&left, "look").await;
+            say(&right, "see").await;
+            let comparison = left.compare(&right).await.unwrap();
+            assert_eq!(comparison.common, common);
+            assert_eq!((comparison.left.len(), comparison.right.len()), (4, 4));
+            let other = world.runner(agent(&keys).build().unwrap()).build();
+            let stranger = other.session("ada", "stranger").await.unwrap();
+            say(&stranger, "look").await;
+            let changed: Vec<&str> = comparison.state.iter().map(|change| change.key.as_str()).collect();
+            let text = format!("{}; changed: {}", comparison.first.unwrap(), changed.join(", "));
+            expect![[r#"version 5 (began) on the left, version 5 (began) on the right; it differs at $.messages[0].parts[0].text: left "look", right "see"; changed: log, messages"#]].assert_eq(&text);
+            let with_parent = session.compare(&left).await.unwrap();
+            assert_eq!((with_parent.common, with_parent.left.len(), with_parent.right.len()), (common, 0, 4));
+            let unrelated = left.compare(&stranger).await.unwrap();
+            assert_eq!((unrelated.common, unrelated.right.len()), (0, 4));
+        });
+    });
+}
+
+/// Inputs are part of the record: also those that a run takes for keys that all sessions share.
+#[test]
+fn inputs_to_what_is_shared_replay() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default());
+            let session = open(world, agent()).await;
+            let input = Input::new().say("look").with_values(json!({"app:motto": "loud"}));
+            session.run(input).await.unwrap();
+            others_write(world, "quiet").await;
+            assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), 1);
+        });
+    });
+}

@@ -1,0 +1,159 @@
+//! The forks of a session, and labels on its versions.
+
+use serde_json::json;
+
+use super::versions::{fork, played, prune};
+use crate::contract::room::{Case, Checked, Fault, Room, at, cases, ensure, ensure_eq, ensure_error, schema};
+use crate::error::SessionError;
+use crate::ids::{Label, SessionKey};
+use crate::store::{Before, DeleteSession, LabelVersion, ListForks, MAX_LABELS, ReadLabels, SessionStore};
+
+cases! {
+    the_forks_of_a_session_are_listed,
+    a_session_made_again_has_no_forks,
+    a_label_names_a_version,
+    a_label_of_a_version_that_is_not_kept_is_refused,
+    labels_stay_with_their_session,
+    as_many_labels_as_there_may_be,
+}
+
+/// The ids of a session's forks, and the versions that they begin with.
+async fn forks(room: &Room, key: &SessionKey) -> Result<Vec<(String, u64)>, SessionError> {
+    let forks = room.store.forks(ListForks::new(key.clone())).await?;
+    Ok(forks.into_iter().map(|fork| (fork.id.to_string(), fork.version)).collect())
+}
+
+async fn the_forks_of_a_session_are_listed(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    ensure_eq!(forks(&room, &key).await?, []);
+    // One at the newest version, of one that was forked as well, and of one where the fork itself begins.
+    let z = fork(&room, &key, "z", 8).await?;
+    let a = fork(&room, &key, "a", 0).await?;
+    fork(&room, &key, "m", 5).await?;
+    let of_z = fork(&room, &z, "of z", 8).await?;
+    fork(&room, &z, "of z too", 3).await?;
+    let named = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
+        names.iter().map(|(name, version)| ((*name).to_owned(), *version)).collect()
+    };
+    ensure_eq!(forks(&room, &key).await?, named(&[("z", 8), ("a", 0), ("m", 5)]));
+    ensure_eq!(forks(&room, &z).await?, named(&[("of z", 8), ("of z too", 3)]));
+    ensure_eq!(forks(&room, &of_z).await?, []);
+    let first = room.store.forks(ListForks::new(key.clone())).await?.into_iter().next();
+    ensure_eq!(first.map(|fork| fork.created), Some(at(2)));
+    // One that is gone is no fork, and one that goes leaves its own forks.
+    for gone in [a, z] {
+        room.store.delete(DeleteSession::new(gone)).await?;
+    }
+    ensure_eq!(forks(&room, &key).await?, named(&[("m", 5)]));
+    ensure_eq!(forks(&room, &of_z).await?, []);
+    // Nor does pruning or rewinding change whose fork it is.
+    room.rewind(&key, "back", 0).await?;
+    prune(&room, &key, Before::Version(9)).await?;
+    ensure_eq!(forks(&room, &key).await?, named(&[("m", 5)]));
+    ensure_error!(forks(&room, &room.key("nothing")?).await, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn a_session_made_again_has_no_forks(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    let kept = fork(&room, &key, "f1", 4).await?;
+    label(&room, &key, "mine", Some(1)).await?;
+    room.store.delete(DeleteSession::new(key.clone())).await?;
+    room.create(&schema, "s1", json!({})).await?;
+    ensure_eq!(forks(&room, &key).await?, []);
+    ensure_eq!(labels(&room, &key).await?, []);
+    let own = fork(&room, &key, "f2", 0).await?;
+    room.store.delete(DeleteSession::new(kept)).await?;
+    ensure_eq!(forks(&room, &key).await?, [("f2".to_owned(), 0)]);
+    room.store.delete(DeleteSession::new(own)).await?;
+    ensure_eq!(forks(&room, &key).await?, []);
+    Ok(())
+}
+
+async fn label(
+    room: &Room,
+    key: &SessionKey,
+    label: &str,
+    version: Option<u64>,
+) -> Result<Option<u64>, SessionError> {
+    room.store.set_label(LabelVersion { key: key.clone(), label: Label::new(label)?, version }).await
+}
+
+async fn labels(room: &Room, key: &SessionKey) -> Result<Vec<(String, u64)>, SessionError> {
+    let labels = room.store.labels(ReadLabels::new(key.clone())).await?;
+    Ok(labels.into_iter().map(|(label, version)| (label.to_string(), version)).collect())
+}
+
+async fn a_label_names_a_version(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    ensure_eq!(labels(&room, &key).await?, []);
+    ensure_eq!(label(&room, &key, "z'; --", Some(2)).await?, None);
+    ensure_eq!(label(&room, &key, "b", Some(8)).await?, None);
+    ensure_eq!(label(&room, &key, "a", Some(2)).await?, None);
+    let named = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
+        names.iter().map(|(name, version)| ((*name).to_owned(), *version)).collect()
+    };
+    ensure_eq!(labels(&room, &key).await?, named(&[("a", 2), ("z'; --", 2), ("b", 8)]));
+    // It moves, and goes.
+    ensure_eq!(label(&room, &key, "b", Some(0)).await?, Some(8));
+    ensure_eq!(label(&room, &key, "b", Some(0)).await?, Some(0));
+    ensure_eq!(label(&room, &key, "a", None).await?, Some(2));
+    ensure_eq!(label(&room, &key, "a", None).await?, None);
+    ensure_eq!(labels(&room, &key).await?, named(&[("b", 0), ("z'; --", 2)]));
+    // The session itself is as it was.
+    ensure_eq!(room.get(&key).await?.version, 8);
+    Ok(())
+}
+
+async fn a_label_of_a_version_that_is_not_kept_is_refused(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    let beyond = label(&room, &key, "beyond", Some(9)).await;
+    ensure_error!(beyond, SessionError::NoSuchVersion { oldest: 0, newest: 8, .. });
+    label(&room, &key, "early", Some(2)).await?;
+    label(&room, &key, "late", Some(5)).await?;
+    prune(&room, &key, Before::Version(5)).await?;
+    ensure_eq!(labels(&room, &key).await?, [("late".to_owned(), 5)]);
+    let pruned = label(&room, &key, "early", Some(2)).await;
+    ensure_error!(pruned, SessionError::NoSuchVersion { oldest: 5, newest: 8, .. });
+    let nothing = room.key("nothing")?;
+    ensure_error!(label(&room, &nothing, "x", Some(0)).await, SessionError::NotFound { .. });
+    ensure_error!(label(&room, &nothing, "x", None).await, SessionError::NotFound { .. });
+    ensure_error!(labels(&room, &nothing).await, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn labels_stay_with_their_session(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    label(&room, &key, "here", Some(3)).await?;
+    label(&room, &key, "late", Some(7)).await?;
+    let fork = fork(&room, &key, "f1", 5).await?;
+    ensure_eq!(labels(&room, &fork).await?, []);
+    label(&room, &fork, "here", Some(4)).await?;
+    // What is hidden keeps its labels: one can go back to it.
+    room.rewind(&key, "back", 5).await?;
+    let both = [("here".to_owned(), 3), ("late".to_owned(), 7)];
+    ensure_eq!(labels(&room, &key).await?, both);
+    room.store.delete(DeleteSession::new(fork)).await?;
+    ensure_eq!(labels(&room, &key).await?, both);
+    Ok(())
+}
+
+async fn as_many_labels_as_there_may_be(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({})).await?.key;
+    for number in 0..MAX_LABELS {
+        label(&room, &key, &format!("l{number}"), Some(0)).await?;
+    }
+    let full = label(&room, &key, "more", Some(0)).await;
+    ensure_error!(full, SessionError::TooManyLabels { limit: MAX_LABELS, .. });
+    ensure!(label(&room, &key, "l7", Some(0)).await? == Some(0), "a label that is there cannot move");
+    label(&room, &key, "l7", None).await?;
+    ensure_eq!(label(&room, &key, "more", Some(0)).await?, None);
+    ensure_eq!(labels(&room, &key).await?.len(), MAX_LABELS);
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Reading a session as it was.
+
+use serde_json::json;
+
+use super::versions::{fork, played, prune};
+use crate::contract::room::{
+    Case, Checked, Fault, Room, at, cases, ensure_eq, ensure_error, event, schema, values_of,
+};
+use crate::error::SessionError;
+use crate::ids::SessionKey;
+use crate::session::Session;
+use crate::store::{Before, DeleteSession, EventRange, Expected, GetSession, SessionStore};
+
+cases! {
+    every_version_is_read_as_it_was,
+    a_rewound_session_is_read_as_it_was,
+    a_fork_is_read_as_it_was,
+    a_version_that_is_not_kept_is_refused,
+    shared_values_of_a_version_are_those_of_today,
+    some_values_and_events_of_a_version,
+    a_version_is_brought_up_to_date,
+    hidden_events_are_read_only_if_they_are_wanted,
+}
+
+async fn at_version(room: &Room, key: &SessionKey, version: u64) -> Result<Session, SessionError> {
+    room.store.get(GetSession::new(key.clone()).at_version(version)).await
+}
+
+async fn every_version_is_read_as_it_was(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, states) = played(&room, &schema, "s1").await?;
+    let now = room.get(&key).await?;
+    for (version, state) in states.iter().enumerate() {
+        let session = at_version(&room, &key, version as u64).await?;
+        ensure_eq!(session.to_json(), *state);
+        ensure_eq!(session.events, now.events[..version]);
+        ensure_eq!((session.version, session.newest), (version as u64, 8));
+        ensure_eq!((session.created, session.updated), (now.created, now.updated));
+        values_of(&session.state(&schema)?);
+    }
+    // Nothing was changed by that.
+    let again = room.get(&key).await?;
+    ensure_eq!((again.version, again.to_json()), (now.version, now.to_json()));
+    Ok(())
+}
+
+async fn a_rewound_session_is_read_as_it_was(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, mut states) = played(&room, &schema, "s1").await?;
+    for (number, to) in [3, 0, 8, 5, 10].into_iter().enumerate() {
+        room.rewind(&key, &format!("back{number}"), to).await?;
+        states.push(states[usize::try_from(to).unwrap_or_default()].clone());
+        let writes = [("list", json!(["more", number])), ("tasks", json!({"id": 2, "n": number}))];
+        room.write(&key, Expected::Any, &format!("more{number}"), &schema, &writes).await?;
+        states.push(room.get(&key).await?.to_json());
+    }
+    for (version, state) in states.iter().enumerate() {
+        let session = at_version(&room, &key, version as u64).await?;
+        ensure_eq!(session.to_json(), *state);
+        let fork = fork(&room, &key, &format!("f{version}"), version as u64).await?;
+        let fork = room.get(&fork).await?;
+        ensure_eq!(session.visible, fork.visible);
+        ensure_eq!(session.events, fork.events);
+    }
+    Ok(())
+}
+
+async fn a_fork_is_read_as_it_was(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, states) = played(&room, &schema, "s1").await?;
+    let fork = fork(&room, &key, "f1", 5).await?;
+    room.write(&fork, 5, "own", &schema, &[("list", json!(["own"])), ("text", json!("own"))]).await?;
+    let own = room.get(&fork).await?;
+    room.store.delete(DeleteSession::new(key)).await?;
+    for (version, state) in states[..=5].iter().chain([&own.to_json()]).enumerate() {
+        let session = at_version(&room, &fork, version as u64).await?;
+        ensure_eq!(session.to_json(), *state);
+        ensure_eq!(session.events, own.events[..version]);
+    }
+    Ok(())
+}
+
+async fn a_version_that_is_not_kept_is_refused(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, states) = played(&room, &schema, "s1").await?;
+    ensure_error!(at_version(&room, &key, 9).await, SessionError::NoSuchVersion { oldest: 0, newest: 8, .. });
+    prune(&room, &key, Before::Version(5)).await?;
+    for (version, state) in states.iter().enumerate() {
+        let session = at_version(&room, &key, version as u64).await;
+        if version < 5 {
+            ensure_error!(session, SessionError::NoSuchVersion { oldest: 5, newest: 8, .. });
+            let nothing = GetSession::new(key.clone()).without_state().events(EventRange::None);
+            let nothing = room.store.get(nothing.at_version(version as u64)).await;
+            ensure_error!(nothing, SessionError::NoSuchVersion { oldest: 5, newest: 8, .. });
+            continue;
+        }
+        let session = session?;
+        ensure_eq!(session.to_json(), *state);
+        ensure_eq!(session.events.len(), version - 5);
+    }
+    let nothing = at_version(&room, &room.key("nothing")?, 0).await;
+    ensure_error!(nothing, SessionError::NotFound { .. });
+    Ok(())
+}
+
+async fn shared_values_of_a_version_are_those_of_today(room: Room) -> Checked {
+    let schema = schema()?;
+    let values = json!({"app:sum": 1, "sum": 1, "user:list": [1]});
+    let key = room.create(&schema, "s1", values).await?.key;
+    let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:list", json!([2]))];
+    room.write(&key, 0, "e1", &schema, &writes).await?;
+    let session = at_version(&room, &key, 0).await?;
+    let stored = json!({"app:sum": 2, "defaulted": 10, "sum": 1, "user:list": [1, 2]});
+    ensure_eq!(session.to_json(), stored);
+    ensure_eq!(session.scopes, room.get(&key).await?.scopes);
+    Ok(())
+}
+
+async fn some_values_and_events_of_a_version(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"list": [0], "text": "x"})).await?.key;
+    for (version, seconds) in [10, 20, 15, 30, 40].into_iter().enumerate() {
+        let mut event = event(&format!("e{version}"))?;
+        event.at = at(seconds);
+        let writes = [("list", json!([version])), ("later", json!(version))];
+        let writes = &writes[..if version < 2 { 1 } else { 2 }];
+        let event = event.with_delta(crate::contract::room::delta(&schema, writes)?);
+        room.append(&key, Expected::Any, event, &schema).await?;
+    }
+    let get = || GetSession::new(key.clone()).at_version(3);
+    let session = room.store.get(get().keys(["list", "later", "user:x"])).await?;
+    ensure_eq!(session.to_json(), json!({"later": 2, "list": [0, 0, 1, 2]}));
+    let session = room.store.get(get().keys(["later", "text"]).at_version(2)).await?;
+    ensure_eq!(session.to_json(), json!({"text": "x"}));
+    let versions = async |range| {
+        let session = room.store.get(get().events(range).without_state()).await?;
+        Ok::<_, SessionError>(session.events.iter().map(|event| event.version).collect::<Vec<_>>())
+    };
+    ensure_eq!(versions(EventRange::All).await?, [1, 2, 3]);
+    ensure_eq!(versions(EventRange::None).await?, [0; 0]);
+    ensure_eq!(versions(EventRange::Last(2)).await?, [2, 3]);
+    ensure_eq!(versions(EventRange::Last(0)).await?, [0; 0]);
+    ensure_eq!(versions(EventRange::Last(9)).await?, [1, 2, 3]);
+    ensure_eq!(versions(EventRange::AfterVersion(1)).await?, [2, 3]);
+    ensure_eq!(versions(EventRange::AfterVersion(4)).await?, [0; 0]);
+    ensure_eq!(versions(EventRange::Since(at(18))).await?, [0; 0]);
+    ensure_eq!(versions(EventRange::Since(at(15))).await?, [2, 3]);
+    ensure_eq!(versions(EventRange::Since(at(35))).await?, [0; 0]);
+    Ok(())
+}
+
+async fn a_version_is_brought_up_to_date(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    let now = room.get(&key).await?.state(&schema)?;
+    for version in 0..8 {
+        let before = at_version(&room, &key, version).await?;
+        let get = GetSession::new(key.clone()).changed_since(before.seen());
+        // Forth, and back again.
+        let session = room.store.get(get.clone()).await?;
+        let state = session.update(before.state(&schema)?, &schema)?;
+        ensure_eq!(values_of(&state), values_of(&now));
+        let get = GetSession::new(key.clone()).changed_since(session.seen()).at_version(version);
+        let state = room.store.get(get).await?.update(state, &schema)?;
+        ensure_eq!(values_of(&state), values_of(&before.state(&schema)?));
+    }
+    Ok(())
+}
+
+async fn hidden_events_are_read_only_if_they_are_wanted(room: Room) -> Checked {
+    let schema = schema()?;
+    let (key, _) = played(&room, &schema, "s1").await?;
+    for (number, to) in [5, 2, 9].into_iter().enumerate() {
+        room.rewind(&key, &format!("back{number}"), to).await?;
+        room.write(&key, Expected::Any, &format!("more{number}"), &schema, &[("sum", json!(1))]).await?;
+    }
+    // A fork in what is hidden today, and one of today that goes back to before it was one.
+    let hidden = fork(&room, &key, "f1", 7).await?;
+    let rewound = fork(&room, &key, "f2", 14).await?;
+    room.rewind(&rewound, "back", 3).await?;
+    for key in [key, hidden, rewound] {
+        let all = room.get(&key).await?;
+        let ranges = [
+            EventRange::All,
+            EventRange::Last(3),
+            EventRange::AfterVersion(4),
+            EventRange::Since(at(1)),
+            EventRange::Since(at(2)),
+        ];
+        for version in all.oldest..=all.newest {
+            let get = GetSession::new(key.clone()).at_version(version).without_state();
+            let whole = room.store.get(get.clone()).await?;
+            let visible: Vec<_> = whole.visible_events().cloned().collect();
+            for range in ranges {
+                let session = room.store.get(get.clone().events(range).visible()).await?;
+                let expected: Vec<_> = match range {
+                    EventRange::Last(count) => visible[visible.len().saturating_sub(count)..].to_vec(),
+                    EventRange::AfterVersion(after) => {
+                        visible.iter().filter(|event| event.version > after).cloned().collect()
+                    }
+                    EventRange::Since(time) => {
+                        let older = visible.iter().rposition(|event| event.event.at < time);
+                        visible[older.map_or(0, |older| older + 1)..].to_vec()
+                    }
+                    EventRange::All | EventRange::None => visible.clone(),
+                };
+                ensure_eq!(session.events, expected);
+                ensure_eq!(session.visible, whole.visible);
+            }
+        }
+    }
+    Ok(())
+}

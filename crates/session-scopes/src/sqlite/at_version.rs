@@ -1,0 +1,61 @@
+//! The values that a session had at a version, without a word written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::cells::{Stored, find_cell, held, stored_all};
+use super::history::History;
+use super::past::row_at;
+use super::threads::Desk;
+use super::trail::CellRow;
+use crate::error::SessionError;
+use crate::rows::from_db;
+use crate::session::{Held, Values};
+
+/// A session at one of the versions that it can go back to.
+#[derive(Clone, Copy)]
+pub(super) struct Past<'a> {
+    /// Its number.
+    pub(super) stream: i64,
+    /// The combined checksums of its rows of values.
+    pub(super) cells: i64,
+    pub(super) history: &'a History,
+    pub(super) version: u64,
+}
+
+impl Past<'_> {
+    /// Its values: all of them, or those of these keys.
+    pub(super) fn values(
+        self,
+        desk: &mut Desk,
+        keys: Option<BTreeSet<Arc<str>>>,
+    ) -> Result<Values, SessionError> {
+        if let Some(keys) = keys {
+            let entry = |key: Arc<str>| {
+                let row = find_cell(&desk.connection, self.stream, &key)?.map(|stored| stored.row);
+                let held = row.map(|row| self.held(desk, row)).transpose()?.flatten();
+                Ok::<_, SessionError>((key, held))
+            };
+            return Ok(Values::of_keys(keys.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?));
+        }
+        let mut values = Vec::new();
+        for Stored { row, .. } in stored_all(&desk.connection, self.stream, self.cells)? {
+            let key = Arc::from(row.key.as_str());
+            if let Some(held) = self.held(desk, row)? {
+                values.push((key, held));
+            }
+        }
+        Ok(values.into_iter().collect())
+    }
+
+    /// What a key had, given its row of today.
+    fn held(self, desk: &mut Desk, row: CellRow) -> Result<Option<Held>, SessionError> {
+        if from_db(row.version) <= self.version {
+            return held(desk, &row);
+        }
+        match row_at(&desk.connection, self.history, &row, self.version)? {
+            Some(row) => held(desk, &row),
+            None => Ok(None),
+        }
+    }
+}
