@@ -10,17 +10,19 @@ CREATE TABLE stepfold_sessions (
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
     life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
-    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0, seal BLOB NOT NULL,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0, work INTEGER NOT NULL, seal BLOB NOT NULL,
     UNIQUE (app, user, id)
 );
 CREATE TABLE stepfold_inbox (
-    number INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
-    kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
+    number INTEGER NOT NULL, position INTEGER NOT NULL, checksum INTEGER NOT NULL, key TEXT NOT NULL,
+    digest BLOB NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
 CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
 CREATE TABLE stepfold_taken (
     number INTEGER NOT NULL, place INTEGER NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, digest BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (number, place)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
@@ -81,10 +83,10 @@ CREATE TABLE stepfold_operations (
 CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, operation);
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1, 2, 0, 8570986877772289382);
 INSERT INTO stepfold_schemas VALUES (1, 1639025561129650979, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
-INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, 'golden-life', 1, 'worker-1', 1700000060000000, 2, 2, X'67DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA19014EC0C851C5D22000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA12989B6E2BB0C6279586034651519862F');
-INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, 'fork-life', 0, NULL, NULL, 0, 0, X'8B01BDBD735B473DCE027F1EAFA8A4586D5B59CC11172EC35EBB4E89D95A75A9B2EC29683A31EF34000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA1E68899662199AF783976AD32CD4FA7F5');
-INSERT INTO stepfold_inbox VALUES (1, 2, 'm2', X'3C8EEDA0F60D2E674F8455E35645D5A5', 'message', '{"text":"later"}', 1700000003000000);
-INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'93B8DF970D87819DF761EDC420EF726E');
+INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, 'golden-life', 1, 'worker-1', 1700000060000000, 2, 2, -8256789129006835500, 1808825485967021594, X'67DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA19014EC0C851C5D22000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA12989B6E2BB0C6279586034651519862F');
+INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, 'fork-life', 0, NULL, NULL, 0, 0, 0, 4546906846425434046, X'8B01BDBD735B473DCE027F1EAFA8A4586D5B59CC11172EC35EBB4E89D95A75A9B2EC29683A31EF34000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA1E68899662199AF783976AD32CD4FA7F5');
+INSERT INTO stepfold_inbox VALUES (1, 2, -8256789129006835500, 'm2', X'3C8EEDA0F60D2E674F8455E35645D5A5', 'message', '{"text":"later"}', 1700000003000000);
+INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'93B8DF970D87819DF761EDC420EF726E', -8522520619831652430);
 INSERT INTO stepfold_forks VALUES (1, 2);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4, 3931192524924057450);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1, 1800824061651453533);

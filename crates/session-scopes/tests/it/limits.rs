@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,6 +10,8 @@ use stepfold_session_scopes::{
     AppendEvent, CreateSession, ErrorKind, PostgresOptions, PostgresStore, SessionSchema, SessionStore,
 };
 use stepfold_state_core::state::{Handler, Schema};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 use tokio_postgres::NoTls;
 
 use crate::scenario::{append, at, create, event, get, key, writing};
@@ -43,12 +46,12 @@ async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
 }
 
 /// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others go on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+/// It has a thread and a runtime of its own, as another process would: nothing in there goes on.
+#[tokio::test]
 async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded_time() {
     let Some(server) = server() else { return };
     let url = server.database("stopped").await;
-    let options = || PostgresOptions::new(&url).idle_in_transaction_timeout(Duration::from_millis(300));
-    let (stopped, other) = (options().open().await.unwrap(), options().open().await.unwrap());
+    let other = PostgresStore::open(&url).await.unwrap();
     let gate = Arc::new((Barrier::new(2), Barrier::new(2)));
     let inside = Arc::clone(&gate);
     let handler = Handler::custom("slow", move |_, new| {
@@ -61,7 +64,7 @@ async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded
     let schema =
         SessionSchema::new(Schema::builder().key::<String>("app:slow").handler(handler).build().unwrap());
     for id in ["a", "b"] {
-        stopped.create(CreateSession::with_key(key(id), &schema, at(0))).await.unwrap();
+        other.create(CreateSession::with_key(key(id), &schema, at(0))).await.unwrap();
     }
     let write = |id: &str, value: &str| {
         let write = schema.schema().write("app:slow", value).unwrap();
@@ -69,17 +72,17 @@ async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded
         AppendEvent::new(key(id), 0, event, &schema)
     };
     let request = write("a", "stop");
-    let first = tokio::spawn(async move { stopped.append(request).await });
-    tokio::task::spawn_blocking({
-        let gate = Arc::clone(&gate);
-        move || gate.0.wait()
-    })
-    .await
-    .unwrap();
+    let stopped = thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let options = PostgresOptions::new(url).idle_in_transaction_timeout(Duration::from_millis(300));
+        runtime.block_on(async { options.open().await.unwrap().append(request).await })
+    });
+    let reached = Arc::clone(&gate);
+    spawn_blocking(move || reached.0.wait()).await.unwrap();
     // The first is inside now, and has locked the row of the app.
     assert_eq!(other.append(write("b", "go")).await.unwrap().version, 1);
-    tokio::task::spawn_blocking(move || gate.1.wait()).await.unwrap();
-    let error = first.await.unwrap().unwrap_err();
+    spawn_blocking(move || gate.1.wait()).await.unwrap();
+    let error = spawn_blocking(|| stopped.join()).await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
     // It was not made, and is when it is repeated.
     assert_eq!(get(&other, &key("a")).await.version, 0);
