@@ -170,6 +170,7 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         take_asking(&mut made, recorded);
     }
     take_lasting(&mut made, recorded, run);
+    take_id(&mut made, recorded);
     Ok(made)
 }
 
@@ -181,6 +182,15 @@ fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
         && run.lasting_instructions().as_ref() == Some(known)
     {
         *instructions = Some(known.clone());
+    }
+}
+
+/// What a run is called says nothing about what it does.
+fn take_id(made: &mut Event, recorded: &Event) {
+    if let (EventKind::Began { id, .. }, EventKind::Began { id: known, .. }) =
+        (&mut made.kind, &recorded.kind)
+    {
+        id.clone_from(known);
     }
 }
 

@@ -107,7 +107,9 @@ impl History {
         let Some(last) = &self.last else { return Ok(None) };
         let mut state = state;
         state.replace_messages(last.before.clone());
-        let id = run_id(key, &last.invocation);
+        // The record says what the run is called. Its keys are those of this session, and begin with what it is
+        // called until then.
+        let id = run_prefix(key, &life_of(self.created), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         for committed in &last.events {
@@ -129,9 +131,16 @@ impl History {
     }
 }
 
-/// What the idempotency keys of an invocation begin with: another for each session, so that a fork does not
-/// share the effects of what it was forked from.
-pub(crate) fn run_id(key: &SessionKey, invocation: &InvocationId) -> String {
-    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str(), invocation.as_str()];
+/// What tells a session from all others that ever had, or will have, its id.
+pub(crate) fn life_of(created: Option<Timestamp>) -> String {
+    created.map(|created| created.as_micros().to_string()).unwrap_or_default()
+}
+
+/// What the idempotency keys of an invocation begin with: another for each life of each session, so that a fork shares no
+/// effect with what it was forked from, nor with a session that had its id before. It is the id of the runs that begin
+/// there, too.
+pub(crate) fn run_prefix(key: &SessionKey, life: &str, invocation: &InvocationId) -> String {
+    let session = format!("{}@{life}", key.id);
+    let parts = [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()];
     parts.map(|part| part.replace('%', "%25").replace('/', "%2F")).join("/")
 }

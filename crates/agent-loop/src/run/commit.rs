@@ -121,7 +121,10 @@ impl Run {
     /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
     fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
         match (&event.kind, phase) {
-            (EventKind::Began { instructions, shown, .. }, _) => {
+            (EventKind::Began { id, instructions, shown, .. }, _) => {
+                if *self.id != **id {
+                    self.id = id.as_str().into();
+                }
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());

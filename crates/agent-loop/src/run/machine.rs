@@ -63,7 +63,10 @@ use crate::trim::{Summary, SummaryPlan, View};
 #[derive(Clone)]
 pub struct Run {
     pub(super) agent: Agent,
+    /// The name that the record has, also where another session goes on with it.
     pub(super) id: Arc<str>,
+    /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
+    pub(super) key_prefix: Arc<str>,
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
@@ -183,8 +186,8 @@ pub enum Need {
 }
 
 impl Run {
-    /// A run that has not begun. The id is what the idempotency keys of its calls begin with: no other run
-    /// may have it.
+    /// A run that has not begun. No other run may have the id: the idempotency keys of its calls begin with it, unless
+    /// it is given [another prefix](Run::with_key_prefix) for them.
     ///
     /// # Errors
     /// [`StartError`] when the input does not fit the schema: an unknown key, a value of another type, a state
@@ -198,6 +201,7 @@ impl Run {
         let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
+            key_prefix: Arc::clone(&id),
             id,
             state,
             phase: Phase::Fresh(Box::new(Fresh {
@@ -221,6 +225,7 @@ impl Run {
         Run {
             agent: agent.clone(),
             id: id.into(),
+            key_prefix: id.into(),
             state: State::new(agent.schema()),
             phase: Phase::Fresh(Box::default()),
             tally: Tally::default(),
@@ -231,6 +236,43 @@ impl Run {
             known_good: 0,
             shown_before: None,
             offer: agent.static_offer().cloned(),
+        }
+    }
+
+    /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
+    /// this. For a host that goes on with the record of another run, as a fork of a session does: what it does has
+    /// effects of its own.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Run};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let run = Run::new(&agent, "which area has most stalls?", "run-1")?;
+    /// assert_eq!(run.key_prefix(), "run-1");
+    /// let fork = run.clone().with_key_prefix("fork-7");
+    /// assert_eq!((fork.id(), fork.key_prefix()), ("run-1", "fork-7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_key_prefix(mut self, prefix: impl Into<Arc<str>>) -> Self {
+        self.set_key_prefix(prefix.into());
+        self
+    }
+
+    fn set_key_prefix(&mut self, prefix: Arc<str>) {
+        self.key_prefix = prefix;
+        self.pass_on_keys();
+    }
+
+    /// The runs of agents that are nodes derive their keys from this one.
+    pub(super) fn pass_on_keys(&mut self) {
+        let superstep = self.key_scope();
+        if let Phase::Walking(walk) = &mut self.phase {
+            for (place, child) in walk.children_mut() {
+                child.set_key_prefix(format!("{superstep}/{place}").into());
+            }
         }
     }
 
@@ -389,7 +431,12 @@ impl Run {
 
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
-        format!("{}/{}", self.id, self.tally.steps)
+        format!("{}/{}", self.key_prefix, self.tally.steps)
+    }
+
+    /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).
+    pub fn key_prefix(&self) -> &str {
+        &self.key_prefix
     }
 
     /// The calls of the open step, as the model made them.
@@ -455,7 +502,7 @@ impl Run {
         &self.agent
     }
 
-    /// The id that the run was given.
+    /// The id that the run was given, or that its record has.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -120,7 +120,7 @@ impl World {
                     true => String::new(),
                     false => arguments.to_string(),
                 };
-                trace.note(format!("{word}{arguments} {}", context.idempotency_key()));
+                trace.note(format!("{word}{arguments} {}", without_life(context.idempotency_key())));
                 for (key, value) in [("log", json!([word])), ("n", json!(1)), ("app:n", json!(1))] {
                     context.set(key, value)?;
                 }
@@ -143,6 +143,25 @@ impl World {
         }
         bytes
     }
+}
+
+/// Keys, and what runs are called, without what is another for each life of a session.
+pub(crate) fn without_life(text: &str) -> String {
+    let mut parts = text.split('@');
+    let mut stable = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once('/') {
+            Some((life, rest)) if life.chars().all(char::is_alphanumeric) => {
+                stable.push('/');
+                stable.push_str(rest);
+            }
+            _ => {
+                stable.push('@');
+                stable.push_str(part);
+            }
+        }
+    }
+    stable
 }
 
 pub(crate) fn schema() -> Schema {
