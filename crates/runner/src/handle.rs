@@ -237,6 +237,8 @@ impl SessionHandle {
             invocation: InvocationId::new(name).map_err(failed)?,
             author: Author::new("user").map_err(failed)?,
             at: self.runner.0.clock.now(),
+            claim: None,
+            taken: Vec::new(),
         };
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
     }

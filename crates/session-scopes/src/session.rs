@@ -10,9 +10,10 @@ use stepfold_state_core::state::{Cell, State, ValueRef};
 
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{LifeId, SessionId, SessionKey};
 use crate::schema::{Adopted, SessionSchema};
 use crate::scope::{ByScope, Scope, merged};
+use crate::store::Claim;
 use crate::time::Timestamp;
 
 /// A session at one version: what a store gives. State and events are there if they were asked for, and
@@ -21,12 +22,18 @@ use crate::time::Timestamp;
 pub struct Session {
     /// Its address.
     pub key: SessionKey,
+    /// Its life: another one once it was deleted and made again. A fork has its own.
+    pub life: LifeId,
     /// The number of events that were ever committed to it.
     pub version: u64,
     /// When it was created.
     pub created: Timestamp,
     /// When it was written last; the time of the newest event.
     pub updated: Timestamp,
+    /// The claim on it, if a worker holds one; see [`GetSession::now`](crate::GetSession) for when it has expired.
+    pub claim: Option<Claim>,
+    /// The position of the newest entry that waits in its inbox; 0 if none does.
+    pub inbox: u64,
     /// What it was forked from, if it was.
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.

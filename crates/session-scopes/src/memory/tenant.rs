@@ -8,11 +8,12 @@ use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
+use super::claims::Work;
 use super::versions::{Known, Versions};
 use crate::apply::{WritesOf, merge_write};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, OperationId, SessionId, SessionKey, UserId};
+use crate::ids::{EventId, LifeId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
@@ -48,15 +49,21 @@ pub(super) struct Place<'a> {
     pub(super) entry: &'a mut Entry,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
     /// Adds an event, and the values that it leaves the session.
-    pub(super) fn commit(self, id: &SessionId, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
+    pub(super) fn commit(
+        self,
+        id: &SessionId,
+        known: Known,
+        event: Arc<Event>,
+        cells: Cells,
+    ) -> (Receipt, &'a mut Work) {
         let Place { moved, entry, .. } = self;
         if entry.updated != event.at && entry.moved_from.is_none() {
             entry.moved_from = Some(entry.updated);
             moved.push(id.clone());
         }
-        entry.commit(known, event, cells)
+        (entry.commit(known, event, cells), &mut entry.work)
     }
 }
 
@@ -222,6 +229,7 @@ pub(super) struct Entry {
     cells: List<Cells>,
     rewinds: Vec<Rewound>,
     versions: Versions,
+    pub(super) work: Work,
 }
 
 impl Entry {
@@ -230,6 +238,7 @@ impl Entry {
         at: Timestamp,
         delta: &Delta,
         schema: &SessionSchema,
+        life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
         let cells = merged(Cells::default(), writes_of(delta, Scope::Session), schema, WritesOf::NewSession)?;
         Ok(Entry {
@@ -243,6 +252,7 @@ impl Entry {
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
             versions: Versions::default(),
+            work: Work::new(life, number),
         })
     }
 
@@ -282,7 +292,7 @@ impl Entry {
     ) -> Result<Option<Receipt>, SessionError> {
         let Some(version) = known.version else { return Ok(None) };
         if self.committed(version).is_some_and(|committed| *committed == *event) {
-            return Ok(Some(Receipt { event: event.id.clone(), version }));
+            return Ok(Some(Receipt::new(event.id.clone(), version)));
         }
         Err(SessionError::event_reused(key, &event.id))
     }
@@ -299,7 +309,7 @@ impl Entry {
 
     fn commit(&mut self, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
         let version = self.version() + 1;
-        let receipt = Receipt { event: event.id.clone(), version };
+        let receipt = Receipt::new(event.id.clone(), version);
         self.updated = event.at;
         self.versions.insert(known, version);
         self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
@@ -319,6 +329,7 @@ impl Entry {
         version: u64,
         number: i64,
         at: Timestamp,
+        life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
@@ -334,6 +345,7 @@ impl Entry {
             cells: if is_newest { self.cells.clone() } else { first(&self.cells, length + 1) },
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
             versions: Versions::default(),
+            work: Work::new(life, number),
         })
     }
 
@@ -364,13 +376,17 @@ impl Entry {
         key: &SessionKey,
         events: EventRange,
         shared: Option<(&Shared, &Shared)>,
+        now: Option<Timestamp>,
     ) -> Session {
         let version = self.version();
         Session {
             key: key.clone(),
+            life: self.work.life.clone(),
             version,
             created: self.created,
             updated: self.updated,
+            claim: self.work.fence.as_of(now),
+            inbox: self.work.inbox.newest(),
             parent: self.parent.clone(),
             oldest: self.oldest,
             visible: Visible::at(version, &self.rewinds),
@@ -419,7 +435,7 @@ mod tests {
     fn insert(app: &mut App, id: &str, at: i64) {
         let schema = SessionSchema::new(Schema::default());
         let (number, at) = (at, Timestamp::from_micros(at));
-        let entry = Entry::new(number, at, &Delta::new(), &schema).unwrap();
+        let entry = Entry::new(number, at, &Delta::new(), &schema, None).unwrap();
         app.user().insert(SessionId::new(id).unwrap(), entry);
     }
 

@@ -41,7 +41,7 @@ pub(super) async fn session(
     schemas: &Schemas,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
-    let GetSession { key, events, state } = request;
+    let GetSession { key, events, state, .. } = request;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let ask_state = |sql| async move { if *state { ask(sql).await } else { Ok(Vec::new()) } };
@@ -153,13 +153,18 @@ pub(super) async fn list(
     for row in rows.iter().take(request.limit) {
         let id = SessionId::new(row.get::<_, String>(7))?;
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        found.push((key, SessionRow::read(row)));
+        found.push((key, SessionRow::read(row)?));
     }
     let next = found.last().map(|(_, row)| Cursor::behind(row.updated, row.number)).filter(|_| !is_last);
     let sessions = if request.state || request.events != EventRange::None {
         let gets: Vec<GetSession> = found
             .into_iter()
-            .map(|(key, _)| GetSession { key, events: request.events, state: request.state })
+            .map(|(key, _)| GetSession {
+                key,
+                events: request.events,
+                state: request.state,
+                now: request.now,
+            })
             .collect();
         try_join_all(gets.iter().map(|get| session(connection, schemas, get))).await?
     } else {

@@ -25,6 +25,25 @@ macro_rules! number {
     };
 }
 
+/// The time in microseconds, by the server's clock.
+macro_rules! now {
+    () => {
+        "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+    };
+}
+
+/// The row of a session, with its id and the time.
+macro_rules! session {
+    () => {
+        concat!(
+            "SELECT number, version, oldest, created, updated, parent_id, parent_version, id, ",
+            "life, claims, claim_owner, claim_expires, inbox, ",
+            now!(),
+            " FROM stepfold_sessions"
+        )
+    };
+}
+
 /// The number of the scope of app $1 and owner $2.
 macro_rules! scope {
     () => {
@@ -75,17 +94,16 @@ statements! {
     FIND_SCHEMA = "SELECT MIN(id) FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text";
     READ_SCHEMA = "SELECT text FROM stepfold_schemas WHERE id = $1";
 
-    READ_SESSION = "SELECT number, version, oldest, created, updated, parent_id, parent_version \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3";
-    LOCK_SESSION = "SELECT number, version, oldest, created, updated, parent_id, parent_version \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE";
-    LIST_SESSIONS = "SELECT number, version, oldest, created, updated, parent_id, parent_version, id \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) \
-        ORDER BY updated DESC, number DESC LIMIT $5";
+    READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
+    LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
+    LIST_SESSIONS = concat!(
+        session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
+        "ORDER BY updated DESC, number DESC LIMIT $5"
+    );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
-        (app, owner, id, version, oldest, created, updated, parent_id, parent_version) \
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING number";
+        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life) \
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING number";
     DELETE_SESSION = "DELETE FROM stepfold_sessions WHERE number = $1";
     LOCK_TENANT = "SELECT pg_advisory_xact_lock(hashtext('stepfold ' || $1::text), hashtext($2::text))";
     MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2 WHERE number = $1";

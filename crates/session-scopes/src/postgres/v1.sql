@@ -8,16 +8,33 @@ CREATE TABLE stepfold_schemas (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KE
 
 CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
 
--- A number is never used again: forks refer to sessions that were deleted.
+-- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it.
+-- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position that waits (0: none does), `inbox_last` the newest that was ever given.
 CREATE TABLE stepfold_sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, id TEXT COLLATE "C" NOT NULL,
     version BIGINT NOT NULL, oldest BIGINT NOT NULL,
     created BIGINT NOT NULL, updated BIGINT NOT NULL,
     parent_id TEXT COLLATE "C", parent_version BIGINT,
+    life TEXT COLLATE "C" NOT NULL, claims BIGINT NOT NULL DEFAULT 0, claim_owner TEXT COLLATE "C", claim_expires BIGINT,
+    inbox BIGINT NOT NULL DEFAULT 0, inbox_last BIGINT NOT NULL DEFAULT 0,
     UNIQUE (app, owner, id)
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
+
+-- What waits in the inboxes of sessions, and what was taken from them last.
+CREATE TABLE stepfold_inbox (
+    number BIGINT NOT NULL, position BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, digest BYTEA NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, at BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
+CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
+CREATE TABLE stepfold_taken (
+    number BIGINT NOT NULL, place BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, position BIGINT NOT NULL,
+    digest BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_taken_by_place ON stepfold_taken (number, place);
+CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
 -- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.
 CREATE TABLE stepfold_lineage (

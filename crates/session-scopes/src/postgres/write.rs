@@ -21,7 +21,7 @@ use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_or
 use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
-use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
@@ -128,9 +128,7 @@ async fn append_plain(
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let given: Given<'_> = &[&app, &user, &id, &expected, &event.id.as_str(), &event.at.as_micros(), &body];
     match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => {
-            Ok(rows.first().map(|row| Receipt { event: event.id.clone(), version: from_db(row.get(0)) }))
-        }
+        Ok(rows) => Ok(rows.first().map(|row| Receipt::new(event.id.clone(), from_db(row.get(0))))),
         // The same event was committed while we waited for the row.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
@@ -150,7 +148,7 @@ async fn append_inside(
     request: &AppendEvent,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    let AppendEvent { key, expected, event, schema: opened } = request;
+    let AppendEvent { key, expected, event, schema: opened, .. } = request;
     let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (session_keys, at) = (keys(&split.session), event.at.as_micros());
@@ -177,13 +175,13 @@ async fn append_inside(
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
     sent.extend(commit_event(connection, row.number, version, event, body));
     in_order(sent).await?;
-    Ok(Receipt { event: event.id.clone(), version })
+    Ok(Receipt::new(event.id.clone(), version))
 }
 
 fn first_receipt(rows: &[Row], key: &SessionKey, event: &EventId) -> Result<Option<Receipt>, SessionError> {
     match rows.first() {
         None => Ok(None),
-        Some(row) if row.get(1) => Ok(Some(Receipt { event: event.clone(), version: from_db(row.get(0)) })),
+        Some(row) if row.get(1) => Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))))),
         Some(_) => Err(SessionError::event_reused(key, event)),
     }
 }
@@ -222,9 +220,9 @@ async fn create_inside(
     request: CreateSession,
     initial: &Delta,
 ) -> Result<Session, SessionError> {
-    let CreateSession { app, user, id, at, schema: opened, .. } = request;
+    let CreateSession { app, user, id, life, at, schema: opened, .. } = request;
     let split = by_scope(initial);
-    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None };
+    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life };
     let (key, number) = new.insert(connection, id).await?;
     let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
     let changes = plan(connection, schemas, &planner, &[], &split.session, Source::Session(&key, 0)).await?;
@@ -250,6 +248,7 @@ struct NewSession<'a> {
     oldest: u64,
     at: Timestamp,
     parent: Option<(&'a SessionId, u64)>,
+    life: Option<LifeId>,
 }
 
 impl NewSession<'_> {
@@ -284,9 +283,11 @@ impl NewSession<'_> {
     async fn try_insert(&self, connection: &Object, key: &SessionKey) -> Result<Option<i64>, SessionError> {
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
+        let life = self.life.clone().unwrap_or_else(LifeId::random);
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
-        let given: Given<'_> = &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version];
+        let given: Given<'_> =
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life.as_str()];
         let rows = query(connection, ADD_SESSION, given).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
@@ -325,13 +326,14 @@ async fn fork_inside(
     schemas: &Schemas,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    let ForkSession { from, id, version, at } = request;
+    let ForkSession { from, id, life, version, at } = request;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
     check_version(&from, &row, version)?;
     let parent = Some((&from.id, version));
-    let new = NewSession { app: &from.app, user: &from.user, version, oldest: row.oldest, at, parent };
+    let (app, user, oldest) = (&from.app, &from.user, row.oldest);
+    let new = NewSession { app, user, version, oldest, at, parent, life };
     let (key, number) = new.insert(connection, id).await?;
     let oldest = history.lineage.last().map(|segment| segment.stream);
     // The oldest segment has the initial state, even if none of its events.
@@ -389,7 +391,7 @@ async fn rewind_inside(
     ];
     sent.extend(commit_event(connection, number, version, event, body));
     in_order(sent).await?;
-    Ok(Receipt { event: event.id.clone(), version })
+    Ok(Receipt::new(event.id.clone(), version))
 }
 
 pub(super) async fn write_scope(

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use super::cells::{find_scope, session_values, shared_values};
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{History, SessionRow, work_columns};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
@@ -18,25 +18,20 @@ use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
-    session(desk, row, request.key.clone(), request.events, request.state)
+    session(desk, row, request)
 }
 
 /// A session, as much of it as is asked for.
-fn session(
-    desk: &mut Desk,
-    row: SessionRow,
-    key: SessionKey,
-    events: EventRange,
-    state: bool,
-) -> Result<Session, SessionError> {
+fn session(desk: &mut Desk, row: SessionRow, request: &GetSession) -> Result<Session, SessionError> {
     let (number, oldest) = (row.number, row.oldest);
-    if !state && events == EventRange::None {
+    let GetSession { key, events, state, now } = request;
+    if !state && *events == EventRange::None {
         let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
-        return row.session(key, visible);
+        return row.session(key.clone(), visible, *now);
     }
     let history = History::read(&desk.connection, number)?;
     let visible = Visible::at(row.version, &history.rewinds);
-    let values = if state {
+    let values = if *state {
         Some(ByScope {
             app: shared(desk, &key.app, None)?,
             user: shared(desk, &key.app, Some(&key.user))?,
@@ -45,8 +40,8 @@ fn session(
     } else {
         None
     };
-    let events = history.events(&desk.connection, oldest, events)?;
-    Ok(Session { values, events, ..row.session(key, visible)? })
+    let events = history.events(&desk.connection, oldest, *events)?;
+    Ok(Session { values, events, ..row.session(key.clone(), visible, *now)? })
 }
 
 fn shared(desk: &mut Desk, app: &AppId, user: Option<&UserId>) -> Result<Values, SessionError> {
@@ -69,16 +64,18 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     let mut rows: Vec<(SessionRow, SessionId)> = {
         let mut query = desk
             .connection
-            .prepare_cached(
-                "SELECT r.number, r.version, s.oldest, s.created, r.updated, s.parent_id, s.parent_version, s.id \
+            .prepare_cached(concat!(
+                "SELECT r.number, r.version, s.oldest, s.created, r.updated, s.parent_id, s.parent_version, ",
+                work_columns!(),
+                ", s.id \
                  FROM stepfold_recent r CROSS JOIN stepfold_sessions s ON s.number = r.number \
                  WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
                  ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
-            )
+            ))
             .map_err(failed)?;
         let bounds =
             params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
-        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get::<_, String>(7)?)));
+        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get::<_, String>(12)?)));
         let rows: Vec<_> = rows.and_then(Iterator::collect).map_err(failed)?;
         let with_id = |(row, id): (SessionRow, String)| Ok::<_, SessionError>((row, SessionId::new(id)?));
         rows.into_iter().map(with_id).collect::<Result<_, _>>()?
@@ -95,11 +92,12 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     let sessions = rows.into_iter().map(|(row, id)| {
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
         if wants_more {
-            return session(desk, row, key, request.events, request.state);
+            let get = GetSession { key, events: request.events, state: request.state, now: request.now };
+            return session(desk, row, &get);
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
-        row.session(key, visible)
+        row.session(key, visible, request.now)
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }

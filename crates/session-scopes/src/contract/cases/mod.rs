@@ -2,9 +2,11 @@
 
 mod addressing;
 mod appending;
+mod claims;
 mod creating;
 mod handlers;
 mod hostile;
+mod inbox;
 mod listing;
 mod reading;
 mod schemas;
@@ -28,4 +30,9 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// The cases of claims and inboxes, which a store may do without.
+pub(super) fn of_claims() -> impl Iterator<Item = &'static Case> {
+    [claims::CASES, inbox::CASES].into_iter().flatten()
 }
