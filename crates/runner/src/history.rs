@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Input, Run};
-use stepfold_session_scopes::{CommittedEvent, InvocationId, Session, SessionKey, SessionSchema};
+use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary};
-use stepfold_session_scopes::Timestamp;
+use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary, takes};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
-    /// When the session was made, to know it from one that took its place.
-    pub(crate) created: Option<Timestamp>,
+    /// The life of the session, to know it from one that took its place.
+    pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
     /// What stands for the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
@@ -44,13 +43,33 @@ impl History {
             self.push(&session.key, committed)?;
         }
         self.version = session.version;
-        self.created = Some(session.created);
+        self.life = Some(session.life.clone());
         Ok(())
     }
 
     /// Whether a session is the one that was folded, at a later version of it.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
-        self.created == Some(session.created) && self.version <= session.version
+        self.life.as_ref() == Some(&session.life) && self.version <= session.version
+    }
+
+    /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took
+    /// it.
+    pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
+        let mut history =
+            History { version: session.version, life: Some(session.life.clone()), ..History::default() };
+        for committed in session.visible_events() {
+            history.push(&session.key, committed)?;
+            if history.has_ended() && history.last_takes(id) {
+                break;
+            }
+        }
+        Ok(history.last_takes(id).then_some(history))
+    }
+
+    /// Whether the last run took the message with this id.
+    pub(crate) fn last_takes(&self, id: &InvocationId) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|last| last.events.iter().any(|committed| takes(&committed.event, id)))
     }
 
     /// Whether the last run has ended.
@@ -109,7 +128,7 @@ impl History {
         state.replace_messages(last.before.clone());
         // The record says what the run is called. Its keys are those of this session, and begin with what it is
         // called until then.
-        let id = run_prefix(key, &life_of(self.created), &last.invocation);
+        let id = run_prefix(key, life_of(self.life.as_ref()), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         for committed in &last.events {
@@ -132,8 +151,8 @@ impl History {
 }
 
 /// What tells a session from all others that ever had, or will have, its id.
-pub(crate) fn life_of(created: Option<Timestamp>) -> String {
-    created.map(|created| created.as_micros().to_string()).unwrap_or_default()
+pub(crate) fn life_of(life: Option<&LifeId>) -> &str {
+    life.map(LifeId::as_str).unwrap_or_default()
 }
 
 /// What the idempotency keys of an invocation begin with: another for each life of each session, so that a fork shares no

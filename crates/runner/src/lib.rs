@@ -93,6 +93,8 @@
 //! `docs/decisions.md`.
 
 mod accept;
+mod attend;
+mod claim;
 mod error;
 mod handle;
 mod history;
@@ -108,7 +110,9 @@ mod replay;
 mod resume;
 mod runner;
 mod slot;
+mod slots;
 mod turn;
+mod work;
 
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
@@ -116,6 +120,7 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
+pub use crate::claim::WhenClaimed;
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;
