@@ -10,6 +10,7 @@ use stepfold_session_scopes::{
 };
 
 use crate::accept::Acceptance;
+use crate::compare::{Comparison, compare};
 use crate::error::RunnerError;
 use crate::history::History;
 use crate::inbox::Kind;
@@ -304,15 +305,48 @@ impl SessionHandle {
     /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
     /// would it have gone another way?
     ///
-    /// The runs are taken from where each of them began, with the session's own values as they were. What others had
-    /// written to `app:` and `user:` keys by then is not recorded: a run goes the same way if it does with what the
-    /// session itself wrote to them, or with the values of today. Gives the number of runs that go the same way:
-    /// all of them.
+    /// The runs are taken from where each of them began, with the session's own values as they were, and with what it
+    /// found under `app:` and `user:` keys, which is in its record. A run goes the same way if a live one would have made
+    /// the same events, given the recorded replies and outcomes. Of a pruned session, the runs are gone through whose
+    /// beginning is still there. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
     /// [`RunnerError::Diverged`] for the first run that goes another way.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::replay::replay(&self.turn(), agent).await
+    }
+
+    /// Compares the session with another one, a fork of it for instance: which version both have, which events only one
+    /// has, where they first part, and what that has changed in the state. See [`Comparison`].
+    ///
+    /// # Errors
+    /// When the store fails, or what it has cannot be read.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3\nassistant: area 7")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// let fork = session.fork("s2", Some(0)).await?;
+    /// fork.run("which area has fewest?").await?;
+    ///
+    /// let comparison = session.compare(&fork).await?;
+    /// assert_eq!((comparison.common, comparison.left.len(), comparison.right.len()), (0, 2, 2));
+    /// let first = comparison.first.expect("they differ");
+    /// assert!(first.to_string().contains("which area has fewest?"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn compare(&self, other: &SessionHandle) -> Result<Comparison, RunnerError> {
+        let (left, right) = (self.read(EventRange::All).await?, other.read(EventRange::All).await?);
+        compare(&left, &right, &self.runner.0.schema)
     }
 
     fn current(&self) -> Option<Current> {

@@ -128,7 +128,7 @@ impl History {
         state.replace_messages(last.before.clone());
         // The record says what the run is called. Its keys are those of this session, and begin with what it is
         // called until then.
-        let id = run_prefix(key, life_of(self.life.as_ref()), &last.invocation);
+        let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         for committed in &last.events {
@@ -150,15 +150,11 @@ impl History {
     }
 }
 
-/// What tells a session from all others that ever had, or will have, its id.
-pub(crate) fn life_of(life: Option<&LifeId>) -> &str {
-    life.map(LifeId::as_str).unwrap_or_default()
-}
-
 /// What the idempotency keys of an invocation begin with: another for each life of each session, so that a fork shares no
 /// effect with what it was forked from, nor with a session that had its id before. It is the id of the runs that begin
 /// there, too.
-pub(crate) fn run_prefix(key: &SessionKey, life: &str, invocation: &InvocationId) -> String {
+pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
+    let life = life.map(LifeId::as_str).unwrap_or_default();
     let session = format!("{}@{life}", key.id);
     let parts = [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()];
     parts.map(|part| part.replace('%', "%25").replace('/', "%2F")).join("/")

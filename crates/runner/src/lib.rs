@@ -95,6 +95,7 @@
 mod accept;
 mod attend;
 mod claim;
+mod compare;
 mod error;
 mod handle;
 mod history;
@@ -121,6 +122,7 @@ pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::claim::WhenClaimed;
+pub use crate::compare::{Comparison, FirstDifference, compare};
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;

@@ -13,7 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::accept::Acceptance;
 use crate::claim::{Holder, WhenClaimed};
 use crate::error::RunnerError;
-use crate::history::{History, life_of, run_prefix};
+use crate::history::{History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
@@ -324,7 +324,7 @@ impl<'a> Work<'a> {
         let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
         let input = input.on_state(state, left_by).with_summary(history.summary.clone());
         let key = &self.turn.slot.key;
-        let prefix = run_prefix(key, life_of(Some(&session.life)), id);
+        let prefix = run_prefix(key, Some(&session.life), id);
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         self.drive(Stopped { run, invocation: id.clone(), place: 0 }, entries, false).await

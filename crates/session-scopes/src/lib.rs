@@ -96,6 +96,7 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod error;
@@ -116,6 +117,7 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
+pub use crate::changes::{ScopeVersions, Seen};
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
@@ -134,7 +136,7 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
     Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, ForkSession, GetSession, InboxEntry,
     InboxKind, ListSessions, MAX_INBOX, MAX_INPUT_BYTES, PruneSession, Pruned, REMEMBERED_INPUTS,
-    REMEMBERED_OPERATIONS, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, WriteScope,
+    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 pub use crate::time::Timestamp;

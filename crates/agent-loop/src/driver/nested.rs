@@ -217,6 +217,7 @@ fn left(run: &Run, elapsed: Duration) -> RunLimits {
         tool_calls: limits.tool_calls.map(|limit| limit.saturating_sub(ran()).max(1)),
         tokens: limits.tokens.map(|limit| limit.saturating_sub(run.usage().total_tokens()).max(1)),
         time: limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1))),
+        reply_bytes: limits.reply_bytes,
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Known {
     pub(crate) call_ids: CallIds,
     /// What the model was shown of them.
     pub(crate) prompt: Option<Box<Prompt>>,
+    /// The values when the run ended that knows.
+    pub(crate) ended: Option<State>,
 }
 
 impl Known {
@@ -78,7 +80,12 @@ impl Known {
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
         let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
-        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
+        Some(Known {
+            messages,
+            call_ids,
+            prompt: Some(Box::new(run.prompt.clone())),
+            ended: Some(run.state.clone()),
+        })
     }
 }
 
@@ -199,7 +206,8 @@ impl Input {
 
     /// The input that a recorded run began with, given the state before it and its first event.
     #[must_use]
-    pub fn recorded(state: State, began: &Event) -> Self {
+    pub fn recorded(mut state: State, began: &Event) -> Self {
+        began.restore_shared(&mut state);
         let messages = match &began.rewrite {
             None => began.messages.clone(),
             // What was repaired was the conversation with the new messages behind it; they come behind what

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{Effect, Outcome, Tools};
@@ -80,6 +80,8 @@ pub struct Run {
     pub(super) known_good: usize,
     /// What was shown of them by the run before, until this one begins.
     pub(super) shown_before: Option<Box<Prompt>>,
+    /// The values that the run before left, until this one begins.
+    pub(super) ended_before: Option<State>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -198,7 +200,8 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
+        let Known { messages: known_good, call_ids, prompt: shown_before, ended: ended_before } =
+            known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
@@ -216,6 +219,7 @@ impl Run {
             call_ids,
             known_good,
             shown_before,
+            ended_before,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -235,6 +239,7 @@ impl Run {
             call_ids: CallIds::default(),
             known_good: 0,
             shown_before: None,
+            ended_before: None,
             offer: agent.static_offer().cloned(),
         }
     }
@@ -405,16 +410,16 @@ impl Run {
     pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
         let Phase::Calling(batch) = &self.phase else { return None };
         let call = batch.calls.get(place)?;
-        Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+        Some(call.completed(self.call_at(place, batch.calls.len())?, call.outcome()?.clone()))
     }
 
     /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
     /// is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
         match (&event.kind, &self.phase) {
-            (EventKind::Started { calls }, Phase::Calling(_)) => {
-                let open = self.open_calls().into_iter();
-                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            (EventKind::Started { calls }, Phase::Calling(batch)) => {
+                let call = |place: &usize| self.call_at(*place, batch.calls.len());
+                calls.iter().filter_map(call).map(|call| call.id.clone()).collect()
             }
             (EventKind::Started { calls }, Phase::Walking(walk)) => {
                 let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
@@ -426,6 +431,20 @@ impl Run {
                 started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The call of the open step at a place of the reply.
+    fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
+        let parts = self.state.messages().last()?.parts();
+        // In most replies the calls come last, one after the other: they are as many as the parts from the first.
+        let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
+        if parts.len() - first != calls {
+            return self.calls().nth(place);
+        }
+        match &parts.get(first + place)?.content {
+            Content::ToolCall(call) => Some(call),
+            _ => None,
         }
     }
 

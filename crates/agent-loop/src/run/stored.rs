@@ -210,6 +210,7 @@ impl Run {
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
+            ended_before: None,
             state,
             phase: stored.phase,
             tally: stored.tally,

@@ -1,15 +1,14 @@
 //! Idempotency keys: no two calls share one, in whatever life of whatever fork they are made.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use stepfold_runner::SessionHandle;
 use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, Decision, Exit, Pause};
-use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore, Timestamp};
-use stepfold_runner::{SessionHandle, WallClock};
+use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{World, each_store, process};
@@ -51,18 +50,8 @@ impl Keys {
     }
 }
 
-/// Each look at it is a microsecond later.
-#[derive(Clone, Default)]
-struct Ticking(Arc<AtomicI64>);
-
-impl WallClock for Ticking {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.fetch_add(1, Ordering::SeqCst))
-    }
-}
-
 async fn session(world: &World, agent: impl Into<Agent>) -> SessionHandle {
-    let runner = world.runner(agent.into()).clock(Ticking::default()).build();
+    let runner = world.runner(agent.into()).build();
     runner.session("ada", "s1").await.unwrap()
 }
 
@@ -207,7 +196,7 @@ fn a_fork_made_again_under_a_deleted_id_has_keys_of_its_own() {
         {
             let keys = Keys::default();
             process(async {
-                let runner = world.runner(agent(&keys)).clock(Ticking::default()).build();
+                let runner = world.runner(agent(&keys)).build();
                 let original = runner.session("ada", "original").await.unwrap();
                 original.run("go").await.unwrap();
                 finish(&original).await;

@@ -4,6 +4,7 @@
 //! state, and a fork shares all of it. One lock guards the whole store; no operation holds it for longer
 //! than its own writes take.
 
+mod changed;
 mod claims;
 mod inbox;
 mod tenant;
@@ -156,7 +157,8 @@ impl Inner {
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
         let entry = Entry::new(number, at, &delta, &schema, life)?;
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
-        if let Err(error) = write_shared(shared, &mut tenant.user, &delta, &schema, WritesOf::NewSession) {
+        let both = (shared, &mut tenant.user);
+        if let Err(error) = write_shared(both, &delta, &schema, WritesOf::NewSession) {
             self.forget_if_empty(&key.app, &key.user);
             return Err(error);
         }
@@ -200,8 +202,7 @@ impl Inner {
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
         let (app, tenant, entry) = self.entry(&request.key)?;
-        let shared = request.state.then_some((&app.shared, &tenant.user));
-        Ok(entry.session(&request.key, request.events, shared, request.now))
+        Ok(entry.session(request, &app.shared, &tenant.user))
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -211,13 +212,12 @@ impl Inner {
         let Some((app, tenant)) = found else {
             return Ok(SessionPage { sessions: Vec::new(), next: None });
         };
-        let shared = request.state.then_some((app, &tenant.user));
         let mut newest = tenant.newest_first(after);
         let mut sessions = Vec::new();
         let mut last = None;
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            sessions.push(entry.session(&key, request.events, shared, request.now));
+            sessions.push(entry.session(&request.get(key), app, &tenant.user));
             last = Some(Cursor::behind(entry.updated, entry.number));
         }
         let next = last.filter(|_| newest.next().is_some());
@@ -229,7 +229,7 @@ impl Inner {
         let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
         let removed = tenant.and_then(|tenant| Some((tenant.remove(&key.id)?, tenant)));
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;
-        let user_keys = if request.user_state { std::mem::take(&mut tenant.user).keys() } else { Vec::new() };
+        let user_keys = if request.user_state { tenant.erase() } else { Vec::new() };
         self.forget_if_empty(&key.app, &key.user);
         Ok(Deleted { events: entry.events(), session_keys: entry.keys(), user_keys })
     }
@@ -238,14 +238,14 @@ impl Inner {
         let AppendEvent { key, expected, event, schema, claim, taken } = request;
         let place = self.place(&key)?;
         let known = place.entry.known(&event.id);
-        if let Some(receipt) = place.entry.repeated(known, &key, &event)? {
+        if let Some(receipt) = place.repeated(known, &key, &event)? {
             return Ok(place.entry.work.repeated(receipt, claim.as_ref()));
         }
         let fence = place.entry.work.check(&key, claim.as_ref(), event.at, &taken)?;
         expected.check(&key, place.entry.version())?;
         let (delta, what) = (&event.actions.delta, WritesOf::Event(&event.id));
         let cells = place.entry.merged(delta, &schema, what)?;
-        write_shared(place.app, place.user, delta, &schema, what)?;
+        write_shared((&mut *place.app, &mut *place.user), delta, &schema, what)?;
         let (receipt, work) = place.commit(&key.id, known, event, cells);
         Ok(work.commit(fence, &taken, claim.as_ref(), receipt))
     }
@@ -266,7 +266,7 @@ impl Inner {
         let place = self.place(key)?;
         let event = Arc::new(request.to_event());
         let known = place.entry.known(&event.id);
-        if let Some(receipt) = place.entry.repeated(known, key, &event)? {
+        if let Some(receipt) = place.repeated(known, key, &event)? {
             return Ok(place.entry.work.repeated(receipt, request.claim.as_ref()));
         }
         let fence = place.entry.work.check(key, request.claim.as_ref(), request.at, &request.taken)?;

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::transaction::{execute, query};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
@@ -108,7 +109,12 @@ impl SessionRow {
         rows.first().map(SessionRow::read).transpose()?.ok_or_else(|| SessionError::not_found(key))
     }
 
-    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+    pub(super) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        scopes: ScopeVersions,
+    ) -> Result<Session, SessionError> {
         let parent = self
             .parent
             .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
@@ -123,6 +129,7 @@ impl SessionRow {
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             values: None,
             events: Vec::new(),
         })
@@ -252,4 +259,36 @@ pub(super) async fn values(
         values.push((Arc::from(key), Held { cell, schema }));
     }
     Ok(values.into_iter().collect())
+}
+
+/// The row of a scope that outlives sessions; zeros, if nobody wrote to it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ScopeRow {
+    /// How often it was written.
+    pub(super) version: u64,
+    /// What was removed up to this version is forgotten.
+    pub(super) known: u64,
+}
+
+/// The scopes that a session shares.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Scopes {
+    pub(super) app: ScopeRow,
+    pub(super) user: ScopeRow,
+}
+
+impl Scopes {
+    /// Reads `is_app, version, known`.
+    pub(super) fn of(rows: &[Row]) -> Self {
+        let mut scopes = Scopes::default();
+        for row in rows {
+            let place = if row.get(0) { &mut scopes.app } else { &mut scopes.user };
+            *place = ScopeRow { version: from_db(row.get(1)), known: from_db(row.get(2)) };
+        }
+        scopes
+    }
+
+    pub(super) fn versions(&self) -> ScopeVersions {
+        ScopeVersions { app: self.app.version, user: self.user.version }
+    }
 }

@@ -60,6 +60,7 @@ CREATE TABLE stepfold_cells (
     value TEXT, generation BIGINT, start BIGINT, length BIGINT
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
+CREATE INDEX stepfold_cells_by_version ON stepfold_cells (stream, version);
 CREATE TABLE stepfold_past (
     stream BIGINT NOT NULL, until BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL,
     schema BIGINT NOT NULL, value TEXT, generation BIGINT, start BIGINT, length BIGINT
@@ -73,15 +74,23 @@ CREATE TABLE stepfold_items (
 );
 CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
--- What outlives sessions. An app's own scope has the empty user.
+-- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
+-- was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
-    scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, UNIQUE (app, owner)
+    scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL,
+    version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, UNIQUE (app, owner)
 );
 CREATE TABLE stepfold_shared (
-    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, schema BIGINT NOT NULL,
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
     value TEXT, start BIGINT, length BIGINT
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+-- Keys that were removed, and at which version of the scope. A key that has a value again may still have a row.
+CREATE TABLE stepfold_removed (
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, PRIMARY KEY (scope, key)
+);
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL
 );

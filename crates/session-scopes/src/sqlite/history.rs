@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
 use super::trail::{row_number, version_of};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
@@ -93,6 +94,7 @@ impl SessionRow {
         key: SessionKey,
         visible: Visible,
         now: Option<Timestamp>,
+        scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
         let parent = self
             .parent
@@ -108,6 +110,7 @@ impl SessionRow {
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             values: None,
             events: Vec::new(),
         })

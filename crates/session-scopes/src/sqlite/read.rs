@@ -1,47 +1,90 @@
 //! The operations that change nothing, each inside one read transaction: what they see is of one moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::params;
 
-use super::cells::{find_scope, session_values, shared_values};
+use super::cells::{find_scope, session_values, session_values_of, shared_values, shared_values_of};
+use super::changes::{ScopeRow, Scopes, session_keys};
 use super::error::failed;
 use super::history::{History, SessionRow, work_columns};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::rows::from_db;
-use crate::scope::ByScope;
+use crate::scope::{ByScope, Scope};
 use crate::session::{Rewound, Session, Values, Visible};
 use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
-    session(desk, row, request)
+    let scopes = Scopes::read(&desk.connection, &request.key)?;
+    session(desk, row, &scopes, request)
 }
 
 /// A session, as much of it as is asked for.
-fn session(desk: &mut Desk, row: SessionRow, request: &GetSession) -> Result<Session, SessionError> {
-    let (number, oldest) = (row.number, row.oldest);
-    let GetSession { key, events, state, now } = request;
-    if !state && *events == EventRange::None {
+fn session(
+    desk: &mut Desk,
+    row: SessionRow,
+    scopes: &Scopes,
+    request: &GetSession,
+) -> Result<Session, SessionError> {
+    let (number, oldest, key, events) = (row.number, row.oldest, request.key.clone(), request.events);
+    if !request.state && events == EventRange::None {
         let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
-        return row.session(key.clone(), visible, *now);
+        return row.session(key, visible, request.now, scopes.versions());
     }
     let history = History::read(&desk.connection, number)?;
     let visible = Visible::at(row.version, &history.rewinds);
-    let values = if *state {
-        Some(ByScope {
-            app: shared(desk, &key.app, None)?,
-            user: shared(desk, &key.app, Some(&key.user))?,
-            session: session_values(desk, number)?,
-        })
-    } else {
-        None
+    let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
+    let events = history.events(&desk.connection, oldest, events)?;
+    Ok(Session { values, events, ..row.session(key, visible, request.now, scopes.versions())? })
+}
+
+fn values(
+    desk: &mut Desk,
+    row: &SessionRow,
+    history: &History,
+    scopes: &Scopes,
+    request: &GetSession,
+) -> Result<ByScope<Values>, SessionError> {
+    let changed = match request.since {
+        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
+        None => None,
     };
-    let events = history.events(&desk.connection, oldest, *events)?;
-    Ok(Session { values, events, ..row.session(key.clone(), visible, *now)? })
+    let session = match request.looked_up(Scope::Session, changed) {
+        Some(keys) => session_values_of(desk, row.number, keys)?,
+        None => session_values(desk, row.number)?,
+    };
+    let seen = request.since.map(|seen| seen.scopes);
+    Ok(ByScope {
+        app: shared_asked(desk, scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
+        user: shared_asked(desk, scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
+        session,
+    })
+}
+
+/// Those values of a shared scope that a request asks for.
+fn shared_asked(
+    desk: &mut Desk,
+    row: Option<ScopeRow>,
+    request: &GetSession,
+    scope: Scope,
+    seen: Option<u64>,
+) -> Result<Values, SessionError> {
+    let changed = match (row, seen) {
+        (Some(row), Some(version)) => row.keys(&desk.connection, version)?,
+        // Nobody wrote to it.
+        (None, Some(0)) => Some(BTreeSet::new()),
+        _ => None,
+    };
+    match (row, request.looked_up(scope, changed)) {
+        (Some(row), Some(keys)) => shared_values_of(desk, row.scope, keys),
+        (Some(row), None) => shared_values(desk, row.scope),
+        (None, Some(keys)) => Ok(Values::of_keys(keys.into_iter().map(|key| (key, None)))),
+        (None, None) => Ok(Values::default()),
+    }
 }
 
 fn shared(desk: &mut Desk, app: &AppId, user: Option<&UserId>) -> Result<Values, SessionError> {
@@ -89,15 +132,19 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
         _ => HashMap::new(),
     };
     let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
+    let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
+    let scopes = match rows.first() {
+        Some((_, id)) => Scopes::read(&desk.connection, &with_id(id.clone()))?,
+        None => Scopes::default(),
+    };
     let sessions = rows.into_iter().map(|(row, id)| {
-        let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
+        let key = with_id(id);
         if wants_more {
-            let get = GetSession { key, events: request.events, state: request.state, now: request.now };
-            return session(desk, row, &get);
+            return session(desk, row, &scopes, &request.get(key));
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
-        row.session(key, visible, request.now)
+        row.session(key, visible, request.now, scopes.versions())
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }

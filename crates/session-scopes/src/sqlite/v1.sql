@@ -75,15 +75,24 @@ CREATE TABLE stepfold_cells (
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
--- What outlives sessions. An app's own scope has the empty user.
+-- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
+-- was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
+    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
     value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+-- Keys that were removed, and at which version of the scope. A key that has a value again may still have a row.
+CREATE TABLE stepfold_removed (
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)

@@ -6,6 +6,7 @@ use stepfold_state_core::state::{Delta, Write};
 use super::cells::{
     NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
 };
+use super::changes::Scopes;
 use super::error::failed;
 use super::history::{History, SessionRow};
 use super::past::row_at;
@@ -184,7 +185,10 @@ fn repeated(
         .map_err(failed)?;
     match found {
         None => Ok(None),
-        Some((number, true)) => Ok(Some(Receipt::new(id.clone(), version_of(number)))),
+        Some((number, true)) => {
+            let scopes = Scopes::read(&desk.connection, key)?.versions();
+            Ok(Some(Receipt::new(id.clone(), version_of(number)).with_scopes(scopes)))
+        }
         Some((_, false)) => Err(SessionError::event_reused(key, id)),
     }
 }
@@ -211,7 +215,8 @@ fn commit(
          WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
         &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number, &at, &to_db(version)],
     )?;
-    Ok(Receipt::new(event.id.clone(), version))
+    let scopes = Scopes::read(&desk.connection, key)?.versions();
+    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
@@ -370,9 +375,13 @@ fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionErro
     let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
+        "DELETE FROM stepfold_removed WHERE scope = ?1",
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
-        "DELETE FROM stepfold_scopes WHERE scope = ?1",
+        // The readers of other sessions have seen what is gone, and must not take what comes for it.
+        "UPDATE stepfold_scopes SET version = version + 1, known = version + 1 WHERE scope = ?1",
+        "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
+         WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
     ] {
         run(desk, statement, &[&scope])?;
     }

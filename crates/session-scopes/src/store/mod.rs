@@ -17,8 +17,8 @@ pub use self::inbox::{
 pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, ScopeKey,
-    SessionPage, WriteScope,
+    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, Receipt,
+    RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};

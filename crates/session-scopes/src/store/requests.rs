@@ -1,6 +1,7 @@
 //! What a store is asked and what it answers. A request names all that an operation depends on, the time
 //! and the schema included.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use stepfold_state_core::state::{Delta, StateError};
 
 use super::claims::{AppendClaim, Claim};
 use crate::apply::WritesOf;
+use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
 use crate::ids::{AppId, Author, EventId, InvocationId, LifeId, OperationId, SessionId, SessionKey, UserId};
@@ -88,12 +90,16 @@ pub struct GetSession {
     /// The time by which a claim has expired; one that has is not given. Without it, a claim is given until it is
     /// released, but by stores with a clock of their own.
     pub now: Option<Timestamp>,
+    /// If its values are wanted: those of these keys only.
+    pub keys: Option<BTreeSet<Arc<str>>>,
+    /// If its values are wanted: those only that have changed since this was seen.
+    pub since: Option<Seen>,
 }
 
 impl GetSession {
     /// The values and all events.
     pub fn new(key: SessionKey) -> Self {
-        GetSession { key, events: EventRange::All, state: true, now: None }
+        GetSession { key, events: EventRange::All, state: true, now: None, keys: None, since: None }
     }
 
     /// With these events instead.
@@ -116,7 +122,65 @@ impl GetSession {
         self.now = Some(now);
         self
     }
+
+    /// With the values of these keys only, of any scope. What the other keys hold is not read.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{CreateSession, GetSession, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema: SessionSchema = Schema::builder().open().build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"topic": "engines", "pdf": "...", "user:name": "Ada"}))?;
+    /// let store = MemoryStore::new();
+    /// let key = store.create(request).await?.key;
+    /// let session = store.get(GetSession::new(key).keys(["topic", "user:name"])).await?;
+    /// assert_eq!(session.to_json(), json!({"topic": "engines", "user:name": "Ada"}));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn keys<K: Into<Arc<str>>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.keys = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With those values only that have changed since this was seen of the session: a key that was written since,
+    /// or [removed](crate::Values::removed). [`Session::update`] brings an earlier state up to date by them.
+    ///
+    /// A store that does not know what has changed in a scope gives all values of it, which
+    /// [`Values::is_whole`](crate::Values::is_whole) tells: stores do so when the version that was seen was
+    /// pruned, when the session was rewound since, or when more keys were removed than a scope remembers
+    /// ([`REMEMBERED_REMOVALS`]). Whoever has seen another session under this key, one that was deleted
+    /// since, cannot be told what has changed.
+    #[must_use]
+    pub fn changed_since(mut self, seen: Seen) -> Self {
+        self.since = Some(seen);
+        self
+    }
 }
+
+impl GetSession {
+    /// The keys of a scope whose values are looked up, given those that have changed, if that is asked for and
+    /// known; none: all values are read.
+    pub(crate) fn looked_up(
+        &self,
+        scope: Scope,
+        changed: Option<BTreeSet<Arc<str>>>,
+    ) -> Option<BTreeSet<Arc<str>>> {
+        let Some(asked) = &self.keys else { return changed };
+        let of_scope = asked.iter().filter(|key| Scope::of(key) == scope);
+        Some(
+            of_scope.filter(|key| changed.as_ref().is_none_or(|keys| keys.contains(*key))).cloned().collect(),
+        )
+    }
+}
+
+/// How many removed keys a scope that outlives sessions remembers, for those who ask what has changed.
+pub const REMEMBERED_REMOVALS: usize = 1_000;
 
 /// Which events of a session are read. What is not read costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +266,11 @@ impl ListSessions {
     pub fn now(mut self, now: Timestamp) -> Self {
         self.now = Some(now);
         self
+    }
+
+    /// How one of the sessions is read.
+    pub(crate) fn get(&self, key: SessionKey) -> GetSession {
+        GetSession { state: self.state, now: self.now, ..GetSession::new(key).events(self.events) }
     }
 }
 
@@ -410,12 +479,21 @@ pub struct Receipt {
     /// The position of the newest entry that waits in the inbox; 0 if none does. A repeated append gives it as it
     /// is now.
     pub inbox: u64,
+    /// The versions of the shared scopes after it; as they are now, if it was committed before.
+    pub scopes: ScopeVersions,
 }
 
 impl Receipt {
-    /// That an event was committed, by a store without claims and inboxes.
+    /// That an event was committed, by a store without claims, inboxes and versions of scopes.
     pub fn new(event: EventId, version: u64) -> Self {
-        Receipt { event, version, claim: None, inbox: 0 }
+        Receipt { event, version, claim: None, inbox: 0, scopes: ScopeVersions::default() }
+    }
+
+    /// With the versions of the shared scopes.
+    #[must_use]
+    pub fn with_scopes(mut self, scopes: ScopeVersions) -> Self {
+        self.scopes = scopes;
+        self
     }
 }
 

@@ -46,13 +46,20 @@ CREATE TABLE stepfold_cells (
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
+    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
     value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+CREATE TABLE stepfold_removed (
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
@@ -83,9 +90,9 @@ INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, NULL, 0, 0, 2, 4294967297, N
 INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, '2', NULL, NULL, NULL, NULL, NULL);
 INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, NULL, 0, 0, 3, 4294967300, X'020000000103000000000400000000');
 INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, '2', NULL, NULL, NULL, NULL, X'0300000001');
-INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice');
-INSERT INTO stepfold_scopes VALUES (2, 'app', '');
-INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, '"Ada"', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:n', 1, '3', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:tasks', 1, NULL, 0, 1);
+INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice', 1, 0);
+INSERT INTO stepfold_scopes VALUES (2, 'app', '', 2, 0);
+INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, 1, '"Ada"', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (2, 'app:n', 2, 1, '3', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (2, 'app:tasks', 2, 1, NULL, 0, 1);
 INSERT INTO stepfold_shared_items VALUES (2, 'app:tasks', 0, '{"done":true,"id":1}');

@@ -2,6 +2,7 @@
 
 mod addressing;
 mod appending;
+mod changes;
 mod claims;
 mod creating;
 mod handlers;
@@ -24,6 +25,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
         addressing::CASES,
         listing::CASES,
         versions::CASES,
+        changes::CASES,
         shared::CASES,
         schemas::CASES,
         hostile::CASES,
