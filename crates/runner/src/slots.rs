@@ -127,10 +127,11 @@ mod tests {
         let slot = slots.get(key(0));
         slots.pause(&slot);
         slots.let_go(&key(0));
-        let slot = Arc::downgrade(&slot);
+        let gone = Arc::downgrade(&slot);
+        drop(slot);
         for number in 1..2_000 {
             slots.get(key(number));
         }
-        assert!(slot.upgrade().is_none());
+        assert!(gone.upgrade().is_none());
     }
 }
