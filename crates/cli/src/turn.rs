@@ -222,7 +222,7 @@ impl Turns<'_> {
         };
         let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
         match error {
-            RunnerError::NothingToResume { .. } => Misuse(words).into(),
+            RunnerError::NothingToResume { .. } | RunnerError::Decision { .. } => Misuse(words).into(),
             RunnerError::AgentChanged { .. } => {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 Misuse(words.replace("`abandon()`", "--abandon")).into()

@@ -40,8 +40,8 @@ impl Turn {
         let request = RenewClaim { key: self.slot.key.clone(), token, duration, at };
         match self.runner.store.renew(request).await {
             Ok(renewed) => self.slot.mail.heard_of(renewed.inbox),
-            // The last append of the run may have given it up meanwhile.
-            Err(lost) if lost.kind() == ErrorKind::ClaimLost && self.slot.held.token() == Some(token) => {
+            // While the last append of the run gives it up, it is not held any more.
+            Err(lost @ SessionError::ClaimLost { .. }) if self.slot.held.token() == Some(token) => {
                 return Err(lost);
             }
             Err(_) => {}

@@ -11,6 +11,7 @@ use stepfold_session_scopes::{
 
 use crate::accept::Acceptance;
 use crate::claim::Claims;
+use crate::decided::Receipts;
 use crate::inbox::Entry;
 use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken};
@@ -38,6 +39,8 @@ pub(crate) struct Journal {
     /// The entries of the inbox that the run begins with.
     pub(crate) begins_with: Vec<Entry>,
     pub(crate) claims: Claims,
+    /// Who is told that decisions are stored.
+    pub(crate) receipts: Receipts,
     /// Who is told that the message with which the run begins is stored.
     pub(crate) acceptance: Option<Acceptance>,
 }
@@ -76,6 +79,7 @@ impl Journal {
         self.version = receipt.version;
         self.place += 1;
         self.slot.held.set(receipt.claim.as_ref());
+        self.receipts.stored(&event.kind, receipt.version);
         if let Some(last) = taken.last() {
             self.slot.mail.taken(last.position);
         }

@@ -75,14 +75,13 @@
 //!   stands in [`guarantees`].
 //! - A call that must not run twice does not, also when several workers resume one run at the same moment.
 //! - A call has one idempotency key, however often it runs; no two calls share one, also not in a fork.
-//! - In a process, one invocation is at work in a session at a time. No message is lost: it is taken, or
-//!   refused with an error.
+//! - One invocation is at work in a session at a time: its worker holds the [claim](WhenClaimed) on it, and one that lost
+//!   it writes nothing. No message is lost: it is taken, or refused with an error.
 //! - A session that is kept open reads only what is new.
 //!
 //! # What is absent
 //!
-//! The loop decides and the store stores; nothing of either is here. No lease is taken on a session: several workers
-//! are kept apart by its version, and the slower one gets a [`Conflict`](RunnerError::Conflict). Nothing
+//! The loop decides and the store stores; nothing of either is here. Nothing
 //! resumes by itself when a process starts: whoever starts it asks for the sessions and resumes them. `temp:`
 //! values are never stored.
 //!
@@ -96,6 +95,7 @@ mod accept;
 mod attend;
 mod claim;
 mod compare;
+mod decided;
 mod error;
 mod handle;
 mod history;
@@ -123,6 +123,7 @@ pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::claim::WhenClaimed;
 pub use crate::compare::{Comparison, FirstDifference, compare};
+pub use crate::decided::DecisionReceipt;
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use backon::Retryable;
 use futures_util::FutureExt;
-use stepfold_agent_loop::{Decision, Input};
+use stepfold_agent_loop::{Decisions, Input};
 use stepfold_session_scopes::{
     EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId, Session,
     SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;
+use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::History;
 use crate::inbox::{Entry, Kind};
@@ -29,7 +30,7 @@ pub(crate) enum Order {
     /// A new turn, with a message that stands in the inbox.
     TakeInbox,
     /// Go on with the last run.
-    Resume { decisions: Vec<(String, Decision)>, with_changed_agent: bool },
+    Resume { decisions: Decisions, with_changed_agent: bool, receipts: Receipts },
     /// Cancel the last run.
     Abandon,
 }
@@ -78,6 +79,9 @@ impl Turn {
         let ended = work.run_to_end().await;
         // A message that was accepted stays so, whatever came of its run.
         work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
+        if let Err(error) = &ended {
+            work.receipts.tell(Err(error.clone()));
+        }
         // The last event of a run gave the claim up, unless the run stopped before, or something waited.
         if !turn.goes_on(&ended) {
             turn.release().await;

@@ -5,13 +5,14 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfold_agent_loop::{Decision, Input, Outcome, Run, RunError, RunFault};
+use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
 use crate::claim::{Holder, WhenClaimed};
+use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::{History, run_prefix};
 use crate::hub::Publish;
@@ -37,7 +38,8 @@ pub(crate) struct Work<'a> {
     /// The message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
+    pub(crate) receipts: Receipts,
     with_changed_agent: bool,
     /// The store has no claims, so nobody else can hold one.
     has_no_claims: bool,
@@ -71,7 +73,8 @@ impl<'a> Work<'a> {
             wants: Wants::Nothing,
             input: None,
             acceptance: None,
-            decisions: Vec::new(),
+            decisions: Decisions::new(),
+            receipts: Receipts::default(),
             with_changed_agent: false,
             has_no_claims: false,
             waited: Duration::ZERO,
@@ -84,8 +87,9 @@ impl<'a> Work<'a> {
                 Wants::Begin
             }
             Order::TakeInbox => Wants::TakeInbox,
-            Order::Resume { decisions, with_changed_agent } => {
+            Order::Resume { decisions, with_changed_agent, receipts } => {
                 (work.decisions, work.with_changed_agent) = (decisions, with_changed_agent);
+                work.receipts = receipts;
                 Wants::Resume
             }
             Order::Abandon => Wants::Abandon,
@@ -108,6 +112,12 @@ impl<'a> Work<'a> {
                     self.wants = Wants::TakeInbox;
                     None
                 }
+                // Decisions do not lie in wait for what the next run asks.
+                (Next::Take | Next::NothingToResume, Some(found))
+                    if wants == Wants::Resume && !self.decisions.is_empty() =>
+                {
+                    return self.outcome_of_decisions(&found.read).await;
+                }
                 (Next::Take, found) => self.take(found, wants).await?,
                 (Next::Claim { take_over }, _) => {
                     self.wants = wants;
@@ -129,7 +139,7 @@ impl<'a> Work<'a> {
                     self.recover(stopped).await?
                 }
                 (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), .. })) => {
-                    self.check_decisions(&stopped.run)?;
+                    self.settle(&stopped.run).await?;
                     Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
                 }
                 (Next::Repair, Some(found)) => {
@@ -357,17 +367,32 @@ impl<'a> Work<'a> {
         RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) }
     }
 
-    /// A decision is about a call that is stored. It must not lie in wait for one that the model makes later.
-    fn check_decisions(&self, run: &Run) -> Result<(), RunnerError> {
-        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
-        match self.decisions.iter().find(|(id, _)| !pending.contains(id)) {
-            None => Ok(()),
-            Some((id, _)) => Err(RunnerError::NothingToDecide {
-                key: Box::new(self.turn.slot.key.clone()),
-                id: id.clone(),
-                pending,
-            }),
+    /// Checks the decisions before the run goes on. Those that it has already are not given to it again.
+    async fn settle(&mut self, run: &Run) -> Result<(), RunnerError> {
+        if self.decisions.is_empty() {
+            return Ok(());
         }
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        match run.check_decisions(&self.decisions) {
+            Ok(()) if !run.has_decided(&self.decisions) => return Ok(()),
+            // It may be about an earlier run.
+            Ok(()) | Err(DecisionError::NotPending { .. }) => {}
+            Err(error) => return Err(refused(error)),
+        }
+        match self.turn.look_up(&self.decisions).await? {
+            Some(met) => self.receipts.tell(Ok(met.map_err(refused)?)),
+            None => run.check_decisions(&self.decisions).map_err(refused)?,
+        }
+        self.decisions = Decisions::new();
+        Ok(())
+    }
+
+    /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
+    async fn outcome_of_decisions(&self, read: &Read) -> Ended {
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
+        self.receipts.tell(Ok(met.map_err(refused)?));
+        self.outcome_of_last_run(read).await
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -505,6 +530,7 @@ impl<'a> Work<'a> {
             attempt,
             ahead: run.clone(),
             begins_with: entries,
+            receipts: self.receipts.clone(),
             claims: inner.claims.clone(),
             acceptance: self.acceptance.clone(),
         };
@@ -582,6 +608,7 @@ impl<'a> Work<'a> {
                 },
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }

@@ -6,8 +6,10 @@
 
 mod cells;
 mod changes;
+mod claims;
 mod error;
 mod history;
+mod inbox;
 mod past;
 mod read;
 mod schemas;
@@ -34,8 +36,9 @@ use crate::error::SessionError;
 use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 
 /// What a commit means when it returns.
@@ -249,5 +252,30 @@ impl SessionStore for SqliteStore {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.writer.run(move |desk| write::prune(desk, &request)).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.writer.run(move |desk| claims::claim(desk, &request)).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.writer.run(move |desk| claims::renew(desk, &request)).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.writer.run(move |desk| claims::release(desk, &request)).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        let prepared = request.prepare()?;
+        self.writer.run(move |desk| inbox::enqueue(desk, &prepared)).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.readers.run(move |desk| inbox::read(desk, &request)).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.writer.run(move |desk| inbox::dequeue(desk, &request)).await
     }
 }

@@ -7,8 +7,10 @@ use super::cells::{
     NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
 };
 use super::changes::Scopes;
+use super::claims;
 use super::error::failed;
 use super::history::{History, SessionRow};
+use super::inbox;
 use super::past::row_at;
 use super::read;
 use super::sweep::sweep;
@@ -150,15 +152,17 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let AppendEvent { key, expected, event, schema, .. } = request;
     let row = SessionRow::get(&desk.connection, key)?;
     if let Some(receipt) = repeated(desk, &row, key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     expected.check(key, row.version)?;
     let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
     let trail = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
-    commit(desk, key, &row, event, body, &trail)
+    let receipt = commit(desk, key, &row, event, body, &trail)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
@@ -288,8 +292,9 @@ pub(super) fn rewind(
     let Prepared { event, body } = prepared;
     let row = SessionRow::get(&desk.connection, &request.key)?;
     if let Some(receipt) = repeated(desk, &row, &request.key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
     check_version(&request.key, &row, request.to)?;
     let history = History::read(&desk.connection, row.number)?;
@@ -304,7 +309,8 @@ pub(super) fn rewind(
         "INSERT INTO stepfold_rewinds (stream, version, target) VALUES (?1, ?2, ?3)",
         &[&row.number, &to_db(version), &to],
     )?;
-    commit(desk, &request.key, &row, event, body, &trail)
+    let receipt = commit(desk, &request.key, &row, event, body, &trail)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
@@ -357,6 +363,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    inbox::delete(desk, row.number)?;
     run(
         desk,
         "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",

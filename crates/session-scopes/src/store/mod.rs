@@ -7,6 +7,8 @@ mod requests;
 
 use std::future::Future;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
 pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
 pub use self::erased::AnyStore;

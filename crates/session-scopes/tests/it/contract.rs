@@ -18,7 +18,7 @@ async fn memory() {
 async fn sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let store = stepfold_session_scopes::SqliteStore::open(folder.path().join("sessions.db")).unwrap();
-    check(Exam::new("sqlite", async || Ok(store.clone())).without_claims().run().await);
+    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
 #[cfg(feature = "postgres")]
