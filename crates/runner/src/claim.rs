@@ -95,6 +95,13 @@ impl Held {
         *self.inner() = claim.map(|claim| claim.token);
     }
 
+    /// The claim could not be given up.
+    pub(crate) fn restore(&self, token: Option<u64>) {
+        if token.is_some() {
+            *self.inner() = token;
+        }
+    }
+
     /// Gives the token to whoever gives the claim up.
     pub(crate) fn take(&self) -> Option<u64> {
         self.inner().take()

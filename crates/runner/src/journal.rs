@@ -6,7 +6,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use stepfold_agent_loop::{Agent, Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AnyStore, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
+    AnyStore, AppendClaim, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -70,12 +70,16 @@ impl Journal {
             _ => Vec::new(),
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
+        let claim = self.claims.asked(&self.slot.held, self.gives_up(&taken));
+        // The heartbeat must not take what is given up for lost.
+        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
         let request =
             AppendEvent::new(self.slot.key.clone(), self.version, with_taken(stored, &ids), &self.schema)
-                .with_claim(self.claims.asked(&self.slot.held, self.gives_up(&taken)))
+                .with_claim(claim)
                 .taking(self.slot.mail.stored(&taken));
         let append = || self.store.append(request.clone());
-        let receipt = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await?;
+        let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
+        let receipt = appended.inspect_err(|_| self.slot.held.restore(given_up))?;
         self.version = receipt.version;
         self.place += 1;
         self.slot.held.set(receipt.claim.as_ref());

@@ -189,7 +189,7 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
     if part.goes_ahead && said < part.turns {
         // It may have been accepted before the last kill, and wait in the inbox: a key says that it is the same.
         let text = format!("turn {said}");
-        return session.send_once(text.as_str(), text.as_str()).await?.await.map(drop);
+        return session.send_once(format!("turn-{said}"), text.as_str()).await?.await.map(drop);
     }
     match session.resume().await {
         // Somebody else may have ended the last turn meanwhile.
