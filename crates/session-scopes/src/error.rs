@@ -1,6 +1,6 @@
 //! What can go wrong with a session, said with the key, the versions and what to do.
 
-use stepfold_state_core::state::{Faults, HandlerError, StateError};
+use stepfold_state_core::state::{Faults, HandlerError, StateError, is_invisible};
 use thiserror::Error;
 
 use crate::ids::{EventId, OperationId, SessionKey, WorkerId};
@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 #[non_exhaustive]
 pub enum SessionError {
     /// An id has a form that no store accepts.
-    #[error("\"{}\" is not a valid {what} id: {reason}", id.escape_debug())]
+    #[error("\"{}\" is not a valid {what} id: {reason}", shown(id))]
     InvalidId {
         /// What the id is of: app, user, session, event, ...
         what: &'static str,
@@ -288,6 +288,18 @@ pub enum SessionError {
     /// A custom handler or migration panicked. Its transaction was rolled back.
     #[error("a custom handler or migration panicked")]
     Panicked,
+}
+
+/// An id as it was given, with what does not print made visible.
+fn shown(id: &str) -> String {
+    let mut shown = String::new();
+    for character in id.chars() {
+        match is_invisible(character) {
+            true => shown.extend(character.escape_unicode()),
+            false => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// What a caller can do about an error, without looking at its text.

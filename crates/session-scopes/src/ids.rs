@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stepfold_state_core::state::is_invisible;
 
 use crate::error::SessionError;
 
@@ -27,11 +28,6 @@ fn fault_of(id: &str) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Characters that print nothing and so make two ids look the same.
-fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
 }
 
 macro_rules! ids {
@@ -221,6 +217,44 @@ mod tests {
         for id in ["", " a", "a\n", "a\0b", "\u{202E}a", &long] {
             let error = SessionId::new(id).unwrap_err();
             assert!(error.to_string().contains("is not a valid session id"), "{error}");
+        }
+    }
+
+    /// One of each range: whatever prints nothing would make two ids look the same.
+    #[test]
+    fn invisible_characters_are_no_part_of_an_id() {
+        for character in [
+            '\u{AD}',
+            '\u{34F}',
+            '\u{61C}',
+            '\u{115F}',
+            '\u{1160}',
+            '\u{17B4}',
+            '\u{180E}',
+            '\u{200B}',
+            '\u{200D}',
+            '\u{2028}',
+            '\u{202E}',
+            '\u{2060}',
+            '\u{206F}',
+            '\u{2800}',
+            '\u{3164}',
+            '\u{FE0F}',
+            '\u{FEFF}',
+            '\u{FFA0}',
+            '\u{FFF9}',
+            '\u{1BCA0}',
+            '\u{1D173}',
+            '\u{E0001}',
+            '\u{E0041}',
+            '\u{E007F}',
+            '\u{E0100}',
+        ] {
+            let id = format!("a{character}b");
+            let error = UserId::new(id.as_str()).unwrap_err();
+            assert!(matches!(error, SessionError::InvalidId { .. }), "{id:?}");
+            // The error does not hide what it is about.
+            assert!(error.to_string().contains("\\u{"), "{error}");
         }
     }
 

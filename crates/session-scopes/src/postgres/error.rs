@@ -4,6 +4,7 @@ use deadpool_postgres::PoolError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use super::tls;
 use crate::error::SessionError;
 
 /// Turns an error of PostgreSQL into ours; `what` follows "the store could not".
@@ -21,10 +22,11 @@ pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Cop
 fn is_passing(error: &Error) -> bool {
     let Some(state) = error.code() else {
         // Not the server's word: the connection was lost, or never made.
-        return true;
+        return !tls::is_refused(error);
     };
     let classes = ["08", "40", "53", "57"];
-    classes.contains(&state.code().get(..2).unwrap_or_default()) || *state == SqlState::LOCK_NOT_AVAILABLE
+    let states = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
+    classes.contains(&state.code().get(..2).unwrap_or_default()) || states.contains(state)
 }
 
 /// Turns an error of the pool into ours.

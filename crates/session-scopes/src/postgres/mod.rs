@@ -13,6 +13,7 @@ mod read;
 mod rows;
 mod statements;
 mod tables;
+mod tls;
 mod transaction;
 mod write;
 
@@ -23,7 +24,8 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
 };
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
 use self::rows::Schemas;
@@ -43,31 +45,108 @@ use crate::store::{
 const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
 /// How a PostgreSQL database is reached.
-#[derive(Clone, Debug)]
+///
+/// No operation waits for ever: each connection has timeouts that the server keeps, so that a worker that is stopped
+/// in the middle of a transaction holds up others for a bounded time only. What they end is an error of the kind
+/// `Transient`.
+#[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
     url: String,
     connections: usize,
     timeout: Duration,
+    limits: Limits,
+}
+
+/// Timeouts that the server keeps.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    lock: Duration,
+    statement: Duration,
+    idle_in_transaction: Duration,
+}
+
+impl Limits {
+    /// The statements that set them for a connection, and the isolation that all of ours count on.
+    fn statements(&self) -> String {
+        let Limits { lock, statement, idle_in_transaction } = self;
+        let settings = [
+            ("lock_timeout", lock),
+            ("statement_timeout", statement),
+            ("idle_in_transaction_session_timeout", idle_in_transaction),
+        ];
+        // Zero would be none; whoever wants none has a very long time instead.
+        let set = settings
+            .map(|(name, time)| format!("SET {name} = {};", time.as_millis().clamp(1, 2_147_483_647)));
+        set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+    }
 }
 
 impl PostgresOptions {
     /// The database at `url`: `postgres://user:password@host:port/database`, or the key-value form.
     /// Tables are made in the first schema of the search path.
+    ///
+    /// Options behind a `?` say how connections are encrypted (TLS by rustls):
+    ///
+    /// | `sslmode` | encrypted | certificate |
+    /// |---|---|---|
+    /// | `disable` | no | |
+    /// | `prefer`, the default | if the server can | checked if there is `sslrootcert` |
+    /// | `require` | always | checked if there is `sslrootcert` |
+    /// | `verify-full` | always | always checked, with the name of the host |
+    ///
+    /// `sslrootcert` is a file with the certificates to trust (PEM), or `system`; `verify-full` without it trusts what
+    /// the system trusts. A certificate that is checked has to be for the host, unlike libpq's `verify-ca`. The
+    /// key-value form has `disable`, `prefer` and `require`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::PostgresOptions;
+    ///
+    /// let url = "postgres://worker@db.example/agents?sslmode=verify-full&sslrootcert=/etc/ssl/db.pem";
+    /// let options = PostgresOptions::new(url).connections(4);
+    /// ```
     pub fn new(url: impl Into<String>) -> Self {
-        PostgresOptions { url: url.into(), connections: 16, timeout: Duration::from_secs(30) }
+        PostgresOptions {
+            url: url.into(),
+            connections: 16,
+            timeout: Duration::from_secs(30),
+            limits: Limits {
+                lock: Duration::from_secs(15),
+                statement: Duration::from_secs(60),
+                idle_in_transaction: Duration::from_secs(10),
+            },
+        }
     }
 
-    /// How many connections there are at most; 16 unless said otherwise, at least one.
+    /// How many connections there are at most; 16 by default, at least one.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How long to wait for a connection; 30 seconds unless said otherwise. Then the error is one of the
-    /// kind `Transient`.
+    /// How long to wait for a connection; 30 seconds by default. Then the error is one of the kind `Transient`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// How long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.lock = timeout;
+        self
+    }
+
+    /// How long a statement runs (`statement_timeout`); 60 seconds by default.
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.statement = timeout;
+        self
+    }
+
+    /// How long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
+    /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits.
+    pub fn idle_in_transaction_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.idle_in_transaction = timeout;
         self
     }
 
@@ -77,24 +156,24 @@ impl PostgresOptions {
     /// When the address is not valid or nobody answers; [`SessionError::ForeignTable`];
     /// [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
-        let mut config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
-            // Without the address itself, which may hold a password.
-            SessionError::Store { what: "read the address of its database", source: Box::new(error) }
-        })?;
+        let (mut config, tls) = tls::read_address(&self.url)?;
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
         }
-        tables::set_up(&config).await?;
-        let pool = self.pool(config)?;
+        tables::set_up(&config, tls.clone()).await?;
+        let pool = self.pool(config, tls)?;
         Ok(PostgresStore(Arc::new(Inner { pool, schemas: Schemas::default() })))
     }
 
-    fn pool(&self, config: Config) -> Result<Pool, SessionError> {
+    fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
         let manager =
-            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let prepare = Hook::async_fn(|connection: &mut deadpool_postgres::ClientWrapper, _| {
+            Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let settings: Arc<str> = self.limits.statements().into();
+        let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
+            let settings = Arc::clone(&settings);
             Box::pin(async move {
+                connection.batch_execute(&settings).await.map_err(HookError::Backend)?;
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await.map_err(HookError::Backend)?;
                 }
@@ -119,6 +198,16 @@ impl PostgresOptions {
             .pre_recycle(look_after)
             .build()
             .map_err(|error| SessionError::Store { what: "make a pool", source: Box::new(error) })
+    }
+}
+
+/// Without the address, which may hold a password.
+impl fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PostgresOptions { url: _, connections, timeout, limits } = self;
+        let mut shown = f.debug_struct("PostgresOptions");
+        shown.field("connections", connections).field("timeout", timeout).field("limits", limits);
+        shown.finish_non_exhaustive()
     }
 }
 

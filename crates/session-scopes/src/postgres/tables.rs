@@ -1,7 +1,8 @@
 //! The tables of a PostgreSQL database, and how any number of instances set them up together.
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Config, NoTls, Transaction};
+use tokio_postgres::{Config, Transaction};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
 use crate::error::SessionError;
@@ -19,9 +20,8 @@ const META: &str = "stepfold_meta";
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
 /// Makes or upgrades the tables, on a connection of its own. One instance does it, the others wait.
-pub(super) async fn set_up(config: &Config) -> Result<(), SessionError> {
-    let failed = failed("set up its tables");
-    let (mut client, connection) = config.connect(NoTls).await.map_err(failed)?;
+pub(super) async fn set_up(config: &Config, tls: MakeRustlsConnect) -> Result<(), SessionError> {
+    let (mut client, connection) = config.connect(tls).await.map_err(failed("connect"))?;
     let driver = tokio::spawn(connection);
     let result = migrate(&mut client).await;
     drop(client);

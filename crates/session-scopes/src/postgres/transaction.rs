@@ -85,7 +85,7 @@ pub(super) use in_transaction;
 
 /// Begins a transaction that writes: each statement sees what was committed before it.
 pub(super) async fn begin(connection: &Object) -> Result<(), SessionError> {
-    connection.batch_execute("BEGIN").await.map_err(failed("begin"))
+    connection.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed("begin"))
 }
 
 /// Begins a transaction that reads: all statements see one moment.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::claims::Work;
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
 use super::trail::{row_number, version_of};
@@ -12,10 +12,10 @@ use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
+use crate::ids::{EventId, LifeId, SessionId, SessionKey};
 use crate::rows::{Segment, from_db, to_db};
 use crate::session::{Parent, Rewound, Session, Visible};
-use crate::store::{EventRange, Fence};
+use crate::store::EventRange;
 use crate::time::Timestamp;
 
 /// The row of a session, and of its newest event.
@@ -28,9 +28,7 @@ pub(super) struct SessionRow {
     pub(super) updated: Timestamp,
     parent: Option<(String, u64)>,
     pub(super) life: String,
-    pub(super) fence: Fence,
-    /// The position of the newest entry that waits in the inbox.
-    pub(super) inbox: u64,
+    pub(super) work: Work,
     /// What holds at the version.
     pub(super) state: State,
     /// The digest of the history up to the oldest version.
@@ -41,7 +39,7 @@ pub(super) struct SessionRow {
 /// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
 macro_rules! work_columns {
     () => {
-        "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox"
+        "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox, s.inbox_last, s.waiting, s.work"
     };
 }
 pub(super) use work_columns;
@@ -58,7 +56,7 @@ impl SessionRow {
         lineage: &[Segment],
     ) -> Self {
         let lineage = seal::of_lineage(lineage);
-        let (life, fence) = (life.to_string(), Fence::stored(number, 0, None));
+        let (life, work) = (life.to_string(), Work::new(number));
         SessionRow {
             number,
             version,
@@ -67,8 +65,7 @@ impl SessionRow {
             updated: at,
             parent,
             life,
-            fence,
-            inbox: 0,
+            work,
             state,
             anchor,
             lineage,
@@ -80,7 +77,8 @@ impl SessionRow {
     pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
-        let seal: SessionSeal = row.get(12)?;
+        let seal: SessionSeal = row.get(15)?;
+        let (work, sum) = Work::read(row)?;
         let found = SessionRow {
             number: row.get(0)?,
             version: from_db(row.get(1)?),
@@ -89,14 +87,18 @@ impl SessionRow {
             updated: Timestamp::from_micros(row.get(4)?),
             parent: parent.zip(parent_version.map(from_db)),
             life: row.get(7)?,
-            fence: Fence::stored(row.get(0)?, row.get(8)?, holder(row)?),
-            inbox: from_db(row.get(11)?),
+            work,
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
         };
         let checked = seal::compare(found.seal(key).checksum, seal.checksum, || format!("session {key}"));
-        Ok(checked.map(|()| found))
+        let worked = |()| {
+            seal::compare(found.work.checksum(found.number), sum, || {
+                format!("claim or inbox of session {key}")
+            })
+        };
+        Ok(checked.and_then(worked).map(|()| found))
     }
 
     /// With the version and the time of its newest event, as the list tells of them. What holds then is not known.
@@ -144,8 +146,8 @@ impl SessionRow {
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
         type Newest = Option<(i64, i64, Option<EventSeal>)>;
         let read = |row: &Row<'_>| {
-            let newest: Newest = match row.get(13)? {
-                Some(number) => Some((number, row.get(14)?, row.get(15)?)),
+            let newest: Newest = match row.get(16)? {
+                Some(number) => Some((number, row.get(17)?, row.get(18)?)),
                 None => None,
             };
             Ok((SessionRow::read(row, key)?, newest))
@@ -212,8 +214,8 @@ impl SessionRow {
             newest: self.version,
             created: self.created,
             updated: self.updated,
-            claim: self.fence.as_of(now),
-            inbox: self.inbox,
+            claim: self.work.fence.as_of(now),
+            inbox: self.work.inbox,
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
@@ -229,13 +231,6 @@ impl SessionRow {
 pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
     let why = format!("the list of sessions does not have it at version {version}, its newest event");
     SessionError::damaged(format!("session {key}"), why)
-}
-
-/// The holder of a claim. An owner that is stored has the form of one.
-fn holder(row: &Row<'_>) -> rusqlite::Result<Option<(WorkerId, Timestamp)>> {
-    let Some(owner) = row.get::<_, Option<Arc<str>>>(9)? else { return Ok(None) };
-    let invalid = |error| rusqlite::Error::FromSqlConversionFailure(9, Type::Text, Box::new(error));
-    Ok(Some((WorkerId::new(owner).map_err(invalid)?, Timestamp::from_micros(row.get(10)?))))
 }
 
 impl Segment {

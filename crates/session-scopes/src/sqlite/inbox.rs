@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::claims::Work;
 use super::error::failed;
 use super::history::SessionRow;
+use super::seal;
 use super::threads::Desk;
 use super::write::run;
+use crate::digest::Check;
 use crate::error::SessionError;
 use crate::rows::{from_db, inbox_entry, to_db};
 use crate::store::{
@@ -27,25 +30,80 @@ pub(super) fn check(desk: &Desk, number: i64, asked: Asked<'_>) -> Result<(), Se
     Ok(())
 }
 
+/// A row of the inbox.
+struct Waiting {
+    position: i64,
+    checksum: i64,
+    key: String,
+    digest: Vec<u8>,
+    kind: String,
+    body: String,
+    at: i64,
+}
+
+impl Waiting {
+    const COLUMNS: &str = "position, checksum, key, digest, kind, body, at";
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Waiting {
+            position: row.get(0)?,
+            checksum: row.get(1)?,
+            key: row.get(2)?,
+            digest: row.get(3)?,
+            kind: row.get(4)?,
+            body: row.get(5)?,
+            at: row.get(6)?,
+        })
+    }
+
+    /// The row of a position, checked, if it waits.
+    fn find(desk: &Desk, number: i64, position: i64) -> Result<Option<Self>, SessionError> {
+        let query =
+            format!("SELECT {} FROM stepfold_inbox WHERE number = ?1 AND position = ?2", Waiting::COLUMNS);
+        let found = desk
+            .connection
+            .prepare_cached(&query)
+            .and_then(|mut query| query.query_row([number, position], Waiting::read).optional())
+            .map_err(failed("read an inbox"))?;
+        found.map(|row| row.check(number).map(|()| row)).transpose()
+    }
+
+    fn sum(&self, number: i64) -> i64 {
+        let Waiting { position, checksum: _, key, digest, kind, body, at } = self;
+        let mut check = Check::new("stepfold_inbox");
+        check.int(number).int(*position).text(key).bytes(digest).text(kind).text(body).int(*at).sum()
+    }
+
+    fn check(&self, number: i64) -> Result<(), SessionError> {
+        seal::compare(self.sum(number), self.checksum, || format!("entry {} of an inbox", self.position))
+    }
+
+    fn entry(&self) -> Result<InboxEntry, SessionError> {
+        let at = Timestamp::from_micros(self.at);
+        inbox_entry(self.position, &self.kind, &self.key, &self.body, at)
+    }
+}
+
+/// The checksum of the row of an entry that was taken.
+fn sum_of_taken(number: i64, key: &str, position: i64, digest: &[u8]) -> i64 {
+    Check::new("stepfold_taken").int(number).text(key).int(position).bytes(digest).sum()
+}
+
 /// Takes those of these that wait.
-pub(super) fn take(desk: &Desk, number: i64, positions: &[u64]) -> Result<Vec<u64>, SessionError> {
+pub(super) fn take(
+    desk: &Desk,
+    number: i64,
+    positions: &[u64],
+    work: &mut Work,
+) -> Result<Vec<u64>, SessionError> {
     let mut taken = Vec::new();
     for position in positions {
-        let remembered = run(
-            desk,
-            "INSERT INTO stepfold_taken (number, place, key, position, digest) SELECT number, \
-             (SELECT COALESCE(MAX(place), 0) + 1 FROM stepfold_taken WHERE number = ?1), key, position, digest \
-             FROM stepfold_inbox WHERE number = ?1 AND position = ?2",
-            &[&number, &to_db(*position)],
-        )?;
-        if remembered > 0 {
-            run(
-                desk,
-                "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2",
-                &[&number, &to_db(*position)],
-            )?;
-            taken.push(*position);
-        }
+        let Some(row) = Waiting::find(desk, number, to_db(*position))? else { continue };
+        remember(desk, number, &row)?;
+        let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
+        run(desk, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
+        work.waiting ^= row.checksum;
+        taken.push(*position);
     }
     if !taken.is_empty() {
         run(
@@ -54,16 +112,22 @@ pub(super) fn take(desk: &Desk, number: i64, positions: &[u64]) -> Result<Vec<u6
              (SELECT MAX(place) FROM stepfold_taken WHERE number = ?1) - ?2",
             &[&number, &to_db(REMEMBERED_INPUTS as u64)],
         )?;
+        let query = "SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = ?1";
+        work.inbox = from_db(ask(desk, query, &[&number])?);
     }
     Ok(taken)
 }
 
-/// Writes the position of the newest entry that waits to the session's row.
-pub(super) fn put_newest(desk: &Desk, number: i64) -> Result<u64, SessionError> {
-    let query = "SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = ?1";
-    let newest = ask(desk, query, &[&number])?;
-    run(desk, "UPDATE stepfold_sessions SET inbox = ?2 WHERE number = ?1", &[&number, &newest])?;
-    Ok(from_db(newest))
+/// Keeps the idempotency key of an entry that goes.
+fn remember(desk: &Desk, number: i64, row: &Waiting) -> Result<(), SessionError> {
+    let checksum = sum_of_taken(number, &row.key, row.position, &row.digest);
+    run(
+        desk,
+        "INSERT INTO stepfold_taken (number, place, key, position, digest, checksum) VALUES (?1, \
+         (SELECT COALESCE(MAX(place), 0) + 1 FROM stepfold_taken WHERE number = ?1), ?2, ?3, ?4, ?5)",
+        &[&number, &row.key, &row.position, &row.digest, &checksum],
+    )
+    .map(drop)
 }
 
 /// Deletes the inbox of a session that goes.
@@ -77,90 +141,130 @@ pub(super) fn enqueue(desk: &mut Desk, prepared: &PreparedInput) -> Result<Enque
     let row = SessionRow::get(&desk.connection, &input.key)?;
     let (position, is_repeat) = match known(desk, row.number, prepared)? {
         Some(position) => (position, true),
-        None => (insert(desk, row.number, prepared)?, false),
+        None => (insert(desk, &row, prepared)?, false),
     };
-    Ok(Enqueued { position, is_repeat, claim: row.fence.unexpired(input.at), version: row.version })
+    Ok(Enqueued { position, is_repeat, claim: row.work.fence.unexpired(input.at), version: row.version })
 }
 
 /// The position of an entry that was accepted before.
 fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
+    let failed = failed("look for an entry of an inbox");
     let (key, operation) = (&prepared.input.key, &prepared.input.idempotency_key);
-    let found: Option<(i64, bool)> = desk
+    let same = |digest: &[u8], position| match digest == prepared.digest.to_bytes() {
+        true => Ok(Some(from_db(position))),
+        false => Err(SessionError::input_reused(key, operation)),
+    };
+    let parts = params![number, operation.as_str()];
+    let waiting: Option<i64> = desk
+        .connection
+        .prepare_cached("SELECT position FROM stepfold_inbox WHERE number = ?1 AND key = ?2")
+        .and_then(|mut query| query.query_row(parts, |row| row.get(0)).optional())
+        .map_err(&failed)?;
+    if let Some(row) = waiting.map(|position| Waiting::find(desk, number, position)).transpose()?.flatten() {
+        return same(&row.digest, row.position);
+    }
+    let taken: Option<(i64, Vec<u8>, i64)> = desk
         .connection
         .prepare_cached(
-            "SELECT position, digest = ?3 FROM stepfold_inbox WHERE number = ?1 AND key = ?2 \
-             UNION ALL SELECT position, digest = ?3 FROM stepfold_taken WHERE number = ?1 AND key = ?2",
+            "SELECT position, digest, checksum FROM stepfold_taken WHERE number = ?1 AND key = ?2",
         )
         .and_then(|mut query| {
-            let parts = params![number, operation.as_str(), prepared.digest.to_bytes()];
-            query.query_row(parts, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            query.query_row(parts, read).optional()
         })
-        .map_err(failed("look for an entry of an inbox"))?;
-    match found {
-        None => Ok(None),
-        Some((position, true)) => Ok(Some(from_db(position))),
-        Some((_, false)) => Err(SessionError::input_reused(key, operation)),
-    }
+        .map_err(&failed)?;
+    let Some((position, digest, checksum)) = taken else { return Ok(None) };
+    let sum = sum_of_taken(number, operation.as_str(), position, &digest);
+    seal::compare(sum, checksum, || format!("entry {position} that was taken from an inbox"))?;
+    same(&digest, position)
 }
 
 /// Adds an entry; its position.
-fn insert(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<u64, SessionError> {
-    let input = &prepared.input;
+fn insert(desk: &Desk, session: &SessionRow, prepared: &PreparedInput) -> Result<u64, SessionError> {
+    let (input, number) = (&prepared.input, session.number);
     let waiting = ask(desk, "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1", &[&number])?;
     if from_db(waiting) >= MAX_INBOX as u64 {
         return Err(SessionError::inbox_full(&input.key));
     }
-    let position = ask(
-        desk,
-        "UPDATE stepfold_sessions SET inbox = inbox_last + 1, inbox_last = inbox_last + 1 WHERE number = ?1 \
-         RETURNING inbox",
-        &[&number],
-    )?;
+    let position = session.work.last + 1;
+    let mut row = Waiting {
+        position: to_db(position),
+        checksum: 0,
+        key: input.idempotency_key.to_string(),
+        digest: prepared.digest.to_bytes().to_vec(),
+        kind: input.kind.as_str().to_owned(),
+        body: prepared.body.clone(),
+        at: input.at.as_micros(),
+    };
+    row.checksum = row.sum(number);
+    let Waiting { position: place, checksum, key, digest, kind, body, at } = &row;
     run(
         desk,
-        "INSERT INTO stepfold_inbox (number, position, key, digest, kind, body, at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        &[
-            &number,
-            &position,
-            &input.idempotency_key.as_str(),
-            &prepared.digest.to_bytes(),
-            &input.kind.as_str(),
-            &prepared.body,
-            &input.at.as_micros(),
-        ],
+        "INSERT INTO stepfold_inbox (number, position, checksum, key, digest, kind, body, at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        &[&number, place, checksum, key, digest, kind, body, at],
     )?;
-    Ok(from_db(position))
+    let waiting = session.work.waiting ^ row.checksum;
+    Work { inbox: position, last: position, waiting, ..session.work.clone() }.put(desk, session)?;
+    Ok(position)
 }
 
 pub(super) fn read(desk: &mut Desk, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+    let session = SessionRow::get(&desk.connection, &request.key)?;
+    let rows = waiting(&desk.connection, &session, to_db(request.after))?;
+    rows.iter().map(Waiting::entry).collect()
+}
+
+/// What waits behind a position, checked; that nothing else that should wait is gone, too.
+fn waiting(connection: &Connection, session: &SessionRow, after: i64) -> Result<Vec<Waiting>, SessionError> {
     let failed = failed("read an inbox");
-    let number = SessionRow::get(&desk.connection, &request.key)?.number;
-    let mut query = desk
-        .connection
-        .prepare_cached(
-            "SELECT position, kind, key, body, at FROM stepfold_inbox WHERE number = ?1 AND position > ?2 \
-             ORDER BY position",
-        )
-        .map_err(failed)?;
-    let read = |row: &Row<'_>| {
-        let at = Timestamp::from_micros(row.get(4)?);
-        let (kind, key, body): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
-        Ok(inbox_entry(row.get(0)?, &kind, &key, &body, at))
-    };
-    let entries = query.query_map(params![number, to_db(request.after)], read).map_err(failed)?;
-    entries.map(|entry| entry.map_err(failed)?).collect()
+    let query =
+        format!("SELECT {} FROM stepfold_inbox WHERE number = ?1 ORDER BY position", Waiting::COLUMNS);
+    let mut query = connection.prepare_cached(&query).map_err(&failed)?;
+    let mut rows = query.query([session.number]).map_err(&failed)?;
+    let (mut found, mut sum) = (Vec::new(), 0);
+    while let Some(row) = rows.next().map_err(&failed)? {
+        sum ^= row.get::<_, i64>(1).map_err(&failed)?;
+        if row.get::<_, i64>(0).map_err(&failed)? > after {
+            let row = Waiting::read(row).map_err(&failed)?;
+            row.check(session.number)?;
+            found.push(row);
+        }
+    }
+    if sum != session.work.waiting {
+        let why = "what waits in it is not what was accepted: an entry is missing, or too many";
+        return Err(SessionError::damaged("inbox", why));
+    }
+    Ok(found)
+}
+
+/// Checks what waits, and what was taken.
+pub(super) fn verify(connection: &Connection, session: &SessionRow) -> Result<(), SessionError> {
+    let failed = failed("read an inbox");
+    waiting(connection, session, 0)?;
+    let mut query = connection
+        .prepare_cached("SELECT key, position, digest, checksum FROM stepfold_taken WHERE number = ?1")
+        .map_err(&failed)?;
+    let mut rows = query.query([session.number]).map_err(&failed)?;
+    while let Some(row) = rows.next().map_err(&failed)? {
+        let read = || -> rusqlite::Result<(String, i64, Vec<u8>, i64)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        };
+        let (key, position, digest, checksum) = read().map_err(&failed)?;
+        let sum = sum_of_taken(session.number, &key, position, &digest);
+        seal::compare(sum, checksum, || format!("entry {position} that was taken from an inbox"))?;
+    }
+    Ok(())
 }
 
 pub(super) fn dequeue(desk: &mut Desk, request: &DequeueInput) -> Result<Vec<u64>, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
     if let Some(token) = request.token {
-        row.fence.check(&request.key, token)?;
+        row.work.fence.check(&request.key, token)?;
     }
-    let taken = take(desk, row.number, &request.positions)?;
-    if !taken.is_empty() {
-        put_newest(desk, row.number)?;
-    }
+    let mut work = row.work.clone();
+    let taken = take(desk, row.number, &request.positions, &mut work)?;
+    work.put(desk, &row)?;
     Ok(taken)
 }
 

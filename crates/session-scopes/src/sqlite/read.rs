@@ -186,13 +186,13 @@ fn listed(
     request: &ListSessions,
 ) -> rusqlite::Result<Result<(SessionRow, SessionId), SessionError>> {
     let (updated, version, checksum, number): (i64, i64, i64, i64) =
-        (row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?);
+        (row.get(17)?, row.get(18)?, row.get(19)?, row.get(20)?);
     let (app, user) = (request.app.as_str(), request.user.as_str());
     let sum = seal::of_recent(app, user, updated, number, version);
     if let Err(error) = seal::compare(sum, checksum, || format!("list of the sessions of {app}/{user}")) {
         return Ok(Err(error));
     }
-    let Some(id) = row.get::<_, Option<String>>(13)? else {
+    let Some(id) = row.get::<_, Option<String>>(16)? else {
         let what = format!("list of the sessions of {app}/{user}");
         return Ok(Err(SessionError::damaged(what, "the row of a session is missing")));
     };

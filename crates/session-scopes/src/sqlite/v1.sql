@@ -18,7 +18,8 @@ CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL
 -- append touches this table only if it takes, renews or releases a claim, or takes from the inbox: `version` and
 -- `updated` are those that the session was made with or pruned at, and hold until it has a newer event.
 -- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position
--- that waits (0: none does), `inbox_last` the newest that was ever given.
+-- that waits (0: none does), `inbox_last` the newest that was ever given, `waiting` the checksums of what waits, combined.
+-- `work` is the checksum of these columns, which the seal leaves out.
 CREATE TABLE stepfold_sessions (
     number INTEGER PRIMARY KEY,
     app TEXT NOT NULL, user TEXT NOT NULL, id TEXT NOT NULL,
@@ -26,19 +27,21 @@ CREATE TABLE stepfold_sessions (
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
     life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
-    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0, seal BLOB NOT NULL,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0, work INTEGER NOT NULL, seal BLOB NOT NULL,
     UNIQUE (app, user, id)
 );
 
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (
-    number INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
-    kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
+    number INTEGER NOT NULL, position INTEGER NOT NULL, checksum INTEGER NOT NULL, key TEXT NOT NULL,
+    digest BLOB NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
 CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
 CREATE TABLE stepfold_taken (
     number INTEGER NOT NULL, place INTEGER NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, digest BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (number, place)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);

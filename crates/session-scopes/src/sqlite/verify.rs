@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::cells::{Stored, stored};
 use super::changes::ScopeRow;
 use super::history::{History, SessionRow};
+use super::inbox;
 use super::seal::{self, EventSeal};
 use super::shared::{SharedRow, shared_items};
 use super::tables::Meta;
@@ -251,6 +252,9 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
         Err(error) => damaged(report, place(), told(&error)),
     }
     check_values(desk, report, key, &row);
+    if let Err(error) = inbox::verify(&desk.connection, &row) {
+        damaged(report, place(), told(&error));
+    }
 }
 
 /// What is known of the row of an event.

@@ -66,8 +66,8 @@ fn insert_session(
     let inserted = run(
         desk,
         "INSERT INTO stepfold_sessions \
-         (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11) ON CONFLICT (app, user, id) DO NOTHING",
+         (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal, work) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (app, user, id) DO NOTHING",
         &[
             &row.number,
             &app,
@@ -80,6 +80,7 @@ fn insert_session(
             &parent_version,
             &row.life,
             &row.seal(key),
+            &row.work.checksum(row.number),
         ],
     )?;
     if inserted == 0 {
@@ -183,7 +184,7 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
     let receipt = commit(desk, key, &row, event, body, &written)?;
-    claims::commit(desk, &row, request.into(), &fence, receipt)
+    claims::commit(desk, &row, request.into(), fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
@@ -374,7 +375,7 @@ pub(super) fn rewind(
         &[&row.number, &version, &to, &seal::of_rewind(row.number, rewound)],
     )?;
     let receipt = commit(desk, &request.key, &row, event, body, &written)?;
-    claims::commit(desk, &row, request.into(), &fence, receipt)
+    claims::commit(desk, &row, request.into(), fence, receipt)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    Before, Digest, ErrorKind, EventId, FaultKind, FaultPlace, ForkSession, GetSession, InvocationId,
-    ListSessions, PruneSession, RewindSession, Session, SessionError, SessionKey, SessionStore,
-    SqliteOptions, SqliteStore, Verified, VerifySessions,
+    Before, ClaimSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, FaultKind, FaultPlace,
+    ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, ListSessions, OperationId, PruneSession,
+    ReadInbox, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteOptions, SqliteStore,
+    Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -52,7 +54,30 @@ async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
     append(store, &keys[9], 28, writing("after", &[("list", json!(["more"]))])).await.unwrap();
     let prune = PruneSession { key: keys[10].clone(), before: Before::Version(12) };
     store.prune(prune).await.unwrap();
+    for key in &keys[2..5] {
+        work(store, key).await;
+    }
     keys
+}
+
+/// Leaves a claim on a session, entries that wait in its inbox, and some that were taken.
+async fn work(store: &impl SessionStore, key: &SessionKey) {
+    let claim = ClaimSession {
+        key: key.clone(),
+        owner: WorkerId::new("worker-1").unwrap(),
+        duration: Duration::from_secs(60),
+        at: at(9),
+        take_over: false,
+    };
+    store.claim(claim).await.unwrap();
+    for number in 0..4 {
+        let idempotency_key = OperationId::new(format!("key-{number}")).unwrap();
+        let body = json!(format!("please do {number}"));
+        let input =
+            EnqueueInput { key: key.clone(), kind: InboxKind::Steer, idempotency_key, body, at: at(9) };
+        store.enqueue(input).await.unwrap();
+    }
+    assert_eq!(store.dequeue(DequeueInput::new(key.clone(), [2])).await.unwrap(), [2]);
 }
 
 async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u64) {
@@ -72,11 +97,13 @@ async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u
 
 /// All that a session shows.
 fn shown(session: &Session) -> (Value, String) {
-    let Session { key, version, created, updated, parent, oldest, visible, events, head, .. } = session;
+    let Session {
+        key, version, created, updated, parent, oldest, visible, events, head, claim, inbox, ..
+    } = session;
     (
         session.to_json(),
         format!(
-            "{key} {version} {created:?} {updated:?} {parent:?} {oldest} {visible:?} {head:?} {events:?}"
+            "{key} {version} {created:?} {updated:?} {parent:?} {oldest} {visible:?} {head:?} {events:?} {claim:?} {inbox}"
         ),
     )
 }
@@ -90,17 +117,19 @@ async fn listed(store: &impl SessionStore, user: &str) -> Result<Vec<SessionKey>
 struct Written {
     bytes: Vec<u8>,
     sessions: BTreeMap<SessionKey, (Value, String)>,
+    inboxes: BTreeMap<SessionKey, Vec<InboxEntry>>,
 }
 
 async fn written(path: &Path) -> Written {
     let store = SqliteStore::open(path).unwrap();
     let keys = fill(&store).await;
-    let mut sessions = BTreeMap::new();
+    let (mut sessions, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
     for key in keys {
+        inboxes.insert(key.clone(), store.inbox(ReadInbox::new(key.clone())).await.unwrap());
         sessions.insert(key.clone(), shown(&get(&store, &key).await));
     }
     drop(store);
-    Written { bytes: fs::read(path).unwrap(), sessions }
+    Written { bytes: fs::read(path).unwrap(), sessions, inboxes }
 }
 
 fn names(report: &Verified, key: &SessionKey) -> bool {
@@ -137,6 +166,15 @@ async fn check_flip(path: &Path, written: &Written, place: &str, tally: &mut Tal
                     "{place}: {key}: {error:?}"
                 );
             }
+        }
+    }
+    for (key, expected) in &written.inboxes {
+        match store.inbox(ReadInbox::new(key.clone())).await {
+            Ok(entries) => assert_eq!(entries, *expected, "{place}: inbox of {key}"),
+            Err(error) => assert!(
+                report.as_ref().map_or(true, |report| !report.is_whole()),
+                "{place}: inbox of {key}: {error:?}"
+            ),
         }
     }
     for user in ["alice", "bob"] {
@@ -248,6 +286,31 @@ async fn each_kind_of_damage_is_named() {
         ),
         ("DELETE FROM stepfold_rewinds", FaultPlace::Session(of(9)), FaultKind::Damaged),
         (
+            "UPDATE stepfold_sessions SET claims = claims + 1 WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_sessions SET claim_expires = claim_expires + 1 WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_inbox SET body = replace(body, 'do 2', 'do 3') WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        (
+            "DELETE FROM stepfold_inbox WHERE number = 4 AND position = 3",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_taken SET position = 7 WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        (
             "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
             app(Some("app:n")),
             FaultKind::Damaged,
@@ -266,6 +329,37 @@ async fn each_kind_of_damage_is_named() {
         let report = verified(&path).await;
         let is_named = report.faults.iter().any(|fault| fault.place == place && fault.kind == kind);
         assert!(is_named, "{sql}: {place:?} is not in {:#?}", report.faults);
+    }
+}
+
+/// Nobody gets another token, or hears that nothing waits, because of damage.
+#[tokio::test]
+async fn damaged_claims_and_inboxes_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    let key = SessionKey::new("app", "bob", "session-3").unwrap();
+    for (sql, is_claim) in [
+        ("UPDATE stepfold_sessions SET claims = claims - 1 WHERE number = 4", true),
+        ("UPDATE stepfold_sessions SET claim_owner = 'worker-3' WHERE number = 4", true),
+        ("UPDATE stepfold_sessions SET inbox = 0 WHERE number = 4", true),
+        ("DELETE FROM stepfold_inbox WHERE number = 4 AND position = 4", false),
+        ("UPDATE stepfold_inbox SET position = 9 WHERE number = 4 AND position = 4", false),
+    ] {
+        fs::write(&path, &written.bytes).unwrap();
+        damage(&path, sql);
+        let store = SqliteStore::open(&path).unwrap();
+        let read = store.inbox(ReadInbox::new(key.clone())).await;
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
+        let claim = ClaimSession {
+            key: key.clone(),
+            owner: WorkerId::new("worker-2").unwrap(),
+            duration: Duration::from_secs(60),
+            at: at(9),
+            take_over: true,
+        };
+        let claimed = store.claim(claim).await;
+        assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
     }
 }
 

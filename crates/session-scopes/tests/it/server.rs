@@ -13,14 +13,23 @@ use std::thread;
 
 use tokio_postgres::NoTls;
 
-/// The running server, or why there is none.
+/// The running server. Where PostgreSQL is not installed there is none, and the test says so and ends; on CI it fails.
 pub(crate) fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
-    let server = SERVER.get_or_init(|| programs().map(|programs| Server::start(&programs)));
+    let server = SERVER.get_or_init(|| programs().map(|programs| Server::start(&programs, "", "")));
     if server.is_none() {
-        eprintln!("SKIPPED: PostgreSQL is not installed (Debian: `apt-get install postgresql`)");
+        #[expect(clippy::disallowed_methods, reason = "CI says by this what it is")]
+        let is_required = std::env::var_os("CI").is_some();
+        check_missing(is_required);
     }
     server.as_ref()
+}
+
+/// What a test without PostgreSQL comes to.
+pub(crate) fn check_missing(is_required: bool) {
+    const MISSING: &str = "PostgreSQL is not installed (Debian: `apt-get install postgresql`)";
+    assert!(!is_required, "{MISSING}, and CI needs it");
+    eprintln!("SKIPPED: {MISSING}");
 }
 
 /// Where `initdb` and `postgres` are.
@@ -37,13 +46,35 @@ fn programs() -> Option<PathBuf> {
 
 pub(crate) struct Server {
     port: u16,
+    folder: PathBuf,
     /// Held for its pipe: the server stops when it closes.
     _watch: Child,
 }
 
+/// A server that offers TLS, with a certificate for `127.0.0.1` and `localhost` that `ca.pem` has signed; `other.pem` has
+/// signed nothing.
+pub(crate) fn tls_server() -> Option<&'static Server> {
+    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
+    const OPTIONS: &str = "-c ssl=on -c ssl_cert_file=../server.pem -c ssl_key_file=../server.key";
+    // Says on CI that there is no PostgreSQL.
+    server()?;
+    SERVER.get_or_init(|| programs().map(|programs| Server::start(&programs, CERTIFICATES, OPTIONS))).as_ref()
+}
+
+const CERTIFICATES: &str = r#"
+key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+{
+for ca in ca other; do openssl req -x509 $key -days 9 -subj "/CN=$ca" -keyout "$ca.key" -out "$ca.pem" || exit 1; done
+openssl req $key -subj /CN=server -keyout server.key -out server.csr || exit 1
+echo "subjectAltName=DNS:localhost,IP:127.0.0.1" >names
+openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile names -out server.pem || exit 1
+chmod 600 server.key
+} 2>&1 || exit 1
+"#;
+
 const WATCH: &str = r#"
 "$0/initdb" -D "$1/data" -U stepfold -A trust -E UTF8 --no-locale --no-sync >"$1/initdb.log" 2>&1 || { cat "$1/initdb.log"; exit 1; }
-"$0/postgres" -D "$1/data" -k "$1" -p "$2" -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200 2>&1 &
+"$0/postgres" -D "$1/data" -k "$1" -p "$2" -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200 $3 2>&1 &
 cat >/dev/null
 kill -INT $!
 wait $!
@@ -51,11 +82,17 @@ rm -rf "$1"
 "#;
 
 impl Server {
-    fn start(programs: &Path) -> Self {
+    /// Runs `before` in the server's folder, then the server with these options more.
+    fn start(programs: &Path, before: &str, options: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("stepfold-pg-").tempdir().unwrap().keep();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = unprivileged(&folder);
-        command.args(["sh", "-c", WATCH]).arg(programs).arg(&folder).arg(port.to_string());
+        command
+            .args(["sh", "-c", &(before.to_owned() + WATCH)])
+            .arg(programs)
+            .arg(&folder)
+            .arg(port.to_string());
+        command.arg(options);
         let command =
             command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut watch = command.spawn().unwrap();
@@ -70,7 +107,16 @@ impl Server {
             }
         }
         thread::spawn(move || lines.for_each(drop));
-        Server { port, _watch: watch }
+        Server { port, folder, _watch: watch }
+    }
+
+    /// A file that was made before the server started.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     fn url_of(&self, database: &str) -> String {

@@ -25,7 +25,7 @@ pub use self::delta::{Delta, Write};
 pub use self::diff::{Diff, KeyChange, ValueChange};
 pub use self::error::{Fault, Faults, HandlerError, Names, StateError};
 pub use self::handler::{Handler, Handlers};
-pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key};
+pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key, is_invisible};
 pub use self::schema::{Growth, KeySchema, MESSAGES, RESERVED_KEYS, Schema, SchemaBuilder, json_schema_of};
 pub use self::state::{Snapshot, State};
 pub use self::template::Template;

@@ -1,0 +1,217 @@
+//! How a connection is encrypted, as its address says by `sslmode` and `sslrootcert`.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::SessionError;
+
+/// Whether the certificate of a server is looked at.
+#[derive(Debug, PartialEq, Eq)]
+enum Trust {
+    /// Whoever answers is believed.
+    Anyone,
+    /// What the system trusts.
+    System,
+    /// What the certificates of this file have signed.
+    File(String),
+}
+
+/// Reads an address.
+pub(super) fn read_address(url: &str) -> Result<(Config, MakeRustlsConnect), SessionError> {
+    let (config, trust) = parse(url)?;
+    Ok((config, MakeRustlsConnect::new(client(&trust)?)))
+}
+
+fn invalid(why: &'static str) -> SessionError {
+    SessionError::Store { what: "read the address of its database", source: why.into() }
+}
+
+/// The driver's own options, and what is ours.
+fn parse(url: &str) -> Result<(Config, Trust), SessionError> {
+    let mut rest = url.to_owned();
+    let (mut mode, mut root) = (None, None);
+    let is_url = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
+    // The name and password before an `@` may have a question mark.
+    let behind = url.find('@').map_or(0, |at| at + 1);
+    if is_url && let Some(place) = url[behind..].find('?') {
+        let (address, options) = url.split_at(behind + place + 1);
+        let mut others = Vec::new();
+        for option in options.split('&') {
+            match option.split_once('=') {
+                Some(("sslmode", value)) => mode = Some(value),
+                Some(("sslrootcert", value)) => root = Some(decode(value)?),
+                _ => others.push(option),
+            }
+        }
+        rest = address.to_owned() + &others.join("&");
+    }
+    let mut config = config(&rest)?;
+    let mut is_verified = false;
+    match mode {
+        None => {}
+        Some("disable") => _ = config.ssl_mode(SslMode::Disable),
+        Some("prefer") => _ = config.ssl_mode(SslMode::Prefer),
+        Some("require") => _ = config.ssl_mode(SslMode::Require),
+        Some("verify-full") => {
+            is_verified = true;
+            config.ssl_mode(SslMode::Require);
+        }
+        Some(_) => return Err(invalid("expected sslmode=disable, prefer, require or verify-full")),
+    }
+    let trust = match root {
+        Some(path) if path != "system" => Trust::File(path),
+        root if is_verified || root.is_some() => Trust::System,
+        _ => Trust::Anyone,
+    };
+    Ok((config, trust))
+}
+
+/// Without what the parser says: it may quote a part of a password.
+fn config(address: &str) -> Result<Config, SessionError> {
+    address.parse().map_err(|_: tokio_postgres::Error| {
+        invalid(
+            "expected postgres://user:password@host:port/database, or pairs as in `host=x user=y`; special \
+             characters of a password are written as %-codes, and sslmode=verify-full and sslrootcert are options \
+             of the first form",
+        )
+    })
+}
+
+/// The value of an option, as the driver decodes those that it knows.
+fn decode(value: &str) -> Result<String, SessionError> {
+    let config = config(&format!("postgres:///?application_name={value}"))?;
+    Ok(config.get_application_name().unwrap_or_default().to_owned())
+}
+
+/// With the algorithms of `ring`, whatever the process has chosen elsewhere.
+fn client(trust: &Trust) -> Result<ClientConfig, SessionError> {
+    let failed = |error: Error| SessionError::Store { what: "set up TLS", source: Box::new(error) };
+    let provider = Arc::new(ring::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?;
+    let builder = match trust {
+        Trust::Anyone => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(BelieveAnyone(algorithms)))
+        }
+        Trust::System => builder.with_platform_verifier().map_err(failed)?,
+        Trust::File(path) => builder.with_root_certificates(roots(path)?),
+    };
+    Ok(builder.with_no_client_auth())
+}
+
+fn roots(path: &str) -> Result<RootCertStore, SessionError> {
+    let failed = |source| SessionError::Store { what: "read the certificates of sslrootcert", source };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(Box::new(error)))? {
+        let certificate = certificate.map_err(|error| failed(Box::new(error)))?;
+        roots.add(certificate).map_err(|error| failed(Box::new(error)))?;
+    }
+    if roots.is_empty() {
+        return Err(failed(format!("{path} has no certificate in PEM").into()));
+    }
+    Ok(roots)
+}
+
+/// Whether it will go on like this: the server has no TLS, or is not who it should be.
+pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
+    let Some(source) = std::error::Error::source(error) else { return false };
+    match source.downcast_ref::<std::io::Error>() {
+        Some(error) => error.get_ref().is_some_and(|inner| inner.is::<Error>()),
+        None => error.to_string().starts_with("error performing TLS handshake"),
+    }
+}
+
+/// Encrypts, and does not ask to whom: what `prefer` and `require` mean without certificates to compare with.
+#[derive(Debug)]
+struct BelieveAnyone(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for BelieveAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_tls_are_read_and_the_others_stay() {
+        for (url, mode, trust) in [
+            ("postgres://a@h/d", SslMode::Prefer, Trust::Anyone),
+            ("postgres://a@h/d?sslmode=disable", SslMode::Disable, Trust::Anyone),
+            ("postgres://a@h/d?sslmode=prefer&application_name=x", SslMode::Prefer, Trust::Anyone),
+            ("postgresql://a@h/d?application_name=x&sslmode=require", SslMode::Require, Trust::Anyone),
+            ("host=h user=a sslmode=require", SslMode::Require, Trust::Anyone),
+            ("postgres://a:x?sslmode=disable@h/d?sslmode=verify-full", SslMode::Require, Trust::System),
+            ("postgres://a@h?sslmode=require&sslrootcert=system", SslMode::Require, Trust::System),
+            (
+                "postgres://a@h/d?sslrootcert=%2Fmy%20ca.pem&sslmode=verify-full",
+                SslMode::Require,
+                Trust::File("/my ca.pem".to_owned()),
+            ),
+            // Who names a certificate wants it to count.
+            (
+                "postgres://a@h/d?sslmode=require&sslrootcert=ca",
+                SslMode::Require,
+                Trust::File("ca".to_owned()),
+            ),
+        ] {
+            let (config, found) = parse(url).unwrap();
+            assert_eq!((config.get_ssl_mode(), found), (mode, trust), "{url}");
+            let name = url.contains("application_name").then_some("x");
+            assert_eq!(config.get_application_name(), name, "{url}");
+        }
+    }
+
+    #[test]
+    fn modes_that_are_not_there_are_refused() {
+        for url in
+            ["postgres://a@h/d?sslmode=verify-ca", "postgres://a@h/d?sslmode=", "host=h sslmode=verify-full"]
+        {
+            let error = parse(url).unwrap_err();
+            let told = std::error::Error::source(&error).unwrap().to_string();
+            assert!(told.contains("verify-full"), "{url}: {told}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What bounds the wait for a PostgreSQL server, and what is told of it.
+
+use std::error::Error;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use serde_json::json;
+use stepfold_session_scopes::{
+    AppendEvent, CreateSession, ErrorKind, PostgresOptions, PostgresStore, SessionSchema, SessionStore,
+};
+use stepfold_state_core::state::{Handler, Schema};
+use tokio_postgres::NoTls;
+
+use crate::scenario::{append, at, create, event, get, key, writing};
+use crate::server::{check_missing, server};
+
+/// A second connection holds the row of the session, or of the app, and does nothing.
+#[tokio::test]
+async fn a_writer_behind_a_frozen_transaction_gets_a_transient_error() {
+    let Some(server) = server() else { return };
+    let url = server.database("frozen").await;
+    let store = PostgresOptions::new(&url).lock_timeout(Duration::from_millis(200)).open().await.unwrap();
+    create(&store, &key("s")).await;
+    append(&store, &key("s"), 0, writing("e1", &[("app:n", json!(1))])).await.unwrap();
+    let (holder, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    for table in ["stepfold_sessions", "stepfold_scopes"] {
+        holder.batch_execute(&format!("BEGIN; SELECT * FROM {table} FOR UPDATE")).await.unwrap();
+        let shared = writing("e2", &[("app:n", json!(1))]);
+        let error = append(&store, &key("s"), 1, shared).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient, "{table}: {error:?}");
+        if table == "stepfold_sessions" {
+            let error = append(&store, &key("s"), 1, event("e3")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+        }
+        // Reading waits for nobody.
+        assert_eq!(get(&store, &key("s")).await.version, 1);
+        holder.batch_execute("ROLLBACK").await.unwrap();
+    }
+    append(&store, &key("s"), 1, writing("e2", &[("app:n", json!(1))])).await.unwrap();
+    drop(holder);
+    driver.await.unwrap().unwrap();
+}
+
+/// A worker that stops in the middle of an append, here in a merge handler, loses its transaction, and the others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded_time() {
+    let Some(server) = server() else { return };
+    let url = server.database("stopped").await;
+    let options = || PostgresOptions::new(&url).idle_in_transaction_timeout(Duration::from_millis(300));
+    let (stopped, other) = (options().open().await.unwrap(), options().open().await.unwrap());
+    let gate = Arc::new((Barrier::new(2), Barrier::new(2)));
+    let inside = Arc::clone(&gate);
+    let handler = Handler::custom("slow", move |_, new| {
+        if new == "stop" {
+            inside.0.wait();
+            inside.1.wait();
+        }
+        Ok(new)
+    });
+    let schema =
+        SessionSchema::new(Schema::builder().key::<String>("app:slow").handler(handler).build().unwrap());
+    for id in ["a", "b"] {
+        stopped.create(CreateSession::with_key(key(id), &schema, at(0))).await.unwrap();
+    }
+    let write = |id: &str, value: &str| {
+        let write = schema.schema().write("app:slow", value).unwrap();
+        let event = event(value).with_delta([write].into_iter().collect());
+        AppendEvent::new(key(id), 0, event, &schema)
+    };
+    let request = write("a", "stop");
+    let first = tokio::spawn(async move { stopped.append(request).await });
+    tokio::task::spawn_blocking({
+        let gate = Arc::clone(&gate);
+        move || gate.0.wait()
+    })
+    .await
+    .unwrap();
+    // The first is inside now, and has locked the row of the app.
+    assert_eq!(other.append(write("b", "go")).await.unwrap().version, 1);
+    tokio::task::spawn_blocking(move || gate.1.wait()).await.unwrap();
+    let error = first.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+    // It was not made, and is when it is repeated.
+    assert_eq!(get(&other, &key("a")).await.version, 0);
+    assert_eq!(other.append(write("a", "again")).await.unwrap().version, 1);
+}
+
+#[tokio::test]
+async fn each_connection_has_the_timeouts_and_the_isolation_that_we_set() {
+    let Some(server) = server() else { return };
+    let url = server.database("settings").await;
+    server
+        .run("settings", "ALTER DATABASE settings SET default_transaction_isolation = 'serializable'")
+        .await;
+    server.run("settings", "ALTER DATABASE settings SET statement_timeout = '3h'").await;
+    let options = PostgresOptions::new(&url).connections(1).statement_timeout(Duration::from_secs(3));
+    let store = options.open().await.unwrap();
+    create(&store, &key("s")).await;
+    // Many writers of one value: under `serializable` some of them would fail.
+    let appends = (0..8).map(|number| {
+        let (store, key) = (store.clone(), key(format!("s{number}")));
+        tokio::spawn(async move {
+            create(&store, &key).await;
+            append(&store, &key, 0, writing("e", &[("app:n", json!(1))])).await.map(drop)
+        })
+    });
+    for result in futures_util::future::join_all(appends).await {
+        result.unwrap().unwrap();
+    }
+    let (looker, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    // A statement that runs for longer than its timeout says which one it was.
+    let lock = "BEGIN; LOCK TABLE stepfold_sessions IN ACCESS EXCLUSIVE MODE";
+    looker.batch_execute(lock).await.unwrap();
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { append(&store, &key("s"), 0, event("e")).await }
+    });
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+    let told = format!("{:?}", error.source().unwrap());
+    assert!(told.contains("statement timeout"), "{told}");
+    looker.batch_execute("ROLLBACK").await.unwrap();
+    drop(looker);
+    driver.await.unwrap().unwrap();
+}
+
+const SECRETS: [&str; 6] = [
+    "postgres://worker:hunter2@127.0.0.1:1/agents",
+    "postgres://worker:hunter2@[broken/agents",
+    "postgres://worker:x?hunter2@127.0.0.1:1/agents",
+    "postgres://worker:hunter2@127.0.0.1:hunter2/agents",
+    "host=127.0.0.1 port=1 user=worker password=hunter2",
+    "host=127.0.0.1 port=1 hunter2=x",
+];
+
+#[tokio::test]
+async fn the_password_of_an_address_is_shown_nowhere() {
+    for url in SECRETS {
+        let options = PostgresOptions::new(url).timeout(Duration::from_secs(1));
+        let shown = format!("{options:?} {options:#?}");
+        assert!(!shown.contains("hunter2") && shown.contains("connections"), "{shown}");
+        let error = options.open().await.unwrap_err();
+        let mut told = format!("{error} {error:?} {error:#?}");
+        let mut source = error.source();
+        while let Some(cause) = source {
+            told += &format!(" {cause} {cause:?}");
+            source = cause.source();
+        }
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let Some(server) = server() else { return };
+    let url = server.database("secret").await.replace("stepfold@", "stepfold:hunter2@");
+    let store = PostgresStore::open(url).await.unwrap();
+    assert!(!format!("{store:?} {store:#?}").contains("hunter2"));
+}
+
+#[test]
+#[should_panic(expected = "and CI needs it")]
+fn a_test_that_needs_postgres_fails_on_ci_without_it() {
+    check_missing(true);
+}
+
+#[test]
+fn a_test_that_needs_postgres_is_skipped_elsewhere() {
+    check_missing(false);
+}

@@ -1,0 +1,104 @@
+//! Encrypted connections to PostgreSQL: to whom, and who is refused.
+
+use std::error::Error as _;
+
+use stepfold_session_scopes::{ErrorKind, PostgresStore, SessionError};
+use tokio_postgres::NoTls;
+
+use crate::scenario::{append, create, event, get, key};
+use crate::server::{Server, server, tls_server};
+
+/// How many connections of stores to a database are encrypted, and how many are not.
+async fn encrypted(server: &Server, database: &str) -> (i64, i64) {
+    let url = format!("postgres://stepfold@127.0.0.1:{}/{database}?sslmode=disable", server.port());
+    let (looker, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let query = "SELECT COUNT(*) FILTER (WHERE ssl), COUNT(*) FILTER (WHERE NOT ssl) FROM pg_stat_ssl \
+                 JOIN pg_stat_activity USING (pid) WHERE application_name = 'stepfold' AND datname = current_database()";
+    let row = looker.query_one(query, &[]).await.unwrap();
+    drop(looker);
+    driver.await.unwrap().unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// What an error says, with its causes.
+fn told(error: &SessionError) -> String {
+    let mut told = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        told += &format!(": {cause}");
+        source = cause.source();
+    }
+    told
+}
+
+#[tokio::test]
+async fn connections_are_encrypted_as_the_address_says() {
+    let Some(server) = tls_server() else { return };
+    let ca = server.file("ca.pem");
+    for (name, options, is_encrypted) in [
+        ("default_mode", String::new(), true),
+        ("disable", "?sslmode=disable".to_owned(), false),
+        ("prefer", "?sslmode=prefer".to_owned(), true),
+        ("require", "?sslmode=require".to_owned(), true),
+        ("require_ca", format!("?sslmode=require&sslrootcert={}", ca.display()), true),
+        ("verify", format!("?sslmode=verify-full&sslrootcert={}", ca.display()), true),
+    ] {
+        let url = server.database(name).await + &options;
+        let store = PostgresStore::open(url).await.unwrap();
+        create(&store, &key("s")).await;
+        append(&store, &key("s"), 0, event("e")).await.unwrap();
+        assert_eq!(get(&store, &key("s")).await.version, 1);
+        let (with, without) = encrypted(server, name).await;
+        assert_eq!((with > 0, without > 0), (is_encrypted, !is_encrypted), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_who_it_should_be_is_refused_for_good() {
+    let Some(server) = tls_server() else { return };
+    let (ca, other) = (server.file("ca.pem"), server.file("other.pem"));
+    let (ca, other) = (ca.display(), other.display());
+    let url = server.database("refused").await;
+    let elsewhere = format!("postgres://stepfold@other.example:{}/refused?hostaddr=127.0.0.1", server.port());
+    for (url, cause) in [
+        (format!("{url}?sslmode=verify-full&sslrootcert={other}"), "UnknownIssuer"),
+        (format!("{url}?sslmode=require&sslrootcert={other}"), "UnknownIssuer"),
+        (format!("{url}?sslmode=prefer&sslrootcert={other}"), "UnknownIssuer"),
+        (format!("{elsewhere}&sslmode=verify-full&sslrootcert={ca}"), "not valid for name"),
+        // Nothing that the system trusts has signed it.
+        (format!("{url}?sslmode=verify-full"), "certificate"),
+        (format!("{url}?sslmode=verify-full&sslrootcert=system"), "certificate"),
+    ] {
+        let error = PostgresStore::open(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Broken, "{url}: {error:?}");
+        assert!(told(&error).contains(cause), "{url}: {}", told(&error));
+    }
+    assert_eq!(encrypted(server, "refused").await, (0, 0));
+    // Who does not look at certificates gets in by any name.
+    PostgresStore::open(format!("{elsewhere}&sslmode=require")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused_by_require_and_taken_by_prefer() {
+    let Some(server) = server() else { return };
+    let url = server.database("plain").await;
+    for mode in ["require", "verify-full"] {
+        let error = PostgresStore::open(format!("{url}?sslmode={mode}")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Broken, "{error:?}");
+        assert!(told(&error).contains("server does not support TLS"), "{}", told(&error));
+    }
+    PostgresStore::open(format!("{url}?sslmode=prefer")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_without_certificates_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    for (path, cause) in [(empty, "no certificate"), (folder.path().join("none.pem"), "No such file")] {
+        let url = format!("postgres://a@127.0.0.1:1/d?sslmode=verify-full&sslrootcert={}", path.display());
+        let error = PostgresStore::open(url).await.unwrap_err();
+        assert!(told(&error).contains("sslrootcert") && told(&error).contains(cause), "{}", told(&error));
+    }
+}
