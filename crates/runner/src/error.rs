@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Divergence, FeedError, RunError, StartError};
-use stepfold_session_scopes::{SessionError, SessionKey};
+use stepfold_session_scopes::{SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error;
 
 /// Why an invocation did not run, or did not end well. Whatever was committed is there.
@@ -27,6 +27,46 @@ pub enum RunnerError {
         key: Box<SessionKey>,
         /// The versions.
         source: Arc<SessionError>,
+    },
+    /// Another worker holds the claim on the session: it is at work there, or died less than the duration of a claim
+    /// ago.
+    #[error(
+        "worker {owner} is at work in session {key}, until {expires} at least; wait for it, or take the session over \
+         with `when_claimed`{}",
+        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+    )]
+    Claimed {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The worker.
+        owner: WorkerId,
+        /// When its claim expires, if it is not renewed.
+        expires: Timestamp,
+        /// Whether the message was stored.
+        is_accepted: bool,
+    },
+    /// Another worker took the session over. The run stopped here; what was committed before is there.
+    #[error("another worker took session {key} over, and goes on with the run")]
+    ClaimLost {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The store's reason.
+        source: Arc<SessionError>,
+    },
+    /// An interrupted run stands before the message, and fails each time it is driven.
+    #[error(
+        "the run in session {key} failed {times} times in the same way: {cause}; resume it with `resume()` once the \
+         cause is mended, or give it up with `abandon()`; the message is stored, and taken after that"
+    )]
+    FailsAgain {
+        /// The session.
+        key: Box<SessionKey>,
+        /// How many times, in this process.
+        times: u32,
+        /// The cause, and what caused that.
+        cause: String,
+        /// The last failure, with the outcome as far as there is one.
+        source: Arc<RunError>,
     },
     /// The run failed; it can be resumed.
     #[error("the run in session {key} failed")]
@@ -157,7 +197,13 @@ impl RunnerError {
     pub(crate) fn store(key: &SessionKey, source: SessionError) -> Self {
         let (key, source) = (Box::new(key.clone()), Arc::new(source));
         match &*source {
-            SessionError::Conflict { .. } => RunnerError::Conflict { key, source },
+            SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => {
+                RunnerError::Conflict { key, source }
+            }
+            SessionError::ClaimLost { .. } => RunnerError::ClaimLost { key, source },
+            SessionError::Claimed { owner, expires, .. } => {
+                RunnerError::Claimed { key, owner: owner.clone(), expires: *expires, is_accepted: false }
+            }
             _ => RunnerError::Store { key, source },
         }
     }
@@ -165,7 +211,9 @@ impl RunnerError {
     /// What the run had come to, if it was the run that failed.
     pub fn outcome(&self) -> Option<&stepfold_agent_loop::Outcome> {
         match self {
-            RunnerError::Run { source, .. } => Some(source.outcome()),
+            RunnerError::Run { source, .. } | RunnerError::FailsAgain { source, .. } => {
+                Some(source.outcome())
+            }
             _ => None,
         }
     }

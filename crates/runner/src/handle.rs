@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
-    Author, EventId, EventRange, ForkSession, GetSession, InvocationId, RewindSession, Session, SessionId,
-    SessionKey, SessionStore,
+    Author, EventId, EventRange, ForkSession, GetSession, InvocationId, RewindSession, Session, SessionError,
+    SessionId, SessionKey, SessionStore,
 };
-use stepfold_state_core::chat::Role;
 
 use crate::accept::Acceptance;
 use crate::compare::{Comparison, compare};
@@ -20,6 +19,7 @@ use crate::resume::Resume;
 use crate::runner::{Busy, Runner};
 use crate::slot::{Current, Job, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
+use crate::work::is_said_by_users;
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
 #[derive(Clone)]
@@ -64,6 +64,30 @@ impl SessionHandle {
     pub async fn send(&self, input: impl Into<Input>) -> Result<Invocation, RunnerError> {
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
         self.send_as(id, input.into()).await
+    }
+
+    /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again with the same
+    /// key and content, also from another process and after it was taken, it gives the same invocation, and nothing is
+    /// taken twice. The store remembers the keys of the last 1,000 messages.
+    ///
+    /// It costs one commit more than `send`.
+    ///
+    /// # Errors
+    /// As `send`; [`RunnerError::Store`] with [`OperationReused`](SessionError::OperationReused) when the key came with
+    /// another message, and with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
+    pub async fn send_once(
+        &self,
+        key: impl Into<Arc<str>>,
+        input: impl Into<Input>,
+    ) -> Result<Invocation, RunnerError> {
+        let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
+        let waiting = if self.slot.is_busy() { self.may_wait()? } else { self.place_to_wait()? };
+        let _door = self.slot.door.enter().await;
+        self.turn().enqueue_stored(Kind::Message, id.clone(), input.into()).await?;
+        let ticket = Ticket::new(&self.slot.key, id, Some(waiting));
+        let invocation = ticket.current.invocation.clone();
+        self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
+        Ok(invocation)
     }
 
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
@@ -163,6 +187,26 @@ impl SessionHandle {
         }
     }
 
+    /// Cancels what is at work in the session, in this process or in another one, which hears of it with its next commit
+    /// or heartbeat. Gives whether anything was at work.
+    ///
+    /// # Errors
+    /// When the store fails, or has no inboxes and another worker is at work.
+    pub async fn cancel_everywhere(&self) -> Result<bool, RunnerError> {
+        if let Some(current) = self.current() {
+            current.cancellation.cancel();
+            return Ok(true);
+        }
+        let now = self.runner.0.clock.now();
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state().now(now);
+        let session = self.runner.0.store.get(get).await.map_err(|error| self.failed(error))?;
+        if session.claim.is_none() {
+            return Ok(false);
+        }
+        self.turn().enqueue_cancel().await?;
+        Ok(true)
+    }
+
     /// What is at work in the session in this process.
     pub fn running(&self) -> Option<Invocation> {
         self.current().map(|current| current.invocation)
@@ -173,11 +217,20 @@ impl SessionHandle {
     /// # Errors
     /// When the store fails, or what it has cannot be read.
     pub async fn pending(&self) -> Result<Vec<ApprovalRequest>, RunnerError> {
-        let (history, session) = self.turn().read().await?;
+        // What was said before the last run is not needed, and not read unless it is known.
+        let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
+        let (history, session) =
+            if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
         if history.has_ended() {
             return Ok(Vec::new());
         }
-        let run = self.run_of(&history, &session)?;
+        let run = match self.run_of(&history, &session) {
+            Err(RunnerError::Recover { .. }) if !is_known => {
+                let (history, session) = self.turn().read().await?;
+                self.run_of(&history, &session)?
+            }
+            run => run?,
+        };
         Ok(run.map(|run| run.pending()).unwrap_or_default())
     }
 
@@ -230,7 +283,12 @@ impl SessionHandle {
         (known.history, known.stopped) = (None, None);
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
-        let session = self.read(EventRange::None).await?;
+        let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
+        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await.map_err(failed)?;
+        if let Some(claim) = session.claim.filter(|claim| claim.owner != self.runner.0.claims.worker) {
+            let (key, owner, expires) = (Box::new(self.slot.key.clone()), claim.owner, claim.expires);
+            return Err(RunnerError::Claimed { key, owner, expires, is_accepted: false });
+        }
         let request = RewindSession {
             key: self.slot.key.clone(),
             expected: session.version.into(),
@@ -300,7 +358,7 @@ impl SessionHandle {
         Turn { runner: Arc::clone(&self.runner.0), slot: Arc::clone(&self.slot) }
     }
 
-    fn failed(&self, error: stepfold_session_scopes::SessionError) -> RunnerError {
+    fn failed(&self, error: SessionError) -> RunnerError {
         RunnerError::store(&self.slot.key, error)
     }
 
@@ -346,10 +404,4 @@ impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionHandle").field("key", &self.slot.key).finish_non_exhaustive()
     }
-}
-
-/// Whether an input is nothing but messages of users.
-fn is_said_by_users(input: &Input) -> bool {
-    let messages = input.only_messages().unwrap_or_default();
-    !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
 }

@@ -9,7 +9,7 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary};
+use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary, takes};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,26 @@ impl History {
     /// Whether a session is the one that was folded, at a later version of it.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
         self.life.as_ref() == Some(&session.life) && self.version <= session.version
+    }
+
+    /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took
+    /// it.
+    pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
+        let mut history =
+            History { version: session.version, life: Some(session.life.clone()), ..History::default() };
+        for committed in session.visible_events() {
+            history.push(&session.key, committed)?;
+            if history.has_ended() && history.last_takes(id) {
+                break;
+            }
+        }
+        Ok(history.last_takes(id).then_some(history))
+    }
+
+    /// Whether the last run took the message with this id.
+    pub(crate) fn last_takes(&self, id: &InvocationId) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|last| last.events.iter().any(|committed| takes(&committed.event, id)))
     }
 
     /// Whether the last run has ended.

@@ -1,10 +1,12 @@
 //! What waits in the inbox of a session: messages that were accepted, in order.
+//!
+//! The store has it; here is what this process knows of it, which is always its beginning: an entry is added only once
+//! all before it are known.
 
-use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Input;
-use stepfold_session_scopes::InvocationId;
+use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError};
 use stepfold_state_core::chat::Message;
 
 /// What becomes of a message.
@@ -16,14 +18,34 @@ pub(crate) enum Kind {
     Steer,
 }
 
+impl Kind {
+    pub(crate) fn stored(self) -> InboxKind {
+        match self {
+            Kind::Message => InboxKind::Message,
+            Kind::Steer => InboxKind::Steer,
+        }
+    }
+}
+
 /// A message that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) position: u64,
     pub(crate) kind: Kind,
-    /// The name of the invocation that it begins.
+    /// The name of the invocation that it begins, and its idempotency key.
     pub(crate) id: InvocationId,
     pub(crate) input: Input,
+}
+
+impl Entry {
+    fn read(stored: InboxEntry, kind: Kind) -> Result<Self, SessionError> {
+        let id = InvocationId::new(stored.idempotency_key.as_str())?;
+        let input = Input::from_json(stored.body).map_err(|source| SessionError::Stored {
+            what: format!("entry {} of the inbox", stored.position),
+            source,
+        })?;
+        Ok(Entry { position: stored.position, kind, id, input })
+    }
 }
 
 /// The entries of the inbox that are known in this process.
@@ -32,10 +54,20 @@ pub(crate) struct Mail(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    entries: VecDeque<Entry>,
-    /// How many of them a run has read. It takes them with the commit that has their messages.
-    read: usize,
-    last: u64,
+    /// By position.
+    entries: Vec<Entry>,
+    /// The positions of requests to cancel what is at work.
+    cancels: Vec<u64>,
+    /// The run has read the entries up to this position. It takes them with the commit that has their messages.
+    read_to: u64,
+    /// Everything up to this position was taken.
+    taken_to: u64,
+    /// All entries up to this position are known.
+    known_to: u64,
+    /// The newest position that was heard of.
+    newest: u64,
+    /// The store has no inboxes: this process alone has the entries.
+    is_local: bool,
 }
 
 impl Mail {
@@ -43,11 +75,89 @@ impl Mail {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn put(&self, kind: Kind, id: InvocationId, input: Input) {
+    /// Keeps an entry, for a store that has no inboxes.
+    pub(crate) fn keep(&self, kind: Kind, id: InvocationId, input: Input) {
         let mut known = self.known();
-        known.last += 1;
-        let position = known.last;
-        known.entries.push_back(Entry { position, kind, id, input });
+        known.is_local = true;
+        known.newest += 1;
+        known.known_to = known.newest;
+        let position = known.newest;
+        known.entries.push(Entry { position, kind, id, input });
+    }
+
+    /// An entry was stored by this process.
+    pub(crate) fn accepted(&self, entry: Entry) {
+        let mut known = self.known();
+        known.newest = known.newest.max(entry.position);
+        if entry.position == known.known_to + 1 {
+            known.known_to = entry.position;
+            known.entries.push(entry);
+        }
+    }
+
+    /// The store said that this is the newest entry that waits.
+    pub(crate) fn heard_of(&self, newest: u64) {
+        let mut known = self.known();
+        known.newest = known.newest.max(newest);
+    }
+
+    /// Whether entries wait that are not known.
+    pub(crate) fn is_stale(&self) -> bool {
+        let known = self.known();
+        known.newest > known.known_to
+    }
+
+    /// The mark for what is read of the store from now on.
+    pub(crate) fn mark(&self) -> Mark {
+        let known = self.known();
+        Mark { known_to: known.known_to, newest: known.newest }
+    }
+
+    /// Nothing waited in the store when it was read, after the mark.
+    pub(crate) fn is_empty_up_to(&self, mark: Mark) {
+        let mut known = self.known();
+        if !known.is_local {
+            known.entries.retain(|entry| entry.position > mark.known_to);
+            known.cancels.clear();
+            known.known_to = known.known_to.max(mark.newest);
+        }
+    }
+
+    /// All that waited in the store when it was read, after the mark.
+    pub(crate) fn replace(&self, stored: Vec<InboxEntry>, mark: Mark) -> Result<(), SessionError> {
+        let mut known = self.known();
+        if known.is_local {
+            return Ok(());
+        }
+        // What was accepted since the mark may be newer than what was read.
+        let is_newer = |position: u64| position > mark.known_to;
+        let waits = |position: u64| stored.iter().any(|other| other.position == position);
+        known.entries.retain(|entry| is_newer(entry.position) || waits(entry.position));
+        known.cancels.clear();
+        // What was heard of before, and is not there, was taken by another worker.
+        known.known_to = known.known_to.max(mark.newest);
+        for entry in stored {
+            let position = entry.position;
+            known.newest = known.newest.max(position);
+            known.known_to = known.known_to.max(position);
+            let is_known = known.entries.iter().any(|other| other.position == position);
+            match entry.kind {
+                InboxKind::Cancel => known.cancels.push(position),
+                _ if is_known || position <= known.taken_to => {}
+                InboxKind::Steer => known.entries.push(Entry::read(entry, Kind::Steer)?),
+                _ => known.entries.push(Entry::read(entry, Kind::Message)?),
+            }
+        }
+        known.entries.sort_by_key(|entry| entry.position);
+        Ok(())
+    }
+
+    /// What is known may be untrue: another worker has the session.
+    pub(crate) fn forget(&self) {
+        let mut known = self.known();
+        if !known.is_local {
+            *known = Known::default();
+        }
     }
 
     /// The entries that a turn begins with: a message by itself, or all that would have joined a run.
@@ -57,37 +167,68 @@ impl Mail {
         known.entries.iter().take(steered.max(1)).cloned().collect()
     }
 
+    /// Whether nothing waits, as far as is known.
     pub(crate) fn is_empty(&self) -> bool {
-        self.known().entries.is_empty()
+        let known = self.known();
+        known.entries.is_empty() && known.newest <= known.known_to
+    }
+
+    /// Whether nothing waits but the first entries, so many of them.
+    pub(crate) fn is_empty_but_for(&self, first: usize) -> bool {
+        let known = self.known();
+        known.entries.len() <= first && known.newest <= known.known_to
+    }
+
+    /// The positions of these entries in the store.
+    pub(crate) fn stored(&self, entries: &[Entry]) -> Vec<u64> {
+        match self.known().is_local {
+            true => Vec::new(),
+            false => entries.iter().map(|entry| entry.position).collect(),
+        }
     }
 
     /// Another run reads from the beginning.
     pub(crate) fn read_again(&self) {
-        self.known().read = 0;
+        self.known().read_to = 0;
     }
 
     /// The messages that join a run, if some came that it has not read. One that begins a turn holds up those
     /// that came after it.
     pub(crate) fn read(&self) -> Option<Vec<Message>> {
         let mut known = self.known();
-        let entry = known.entries.get(known.read).filter(|entry| entry.kind == Kind::Steer)?;
+        let read_to = known.read_to;
+        let entry = known.entries.iter().find(|entry| entry.position > read_to)?;
+        if entry.kind != Kind::Steer {
+            return None;
+        }
         let messages = entry.input.only_messages().unwrap_or_default();
         let messages = messages.iter().map(|message| (**message).clone()).collect();
-        known.read += 1;
+        known.read_to = entry.position;
         Some(messages)
     }
 
-    /// The positions of the entries that a run has read.
-    pub(crate) fn positions_read(&self) -> Vec<u64> {
+    /// The entries that a run has read.
+    pub(crate) fn entries_read(&self) -> Vec<Entry> {
         let known = self.known();
-        known.entries.iter().take(known.read).map(|entry| entry.position).collect()
+        known.entries.iter().take_while(|entry| entry.position <= known.read_to).cloned().collect()
     }
 
-    /// These entries are taken: an event has their messages.
-    pub(crate) fn taken(&self, positions: &[u64]) {
+    /// The entries up to this one are taken: an event has their messages.
+    pub(crate) fn taken(&self, position: u64) {
         let mut known = self.known();
-        let read = known.entries.iter().take(known.read).filter(|entry| positions.contains(&entry.position));
-        known.read -= read.count();
-        known.entries.retain(|entry| !positions.contains(&entry.position));
+        known.taken_to = known.taken_to.max(position);
+        known.entries.retain(|entry| entry.position > position);
     }
+
+    /// The requests to cancel what is at work; each is obeyed once.
+    pub(crate) fn take_cancels(&self) -> Vec<u64> {
+        std::mem::take(&mut self.known().cancels)
+    }
+}
+
+/// How much was known when a read of the store began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    known_to: u64,
+    newest: u64,
 }

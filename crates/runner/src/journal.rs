@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use stepfold_agent_loop::{Agent, Event, EventKind, Observer, ObserverError, Run, RunEvent};
+use stepfold_agent_loop::{Agent, Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AnyStore, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
+    AnyStore, AppendClaim, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
 };
 
 use crate::accept::Acceptance;
+use crate::claim::Claims;
+use crate::decided::Receipts;
+use crate::inbox::Entry;
 use crate::ports::WallClock;
-use crate::record::{Stamp, session_event, with_agent, with_exit};
+use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken};
 use crate::slot::Slot;
 
 /// How often an append is repeated when the store was busy or lost, and how long that takes in all.
@@ -33,8 +36,11 @@ pub(crate) struct Journal {
     pub(crate) attempt: Option<String>,
     /// The run as it is after what was stored.
     pub(crate) ahead: Run,
-    /// The positions of the entries of the inbox that the run begins with.
-    pub(crate) begins_with: Vec<u64>,
+    /// The entries of the inbox that the run begins with.
+    pub(crate) begins_with: Vec<Entry>,
+    pub(crate) claims: Claims,
+    /// Who is told that decisions are stored.
+    pub(crate) receipts: Receipts,
     /// Who is told that the message with which the run begins is stored.
     pub(crate) acceptance: Option<Acceptance>,
 }
@@ -60,24 +66,47 @@ impl Journal {
         }
         let taken = match event.kind {
             EventKind::Began { .. } => std::mem::take(&mut self.begins_with),
-            EventKind::Steered => self.slot.mail.positions_read(),
+            EventKind::Steered => self.slot.mail.entries_read(),
             _ => Vec::new(),
         };
-        let request = AppendEvent::new(self.slot.key.clone(), self.version, stored, &self.schema);
+        let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
+        let claim = self.claims.asked(&self.slot.held, self.gives_up(&taken));
+        // The heartbeat must not take what is given up for lost.
+        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
+        let request =
+            AppendEvent::new(self.slot.key.clone(), self.version, with_taken(stored, &ids), &self.schema)
+                .with_claim(claim)
+                .taking(self.slot.mail.stored(&taken));
         let append = || self.store.append(request.clone());
-        let receipt = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await?;
+        let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
+        let receipt = appended.inspect_err(|_| self.slot.held.restore(given_up))?;
         self.version = receipt.version;
         self.place += 1;
-        self.slot.mail.taken(&taken);
+        self.slot.held.set(receipt.claim.as_ref());
+        self.receipts.stored(&event.kind, receipt.version);
+        if let Some(last) = taken.last() {
+            self.slot.mail.taken(last.position);
+        }
+        self.slot.mail.heard_of(receipt.inbox);
+        if self.slot.mail.is_stale() {
+            self.slot.bell.notify_one();
+        }
         if let (EventKind::Began { .. }, Some(acceptance)) = (&event.kind, self.acceptance.take()) {
             acceptance.tell(Ok(()));
         }
         Ok(())
     }
+
+    /// Whether the claim goes with this event: the run has ended after it, or waits for decisions, and nothing waits
+    /// in the inbox that is not taken by it.
+    fn gives_up(&self, taken: &[Entry]) -> bool {
+        let is_done = matches!(self.ahead.decide(), Need::Nothing(_) | Need::Approval);
+        is_done && self.slot.mail.is_empty_but_for(taken.len())
+    }
 }
 
 /// An append may be repeated: the store knows the event by its id.
-fn pauses() -> ExponentialBuilder {
+pub(crate) fn pauses() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(50))
         .with_max_times(REPEATS)

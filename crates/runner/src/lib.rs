@@ -75,14 +75,13 @@
 //!   stands in [`guarantees`].
 //! - A call that must not run twice does not, also when several workers resume one run at the same moment.
 //! - A call has one idempotency key, however often it runs; no two calls share one, also not in a fork.
-//! - In a process, one invocation is at work in a session at a time. No message is lost: it is taken, or
-//!   refused with an error.
+//! - One invocation is at work in a session at a time: its worker holds the [claim](WhenClaimed) on it, and one that lost
+//!   it writes nothing. No message is lost: it is taken, or refused with an error.
 //! - A session that is kept open reads only what is new.
 //!
 //! # What is absent
 //!
-//! The loop decides and the store stores; nothing of either is here. No lease is taken on a session: several workers
-//! are kept apart by its version, and the slower one gets a [`Conflict`](RunnerError::Conflict). Nothing
+//! The loop decides and the store stores; nothing of either is here. Nothing
 //! resumes by itself when a process starts: whoever starts it asks for the sessions and resumes them. `temp:`
 //! values are never stored.
 //!
@@ -93,7 +92,10 @@
 //! `docs/decisions.md`.
 
 mod accept;
+mod attend;
+mod claim;
 mod compare;
+mod decided;
 mod error;
 mod handle;
 mod history;
@@ -109,7 +111,9 @@ mod replay;
 mod resume;
 mod runner;
 mod slot;
+mod slots;
 mod turn;
+mod work;
 
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
@@ -117,7 +121,9 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
+pub use crate::claim::WhenClaimed;
 pub use crate::compare::{Comparison, FirstDifference, compare};
+pub use crate::decided::DecisionReceipt;
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;

@@ -1,5 +1,6 @@
 //! What a worker does next in a session: a pure function of what is wanted and of how the session is.
 
+use crate::claim::{Holder, WhenClaimed};
 use crate::inbox::Kind;
 
 /// What an invocation still wants.
@@ -39,6 +40,13 @@ pub(crate) enum Next {
     Store,
     /// Begin a turn with what stands first in the inbox.
     Take,
+    /// Claim the session, and look again.
+    Claim {
+        /// Also if another worker holds the claim.
+        take_over: bool,
+    },
+    /// Wait for the worker that holds the claim, and look again.
+    Wait,
     /// Bring the interrupted run to its end, before anything new begins.
     Recover,
     /// Go on with the last run, as was asked for.
@@ -51,14 +59,45 @@ pub(crate) enum Next {
     IsTaken,
     /// Refuse: these requests have to be decided about first.
     Refuse(Vec<String>),
+    /// Refuse: another worker holds the claim.
+    RefuseClaimed,
     /// Refuse: there is no run to resume or to abandon.
     NothingToResume,
     /// Nothing.
     End,
 }
 
-/// Decides what is next. `first` is the kind of what stands first in the inbox.
-pub(crate) fn next(wants: Wants, last: Last, first: Option<Kind>) -> Next {
+/// How the session is.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// The last run.
+    pub(crate) last: Last,
+    /// The kind of what stands first in the inbox.
+    pub(crate) first: Option<Kind>,
+    /// Who holds the claim.
+    pub(crate) holder: Holder,
+}
+
+/// Decides what is next. The claim comes first, since who does not hold it must not touch the run of whoever does.
+pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next {
+    let next = match (wants, seen.holder, when_claimed) {
+        (Wants::Nothing, ..) | (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
+        (_, Holder::Other, WhenClaimed::TakeOver) => Next::Claim { take_over: true },
+        (_, Holder::Other, WhenClaimed::Refuse) => Next::RefuseClaimed,
+        (Wants::Begin, Holder::Other, WhenClaimed::Wait { .. }) => Next::Store,
+        (_, Holder::Other, WhenClaimed::Wait { .. }) => Next::Wait,
+    };
+    match next {
+        // A turn that begins claims the session with its first commit; a run that goes on has made its own.
+        Next::Recover | Next::Resume | Next::Abandon if seen.holder == Holder::Nobody => {
+            Next::Claim { take_over: false }
+        }
+        next => next,
+    }
+}
+
+/// Decides what is next where no other worker is at work.
+fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
     match (wants, last) {
         // What was accepted before a process died waits for whoever comes.
         (Wants::Resume, Last::Ended) if first.is_some() => Next::Take,
@@ -83,6 +122,12 @@ pub(crate) fn next(wants: Wants, last: Last, first: Option<Kind>) -> Next {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WAIT: WhenClaimed = WhenClaimed::Wait { at_most: std::time::Duration::from_secs(1) };
+
+    fn next(wants: Wants, last: Last, first: Option<Kind>) -> Next {
+        super::next(wants, Seen { last, first, holder: Holder::Us }, WAIT)
+    }
 
     #[test]
     fn a_message_begins_at_once_only_where_nothing_comes_before_it() {
@@ -120,5 +165,30 @@ mod tests {
         assert_eq!(next(Wants::Nothing, Last::Ended, Some(Kind::Steer)), Next::Take);
         assert_eq!(next(Wants::Nothing, Last::Ended, Some(Kind::Message)), Next::End);
         assert_eq!(next(Wants::Nothing, Last::Interrupted, Some(Kind::Steer)), Next::End);
+    }
+
+    #[test]
+    fn the_run_of_another_worker_is_not_touched_but_to_take_it_over() {
+        for wants in [Wants::Begin, Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
+            for last in [Last::Ended, Last::Interrupted, Last::Waits(vec!["c1".to_owned()]), Last::Unreadable]
+            {
+                let next = |when| {
+                    super::next(wants, Seen { last: last.clone(), first: None, holder: Holder::Other }, when)
+                };
+                assert_eq!(next(WhenClaimed::Refuse), Next::RefuseClaimed);
+                assert_eq!(next(WhenClaimed::TakeOver), Next::Claim { take_over: true });
+                assert_eq!(next(WAIT), if wants == Wants::Begin { Next::Store } else { Next::Wait });
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_goes_on_only_under_a_claim() {
+        for wants in [Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
+            let seen = Seen { last: Last::Interrupted, first: None, holder: Holder::Nobody };
+            assert_eq!(super::next(wants, seen, WAIT), Next::Claim { take_over: false });
+        }
+        let seen = Seen { last: Last::Ended, first: None, holder: Holder::Nobody };
+        assert_eq!(super::next(Wants::Begin, seen, WAIT), Next::Begin);
     }
 }

@@ -1,14 +1,21 @@
 //! What the runner reads of the world: what time it is, and names that no other invocation of a session has.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use futures_util::future::BoxFuture;
 use stepfold_agent_loop::Ids;
 use stepfold_session_scopes::Timestamp;
 
-/// Says what time it is, for the events of a session. Nothing is ordered by it.
+/// Says what time it is, for the events and the claims of a session. Nothing is ordered by it, and a store with a clock
+/// of its own (PostgreSQL) decides by that one when a claim has expired.
 pub trait WallClock: Send + Sync {
     /// The time.
     fn now(&self) -> Timestamp;
+
+    /// Waits, between two heartbeats of a claim and for the claim of another worker. On tokio's timer by default.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
 }
 
 /// The clock of the system.

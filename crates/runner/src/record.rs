@@ -24,6 +24,9 @@ const AGENT: &str = "agent";
 /// The metadata entry that says why the run has ended, at its last event.
 const EXIT: &str = "exit";
 
+/// The metadata entry that has the ids of the messages which an event took from the inbox, for their senders.
+const TAKEN: &str = "taken";
+
 /// Whether a write is one that stores have.
 pub(crate) fn is_stored(write: &Write) -> bool {
     Scope::of(write.key()) != Scope::Temp
@@ -82,6 +85,23 @@ pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
         Ok(exit) => event.with_metadata(EXIT, exit),
         Err(_) => event,
     }
+}
+
+/// The same with the ids of the messages that it took, but for the one that its invocation is called by.
+pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
+    let others: Vec<&str> =
+        (taken.iter()).filter(|id| **id != event.invocation).map(InvocationId::as_str).collect();
+    match others.as_slice() {
+        [] => event,
+        others => event.with_metadata(TAKEN, serde_json::json!(others)),
+    }
+}
+
+/// Whether an event took the message with this id.
+pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
+    let others = event.metadata.get(TAKEN).and_then(Value::as_array);
+    event.invocation == *id
+        || others.is_some_and(|others| others.iter().any(|other| other.as_str() == Some(id.as_str())))
 }
 
 /// Whether an event is the last one of a run, whatever the agent of today would make of it.

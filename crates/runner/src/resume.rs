@@ -5,6 +5,7 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Decision, Decisions};
 
+use crate::decided::{DecisionReceipt, Receipts};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::invocation::{Ended, Invocation};
@@ -30,6 +31,20 @@ impl Resume {
         self
     }
 
+    /// Records who decided.
+    pub fn by(mut self, name: impl Into<String>) -> Self {
+        self.decisions = self.decisions.by(name);
+        self
+    }
+
+    /// Takes the same decisions under the same key as a repeat, also from another process and after the run went on or
+    /// ended: it gives the first receipt, and changes nothing. Without a key a second decision about a request is an
+    /// error that says who decided what.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.decisions = self.decisions.with_idempotency_key(key);
+        self
+    }
+
     /// With decisions about pending calls.
     pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
         self.decisions = self.decisions.and(decisions);
@@ -48,7 +63,56 @@ impl Resume {
     /// [`RunnerError::Busy`] when too many wait already.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let Resume { session, decisions, with_changed_agent } = self;
-        session.order(Order::Resume { decisions, with_changed_agent })
+        session.order(Order::Resume { decisions, with_changed_agent, receipts: Receipts::default() })
+    }
+
+    /// Has the decisions stored, and gives their receipt as soon as they are. The run goes on in a task of its own.
+    ///
+    /// # Errors
+    /// [`RunnerError::Decision`] when they are refused: [`AlreadyDecided`](stepfold_agent_loop::DecisionError) for a
+    /// second decision about a request. [`RunnerError::NothingToResume`] without a decision. As
+    /// [`start`](Resume::start), and when the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Decision};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("pay the bill").await?;
+    /// let id = session.pending().await?[0].id.clone();
+    ///
+    /// // The answer to the first click was lost, so the browser sends it again.
+    /// let click = || session.resume().decide(&*id, Decision::Approve).by("ada").idempotency_key("click-1");
+    /// let (receipt, invocation) = click().submit().await?;
+    /// assert_eq!(invocation.await?.text(), "done");
+    /// assert_eq!(click().submit().await?.0, receipt);
+    ///
+    /// // Bob is too late.
+    /// let error = session.resume().decide(&*id, Decision::reject("no")).by("bob").submit().await.unwrap_err();
+    /// assert!(error.to_string().contains("already decided by ada"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn submit(self) -> Result<(DecisionReceipt, Invocation), RunnerError> {
+        let Resume { session, decisions, with_changed_agent } = self;
+        let (receipts, stored) = Receipts::new();
+        let key = Box::new(session.key().clone());
+        let invocation = session.order(Order::Resume { decisions, with_changed_agent, receipts })?;
+        match stored.await {
+            Ok(receipt) => Ok((receipt?, invocation)),
+            // It ended, and nothing was decided.
+            Err(_) => Err(RunnerError::NothingToResume { key }),
+        }
     }
 }
 

@@ -1,21 +1,22 @@
 //! The runner: one agent, one store, any number of sessions.
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, CreateSession, ErrorKind, EventRange, GetSession, SessionError, SessionId, SessionKey,
-    SessionSchema, SessionStore, UserId,
+    SessionSchema, SessionStore, UserId, WorkerId,
 };
 
+use crate::claim::{Claims, WhenClaimed};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::observers::Observers;
 use crate::ports::{ShortIds, SystemClock, WallClock};
-use crate::slot::Slot;
+use crate::slots::Slots;
 
 /// What happens to a message for a session whose agent is at work.
 ///
@@ -77,33 +78,11 @@ pub(crate) struct Inner {
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) observers: Observers,
+    pub(crate) claims: Claims,
+    /// After so many equal failures a run is given up; never, if none.
+    pub(crate) abandon_after: Option<u32>,
     /// The sessions that somebody holds, so that each is worked on by one invocation at a time.
     slots: Mutex<Slots>,
-}
-
-/// How many sessions are remembered that nobody holds.
-const REMEMBERED: usize = 256;
-
-#[derive(Default)]
-struct Slots {
-    held: HashMap<SessionKey, Weak<Slot>>,
-    /// Those that were asked for last: who asks again finds what was read, and a pause with its `temp:` values.
-    last: VecDeque<Arc<Slot>>,
-}
-
-impl Slots {
-    fn get(&mut self, key: SessionKey) -> Arc<Slot> {
-        let known = self.held.get(&key).and_then(Weak::upgrade);
-        let slot = known.unwrap_or_else(|| Arc::new(Slot::new(key.clone())));
-        self.last.retain(|other| !Arc::ptr_eq(other, &slot));
-        self.last.push_back(Arc::clone(&slot));
-        if self.last.len() > REMEMBERED {
-            self.last.pop_front();
-            self.held.retain(|_, slot| slot.strong_count() > 0);
-        }
-        self.held.insert(key, Arc::downgrade(&slot));
-        slot
-    }
 }
 
 /// Puts a [`Runner`] together.
@@ -118,6 +97,9 @@ pub struct RunnerBuilder {
     ids: Arc<dyn Ids>,
     clock: Arc<dyn WallClock>,
     observers: Observers,
+    claims: Claims,
+    max_paused: usize,
+    abandon_after: Option<u32>,
 }
 
 impl Runner {
@@ -137,6 +119,14 @@ impl Runner {
             ids: Arc::new(ShortIds),
             clock: Arc::new(SystemClock),
             observers: Observers::default(),
+            claims: Claims {
+                worker: WorkerId::new(ShortIds.next())
+                    .unwrap_or_else(|_| unreachable!("letters and digits are a valid id")),
+                duration: Duration::from_secs(30),
+                when_claimed: WhenClaimed::default(),
+            },
+            max_paused: 4_096,
+            abandon_after: None,
         }
     }
 
@@ -218,9 +208,14 @@ impl Runner {
     }
 
     pub(crate) fn handle(&self, key: SessionKey) -> SessionHandle {
-        let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = slots.get(key);
+        let slot = self.0.slots().get(key);
         SessionHandle::new(self.clone(), slot)
+    }
+}
+
+impl Inner {
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -250,6 +245,47 @@ impl RunnerBuilder {
     /// How many messages may wait for one session; 16 unless said.
     pub fn max_waiting(mut self, messages: usize) -> Self {
         self.max_waiting = messages;
+        self
+    }
+
+    /// The name of this worker in the [claims](WhenClaimed) on sessions; a random one by default.
+    ///
+    /// Two workers that run at the same time must have different names. A worker that is started again under the name
+    /// it had before goes on at once with the sessions that it left, without waiting until its claims have expired.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidId`].
+    pub fn worker(mut self, name: impl Into<Arc<str>>) -> Result<Self, SessionError> {
+        self.claims.worker = WorkerId::new(name)?;
+        Ok(self)
+    }
+
+    /// How long a claim on a session holds unless it is renewed; 30 seconds by default. While a run is at work,
+    /// a heartbeat renews it each third of this time. So it is the time after which others may take over what a
+    /// process left that died.
+    pub fn claim_for(mut self, duration: Duration) -> Self {
+        self.claims.duration = duration;
+        self
+    }
+
+    /// What happens when another worker holds the claim on a session; by default, this one
+    /// [waits](WhenClaimed::default).
+    pub fn when_claimed(mut self, when: WhenClaimed) -> Self {
+        self.claims.when_claimed = when;
+        self
+    }
+
+    /// How many sessions with a run that waits and has `temp:` values are kept in memory, beyond those that
+    /// somebody holds; 4,096 by default. When more wait, the oldest lose their `temp:` values, and nothing else.
+    pub fn max_paused(mut self, sessions: usize) -> Self {
+        self.max_paused = sessions;
+        self
+    }
+
+    /// Gives an interrupted run up by itself, when it has failed this many times in the same way and a message waits
+    /// for it; never by default. Failures are counted in this process.
+    pub fn abandon_after(mut self, failures: u32) -> Self {
+        self.abandon_after = Some(failures.max(1));
         self
     }
 
@@ -290,9 +326,23 @@ impl RunnerBuilder {
 
     /// The runner.
     pub fn build(self) -> Runner {
-        let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers } = self;
-        let slots = Mutex::default();
-        Runner(Arc::new(Inner { agent, store, app, schema, busy, max_waiting, ids, clock, observers, slots }))
+        let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
+        let (claims, abandon_after) = (self.claims, self.abandon_after);
+        let slots = Mutex::new(Slots::new(self.max_paused));
+        Runner(Arc::new(Inner {
+            agent,
+            store,
+            app,
+            schema,
+            busy,
+            max_waiting,
+            ids,
+            clock,
+            observers,
+            claims,
+            abandon_after,
+            slots,
+        }))
     }
 }
 

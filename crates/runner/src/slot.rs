@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepfold_agent_loop::Run;
 use stepfold_session_scopes::{InvocationId, LifeId, SessionKey};
 use stepfold_tools::CancellationToken;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::accept::Door;
+use crate::claim::Held;
 use crate::history::History;
 use crate::hub::Hub;
 use crate::inbox::Mail;
@@ -24,6 +25,10 @@ pub(crate) struct Slot {
     pub(crate) gate: Arc<tokio::sync::Mutex<Known>>,
     /// What is known of the session's inbox.
     pub(crate) mail: Mail,
+    /// The claim of this process.
+    pub(crate) held: Held,
+    /// Rings when something stands in the inbox that is not known.
+    pub(crate) bell: Notify,
     desk: Mutex<Desk>,
     waiting: Arc<AtomicUsize>,
 }
@@ -35,6 +40,26 @@ pub(crate) struct Known {
     pub(crate) history: Option<Arc<History>>,
     /// The last run as it stopped in this process. It has its `temp:` values, and knows the conversation.
     pub(crate) stopped: Option<Left>,
+    /// Whether the session is kept in memory for the `temp:` values of its run.
+    pub(crate) is_kept: bool,
+    /// How the last run failed, if it did.
+    pub(crate) failed: Option<Failed>,
+}
+
+/// That a run failed, as often as it did in the same way.
+pub(crate) struct Failed {
+    pub(crate) invocation: InvocationId,
+    pub(crate) cause: String,
+    pub(crate) times: u32,
+}
+
+impl Failed {
+    /// One more failure.
+    pub(crate) fn again(before: Option<Self>, invocation: InvocationId, cause: String) -> Self {
+        let is_same = |before: &Failed| before.invocation == invocation && before.cause == cause;
+        let times = before.filter(is_same).map_or(0, |before| before.times) + 1;
+        Failed { invocation, cause, times }
+    }
 }
 
 /// A run as it stopped in this process, and the session as it left it.
@@ -98,6 +123,8 @@ impl Slot {
             door: Door::default(),
             gate: Arc::default(),
             mail: Mail::default(),
+            held: Held::default(),
+            bell: Notify::new(),
             desk: Mutex::default(),
             waiting: Arc::default(),
         }
@@ -173,6 +200,11 @@ impl Desk {
         self.is_worked = next.is_some();
         self.current = next.as_ref().map(|job| job.ticket.current.clone());
         next
+    }
+
+    /// Whether something waits for the worker in this process.
+    pub(crate) fn has_next(&self) -> bool {
+        !self.orders.is_empty() || !self.accepted.is_empty()
     }
 
     /// The worker is gone, with its runtime.

@@ -409,7 +409,7 @@ fn two_workers() {
         threads(async {
             let work = |name: &'static str| {
                 let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
-                let runner = world.runner(agent).build();
+                let runner = world.runner(agent).worker(name).unwrap().build();
                 async move {
                     let session = runner.session("ada", "s1").await.unwrap();
                     for number in 0..10 {

@@ -15,9 +15,11 @@
 
 mod busy;
 mod changes;
+mod claims;
 mod crash;
 mod cut_off;
 mod decisions;
+mod failing;
 mod golden;
 mod graph;
 mod histories;

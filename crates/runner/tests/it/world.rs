@@ -103,9 +103,19 @@ impl World {
         Watched { store, wire: Arc::clone(&self.wire) }
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// A runner of a process of its own.
     pub(crate) fn runner(&self, agent: Agent) -> RunnerBuilder {
-        Runner::builder(agent, self.store()).app("stalls").unwrap().ids(self.names.clone()).clock(Still)
+        Runner::builder(agent, self.store())
+            .app("stalls")
+            .unwrap()
+            .worker("worker")
+            .unwrap()
+            .ids(self.names.clone())
+            .clock(Still)
     }
 
     /// The session of all tests that need but one, as this agent has it in a process of its own.

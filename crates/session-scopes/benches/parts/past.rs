@@ -1,12 +1,12 @@
 //! What reading the past costs, end against start: ratios, as the goals are.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stepfold_session_scopes::{
     EventRange, Expected, ForkSession, GetSession, LabelVersion, ListForks, RewindSession, SessionStore,
 };
 
-use crate::{Bench, Memory, Sqlite, Writer, create, event, key, now, schema};
+use crate::{Bench, Memory, Sqlite, Writer, create, event, key, now, schema, start};
 
 /// How many reads are measured together.
 const READS: u32 = 200;
@@ -104,7 +104,7 @@ fn read<B: Bench>(bench: &B, get: &GetSession) -> Duration {
 /// What one read takes, the fastest of three, where it takes long.
 fn once<B: Bench>(bench: &B, get: &GetSession) -> Duration {
     let one = || {
-        let start = Instant::now();
+        let start = start();
         drop(bench.wait(bench.store().get(get.clone())).expect("the session is there"));
         start.elapsed()
     };
@@ -114,7 +114,7 @@ fn once<B: Bench>(bench: &B, get: &GetSession) -> Duration {
 /// What one of so many takes, in the fastest of five batches.
 fn time<B: Bench>(bench: &B, run: impl Fn(&B)) -> Duration {
     let batch = || {
-        let start = Instant::now();
+        let start = start();
         (0..READS / 5).for_each(|_| run(bench));
         start.elapsed() / (READS / 5)
     };

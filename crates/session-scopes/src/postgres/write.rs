@@ -266,7 +266,8 @@ async fn create_inside(
         sent.extend(plan_scope(connection, schemas, &planner, locked, schema, scope, &writes).await?);
     }
     in_order(sent).await?;
-    Box::pin(read::session(connection, schemas, &GetSession::new(key).events(EventRange::None))).await
+    let get = GetSession::new(key).events(EventRange::None);
+    Box::pin(read::session(connection, schemas, &get)).await
 }
 
 /// What a row of a session is made of.
@@ -382,12 +383,8 @@ async fn fork_inside(
         execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
     }));
     in_order(sent).await?;
-    Box::pin(read::session(
-        connection,
-        schemas,
-        &GetSession::new(key).events(EventRange::None).without_state(),
-    ))
-    .await
+    let get = GetSession::new(key).events(EventRange::None).without_state();
+    Box::pin(read::session(connection, schemas, &get)).await
 }
 
 pub(super) async fn rewind(

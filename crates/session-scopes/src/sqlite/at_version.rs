@@ -33,27 +33,26 @@ impl Past<'_> {
         if let Some(keys) = keys {
             let entry = |key: Arc<str>| {
                 let row = find_cell(&desk.connection, self.stream, &key)?.map(|stored| stored.row);
-                let held = row.map(|row| self.held(desk, row)).transpose()?.flatten();
+                let held = row.map(|row| self.held(desk, &row)).transpose()?.flatten();
                 Ok::<_, SessionError>((key, held))
             };
             return Ok(Values::of_keys(keys.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?));
         }
         let mut values = Vec::new();
         for Stored { row, .. } in stored_all(&desk.connection, self.stream, self.cells)? {
-            let key = Arc::from(row.key.as_str());
-            if let Some(held) = self.held(desk, row)? {
-                values.push((key, held));
+            if let Some(held) = self.held(desk, &row)? {
+                values.push((Arc::from(row.key), held));
             }
         }
         Ok(values.into_iter().collect())
     }
 
     /// What a key had, given its row of today.
-    fn held(self, desk: &mut Desk, row: CellRow) -> Result<Option<Held>, SessionError> {
+    fn held(self, desk: &mut Desk, row: &CellRow) -> Result<Option<Held>, SessionError> {
         if from_db(row.version) <= self.version {
-            return held(desk, &row);
+            return held(desk, row);
         }
-        match row_at(&desk.connection, self.history, &row, self.version)? {
+        match row_at(&desk.connection, self.history, row, self.version)? {
             Some(row) => held(desk, &row),
             None => Ok(None),
         }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
@@ -161,7 +162,11 @@ async fn play(part: Part) {
     let points = Points::until(part.dies_at);
     let agent = agent(part.turns, &World::at(part.world.to_str().unwrap()), &points);
     let store = Watched { store: open(&part.address).await, watch: points };
-    let runner = Runner::builder(agent, store).build();
+    // A process that is started again has the name of the one that died, and goes on at once. One that works beside it
+    // has another.
+    let worker = if part.speaks { "speaks" } else { "resumes" };
+    let runner =
+        Runner::builder(agent, store).worker(worker).unwrap().claim_for(Duration::from_secs(1)).build();
     let session = loop {
         match runner.session("ada", &*part.session).await {
             Ok(session) => break session,
@@ -182,7 +187,9 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
     let said = said(session).await;
     let next = || session.run(format!("turn {said}"));
     if part.goes_ahead && said < part.turns {
-        return next().await.map(drop);
+        // It may have been accepted before the last kill, and wait in the inbox: a key says that it is the same.
+        let text = format!("turn {said}");
+        return session.send_once(format!("turn-{said}"), text.as_str()).await?.await.map(drop);
     }
     match session.resume().await {
         // Somebody else may have ended the last turn meanwhile.
@@ -198,7 +205,10 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
 }
 
 fn is_in_the_way(error: &RunnerError) -> bool {
-    matches!(error, RunnerError::Conflict { .. })
+    matches!(
+        error,
+        RunnerError::Conflict { .. } | RunnerError::Claimed { .. } | RunnerError::ClaimLost { .. }
+    )
 }
 
 /// How often the user spoke.
@@ -208,6 +218,8 @@ async fn said(session: &SessionHandle) -> usize {
 }
 
 async fn is_done(session: &SessionHandle, turns: usize) -> bool {
+    // In this order: what waits in the inbox is taken while this looks.
+    let said = said(session).await;
     let last = session.last_run().await.unwrap();
-    last.is_some_and(|run| run.exit().is_some()) && said(session).await == turns
+    last.is_some_and(|run| run.exit().is_some()) && said == turns
 }

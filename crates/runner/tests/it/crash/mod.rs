@@ -7,6 +7,7 @@ mod agent;
 mod checks;
 mod children;
 mod kept;
+mod live;
 mod points;
 mod postgres;
 mod race;

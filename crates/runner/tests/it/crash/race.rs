@@ -10,7 +10,7 @@ use stepfold_session_scopes::{AnyStore, AppendEvent, MemoryStore, SessionError, 
 use stepfold_tools::{Tool, ToolError};
 use tokio::sync::Barrier;
 
-use super::store::{Watch, Watched};
+use super::store::{Plain, Watch, Watched};
 
 /// A store that breaks at the append of an event of this kind.
 struct BreaksAt(&'static str);
@@ -62,7 +62,8 @@ async fn only_one_of_two_workers_starts_a_call() {
     let model = Script::parse("assistant: > c1 pay()\nassistant: done").unwrap();
     let pay = Tool::new("pay", "Pays.", pay).build().unwrap();
     let agent = Agent::builder(model).tools([pay]).build().unwrap();
-    let store = AnyStore::new(MemoryStore::new());
+    // With claims, only one of them would come so far.
+    let store = AnyStore::new(Plain(AnyStore::new(MemoryStore::new())));
     let watched = Watched { store: store.clone(), watch: BreaksAt("started") };
     let broken = runner(&agent, watched).session("ada", "s1").await.unwrap();
     assert!(matches!(broken.run("pay").await, Err(RunnerError::Store { .. })));

@@ -113,3 +113,50 @@ impl<W: Watch> SessionStore for Watched<W> {
         self.store.dequeue(request).await
     }
 }
+
+/// A store that has neither claims nor inboxes, as those of others may be.
+#[derive(Clone)]
+pub(crate) struct Plain(pub(crate) AnyStore);
+
+impl SessionStore for Plain {
+    async fn append(&self, mut request: AppendEvent) -> Result<Receipt, SessionError> {
+        request.claim = None;
+        self.0.append(request).await
+    }
+
+    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
+        self.0.create(request).await
+    }
+
+    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
+        self.0.get(request).await
+    }
+
+    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
+        self.0.list(request).await
+    }
+
+    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
+        self.0.delete(request).await
+    }
+
+    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
+        self.0.fork(request).await
+    }
+
+    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
+        self.0.rewind(request).await
+    }
+
+    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+        self.0.read_scope(scope).await
+    }
+
+    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+        self.0.write_scope(request).await
+    }
+
+    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
+        self.0.prune(request).await
+    }
+}

@@ -33,7 +33,7 @@ async fn since(room: &Room, key: &SessionKey, seen: Seen) -> Result<Session, Ses
 
 fn removed(session: &Session) -> Vec<&str> {
     let scopes = session.values.iter().flat_map(|values| [&values.app, &values.user, &values.session]);
-    scopes.flat_map(|values| values.removed()).collect()
+    scopes.flat_map(crate::session::Values::removed).collect()
 }
 
 /// Whether each scope was read whole: app, user, session.
@@ -111,7 +111,7 @@ async fn what_has_changed_since_is_what_was_written(room: Room) -> Checked {
 /// The keys of the values that were read, and of those lists that have grown.
 fn changed(session: &Session) -> Vec<String> {
     let scopes = session.values.iter().flat_map(|values| [&values.app, &values.user, &values.session]);
-    let mut keys: Vec<String> = scopes.flat_map(|values| values.changed()).map(str::to_owned).collect();
+    let mut keys: Vec<String> = scopes.flat_map(crate::session::Values::changed).map(str::to_owned).collect();
     keys.sort();
     keys
 }
@@ -168,9 +168,8 @@ async fn what_others_wrote_to_scopes_has_changed(room: Room) -> Checked {
 async fn a_state_kept_over_a_rewind_is_brought_up_to_date(room: Room) -> Checked {
     let schema = schema()?;
     let key = room.create(&schema, "s1", json!({"text": "x", "list": [0]})).await?.key;
-    for version in 0..6_u64 {
-        let writes =
-            [("list", json!([version])), ("sum", json!(1)), (NAMES[version as usize % 3], json!(version))];
+    for (version, name) in (0..6_u64).zip(NAMES.into_iter().cycle()) {
+        let writes = [("list", json!([version])), ("sum", json!(1)), (name, json!(version))];
         room.write(&key, version, &format!("e{version}"), &schema, &writes).await?;
     }
     for (number, to) in [4, 0, 6, 2, 9].into_iter().enumerate() {

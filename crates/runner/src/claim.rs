@@ -1,0 +1,109 @@
+//! The claim of this process on a session: held while a run is at work, so that no other worker goes on with it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use stepfold_session_scopes::{AppendClaim, Claim, WorkerId};
+
+/// What happens when another worker holds the claim on a session: another process that is at work in it, or one that
+/// died less than the duration of a claim ago.
+///
+/// Whatever is chosen, the session is taken over at once when the claim has expired or was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenClaimed {
+    /// A message is stored, and taken by that worker or, once the claim is gone, by this one. Whoever awaits the
+    /// outcome waits for it; after this time without an end with [`Claimed`](crate::RunnerError::Claimed).
+    Wait {
+        /// How long at most.
+        at_most: Duration,
+    },
+    /// It is refused with [`Claimed`](crate::RunnerError::Claimed).
+    Refuse,
+    /// The session is taken from the other worker. Its next commit fails, and its run stops with
+    /// [`ClaimLost`](crate::RunnerError::ClaimLost); a call of it that must not run twice is answered as
+    /// one whose outcome is unknown.
+    TakeOver,
+}
+
+impl Default for WhenClaimed {
+    /// Waits, for two minutes at most.
+    fn default() -> Self {
+        WhenClaimed::Wait { at_most: Duration::from_secs(120) }
+    }
+}
+
+/// How sessions are claimed.
+#[derive(Clone, Debug)]
+pub(crate) struct Claims {
+    pub(crate) worker: WorkerId,
+    pub(crate) duration: Duration,
+    pub(crate) when_claimed: WhenClaimed,
+}
+
+impl Claims {
+    /// The time between two heartbeats.
+    pub(crate) fn beat(&self) -> Duration {
+        (self.duration / 3).max(Duration::from_millis(10))
+    }
+
+    /// What an append asks for. The last one of a run gives the claim up, unless something waits.
+    pub(crate) fn asked(&self, held: &Held, gives_up: bool) -> AppendClaim {
+        let duration = self.duration;
+        match held.token() {
+            None => AppendClaim::Take { owner: self.worker.clone(), duration, take_over: false },
+            Some(token) if gives_up => AppendClaim::Release { token },
+            Some(token) => AppendClaim::Hold { token, duration },
+        }
+    }
+
+    /// Who holds the claim that a session was read with.
+    pub(crate) fn holder(&self, stored: Option<&Claim>, held: &Held) -> Holder {
+        match stored {
+            Some(claim) if Some(claim.token) == held.token() => Holder::Us,
+            Some(claim) if claim.owner != self.worker => Holder::Other,
+            _ => Holder::Nobody,
+        }
+    }
+}
+
+/// Who holds the claim on a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Nobody, or this worker before it was started anew.
+    Nobody,
+    /// This process.
+    Us,
+    /// Another worker.
+    Other,
+}
+
+/// The token of the claim that this process holds on a session, if it does.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<Option<u64>>);
+
+impl Held {
+    fn inner(&self) -> MutexGuard<'_, Option<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn token(&self) -> Option<u64> {
+        *self.inner()
+    }
+
+    pub(crate) fn set(&self, claim: Option<&Claim>) {
+        *self.inner() = claim.map(|claim| claim.token);
+    }
+
+    /// The claim could not be given up.
+    pub(crate) fn restore(&self, token: Option<u64>) {
+        if token.is_some() {
+            *self.inner() = token;
+        }
+    }
+
+    /// Gives the token to whoever gives the claim up.
+    pub(crate) fn take(&self) -> Option<u64> {
+        self.inner().take()
+    }
+}

@@ -1,0 +1,657 @@
+//! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
+//! meanwhile. What comes next is decided in [`next`].
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
+use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
+use stepfold_state_core::chat::{Message, Role};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::accept::Acceptance;
+use crate::claim::{Holder, WhenClaimed};
+use crate::decided::Receipts;
+use crate::error::RunnerError;
+use crate::history::{History, run_prefix};
+use crate::hub::Publish;
+use crate::inbox::{Entry, Kind};
+use crate::invocation::Ended;
+use crate::journal::Journal;
+use crate::next::{Last, Next, Seen, Wants, next};
+use crate::record::{ends, takes};
+use crate::runner::Busy;
+use crate::slot::{Failed, Known, Left, Ticket};
+use crate::turn::{Order, Read, Turn};
+
+/// The first pause while another worker holds the claim, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// An invocation at work.
+pub(crate) struct Work<'a> {
+    turn: Turn,
+    known: OwnedMutexGuard<Known>,
+    ticket: &'a Ticket,
+    wants: Wants,
+    /// The message that is not stored yet.
+    input: Option<Input>,
+    acceptance: Option<Acceptance>,
+    decisions: Decisions,
+    pub(crate) receipts: Receipts,
+    with_changed_agent: bool,
+    /// The store has no claims, so nobody else can hold one.
+    has_no_claims: bool,
+    /// How long it waited for another worker.
+    waited: Duration,
+    /// The invocation of another worker that took the message, and whether it has ended.
+    taker: Option<(InvocationId, bool)>,
+    /// Whether the last run has stored an event.
+    has_stored: bool,
+}
+
+/// The session as a worker has found it.
+struct Found {
+    read: Read,
+    stopped: Option<Stopped>,
+}
+
+/// A run that has not ended, its invocation, and how many of its events are stored.
+struct Stopped {
+    run: Run,
+    invocation: InvocationId,
+    place: u64,
+}
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(turn: Turn, known: OwnedMutexGuard<Known>, ticket: &'a Ticket, order: Order) -> Self {
+        let mut work = Work {
+            turn,
+            known,
+            ticket,
+            wants: Wants::Nothing,
+            input: None,
+            acceptance: None,
+            decisions: Decisions::new(),
+            receipts: Receipts::default(),
+            with_changed_agent: false,
+            has_no_claims: false,
+            waited: Duration::ZERO,
+            taker: None,
+            has_stored: false,
+        };
+        work.wants = match order {
+            Order::Begin { input, acceptance } => {
+                (work.input, work.acceptance) = (Some(*input), Some(acceptance));
+                Wants::Begin
+            }
+            Order::TakeInbox => Wants::TakeInbox,
+            Order::Resume { decisions, with_changed_agent, receipts } => {
+                (work.decisions, work.with_changed_agent) = (decisions, with_changed_agent);
+                work.receipts = receipts;
+                Wants::Resume
+            }
+            Order::Abandon => Wants::Abandon,
+        };
+        work
+    }
+
+    /// The control flow of an invocation.
+    pub(crate) async fn run_to_end(&mut self) -> Ended {
+        let mut outcome = None;
+        loop {
+            let (found, seen) = self.look(outcome.as_ref()).await?;
+            let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
+            let holder = seen.holder;
+            let next = next(wants, seen, self.turn.runner.claims.when_claimed);
+            outcome = match (next, found) {
+                (Next::Begin, Some(found)) => self.begin(found.read).await?,
+                (Next::Store, _) => {
+                    self.store(holder).await?;
+                    self.wants = Wants::TakeInbox;
+                    None
+                }
+                // Decisions do not lie in wait for what the next run asks.
+                (Next::Take | Next::NothingToResume, Some(found))
+                    if wants == Wants::Resume && !self.decisions.is_empty() =>
+                {
+                    return self.outcome_of_decisions(&found.read).await;
+                }
+                (Next::Take, found) => self.take(found, wants).await?,
+                (Next::Claim { take_over }, _) => {
+                    self.wants = wants;
+                    self.claim(take_over).await?;
+                    None
+                }
+                (Next::Wait, Some(found)) => {
+                    self.wants = wants;
+                    if wants == Wants::TakeInbox
+                        && self.taker.as_ref().is_some_and(|(_, has_ended)| *has_ended)
+                    {
+                        return self.outcome_of_taker(&found.read).await;
+                    }
+                    self.wait(&found.read.1).await?;
+                    None
+                }
+                (Next::Recover, Some(Found { stopped: Some(stopped), .. })) => {
+                    self.wants = wants;
+                    self.recover(stopped).await?
+                }
+                (Next::Resume | Next::Abandon, Some(Found { stopped: Some(stopped), .. })) => {
+                    self.settle(&stopped.run).await?;
+                    Some(self.drive(stopped, Vec::new(), wants == Wants::Abandon).await?)
+                }
+                (Next::Repair, Some(found)) => {
+                    self.ticket.current.cancellation.cancel();
+                    let id = self.new_invocation()?;
+                    Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
+                }
+                (Next::IsTaken, Some(found)) => return self.outcome_of_taker(&found.read).await,
+                (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
+                    return self.outcome_of_taker(&found.read).await;
+                }
+                (Next::Refuse(pending), _) => return Err(self.pending(pending, wants)),
+                (Next::RefuseClaimed, Some(found)) => return Err(self.claimed(&found.read.1, wants)),
+                (Next::NothingToResume, _) => return Err(self.nothing_to_resume()),
+                (Next::End, _) => match outcome {
+                    Some(outcome) if !self.turn.slot.desk().take_joined() => return Ok(outcome),
+                    outcome => outcome,
+                },
+                (next, None | Some(_)) => unreachable!("{next:?} needs the session as it was read"),
+            };
+        }
+    }
+
+    /// How the session is. After a run of its own the invocation knows it without reading.
+    async fn look(&mut self, outcome: Option<&Arc<Outcome>>) -> Result<(Option<Found>, Seen), RunnerError> {
+        if let (Wants::Nothing, Some(outcome)) = (self.wants, outcome) {
+            if self.turn.slot.mail.is_stale() {
+                self.turn.read_inbox().await.map_err(|error| self.failed(error))?;
+            }
+            let last = if outcome.exit().is_resumable() { Last::Interrupted } else { Last::Ended };
+            return Ok((None, Seen { last, first: self.first(), holder: Holder::Us }));
+        }
+        let read = self.catch_up().await?;
+        let holder = self.holder(&read.1);
+        let (stopped, last) = match holder {
+            // What another worker is doing is looked at by nobody else.
+            Holder::Other => (None, Last::Ended),
+            Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
+        };
+        Ok((Some(Found { read, stopped }), Seen { last, first: self.first(), holder }))
+    }
+
+    fn look_at_last_run(&self, read: &Read) -> Result<(Option<Stopped>, Last), RunnerError> {
+        let with_changed_agent = self.with_changed_agent || self.wants == Wants::Abandon;
+        match self.last_run(read, with_changed_agent) {
+            // This agent cannot read the record. A run that begins and is cancelled at once comes after it, and
+            // repairs what it has left open.
+            Err(RunnerError::Recover { .. }) if self.wants == Wants::Abandon => Ok((None, Last::Unreadable)),
+            Err(error) => Err(error),
+            Ok(None) => Ok((None, Last::Ended)),
+            Ok(Some(stopped)) => {
+                let pending: Vec<String> =
+                    stopped.run.pending().into_iter().map(|request| request.id).collect();
+                let last = if pending.is_empty() { Last::Interrupted } else { Last::Waits(pending) };
+                Ok((Some(stopped), last))
+            }
+        }
+    }
+
+    fn first(&self) -> Option<Kind> {
+        self.turn.slot.mail.front().first().map(|entry| entry.kind)
+    }
+
+    /// Who holds the claim on the session as it was read.
+    fn holder(&self, session: &Session) -> Holder {
+        let held = &self.turn.slot.held;
+        let holder = self.turn.runner.claims.holder(session.claim.as_ref(), held);
+        if holder != Holder::Us {
+            held.take();
+        }
+        if self.has_no_claims { Holder::Us } else { holder }
+    }
+
+    async fn claim(&mut self, take_over: bool) -> Result<(), RunnerError> {
+        match self.turn.claim(take_over).await {
+            Ok(()) => self.has_no_claims = self.turn.slot.held.token().is_none(),
+            // The next look sees who was faster.
+            Err(SessionError::Claimed { .. }) => {}
+            Err(error) => return Err(self.failed(error)),
+        }
+        Ok(())
+    }
+
+    /// Waits a while for the worker that holds the claim.
+    async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
+        match self.turn.runner.claims.when_claimed {
+            WhenClaimed::Wait { at_most } if self.waited < at_most => {
+                let pause = self.waited.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most - self.waited);
+                self.turn.runner.clock.sleep(pause).await;
+                self.waited += pause;
+                Ok(())
+            }
+            _ => Err(self.claimed(session, self.wants)),
+        }
+    }
+
+    fn new_invocation(&self) -> Result<InvocationId, RunnerError> {
+        InvocationId::new(self.turn.runner.ids.next()).map_err(|error| self.failed(error))
+    }
+
+    /// Tells whoever sent the message, if that is not done.
+    pub(crate) fn accept(&mut self, accepted: Result<(), RunnerError>) {
+        if let Some(acceptance) = self.acceptance.take() {
+            acceptance.tell(accepted);
+        }
+    }
+
+    /// Puts the message into the inbox, since something comes before it.
+    async fn store(&mut self, holder: Holder) -> Result<(), RunnerError> {
+        let input = self.input.take().unwrap_or_default();
+        let id = self.ticket.current.invocation.id().clone();
+        let kind = match self.turn.runner.busy {
+            Busy::Steer if holder == Holder::Other && is_said_by_users(&input) => Kind::Steer,
+            _ => Kind::Message,
+        };
+        if holder == Holder::Other && self.turn.runner.busy == Busy::Interrupt {
+            self.turn.enqueue_cancel().await?;
+        }
+        self.turn.enqueue(kind, id, input).await?;
+        self.accept(Ok(()));
+        Ok(())
+    }
+
+    /// A turn that begins with the message; none if another worker was faster.
+    async fn begin(&mut self, read: Read) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let input = self.input.clone().unwrap_or_default();
+        let id = self.ticket.current.invocation.id().clone();
+        match self.turn(read, input, &id, Vec::new()).await {
+            Err(error) if self.is_overtaken(&error).await => {
+                self.wants = Wants::Begin;
+                Ok(None)
+            }
+            ended => {
+                self.input = None;
+                ended.map(Some)
+            }
+        }
+    }
+
+    /// A turn that begins with what stands first in the inbox; none if another worker was faster.
+    async fn take(
+        &mut self,
+        found: Option<Found>,
+        wants: Wants,
+    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let entries = self.turn.slot.mail.front();
+        let is_own = entries.iter().any(|entry| entry.id == *self.ticket.current.invocation.id());
+        let goes_on_with =
+            if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
+        self.wants = goes_on_with;
+        match self.take_entries(found, entries).await {
+            Err(error) if self.is_overtaken(&error).await => {
+                self.wants = Wants::TakeInbox;
+                Ok(None)
+            }
+            ended => ended.map(Some),
+        }
+    }
+
+    /// Whether a turn did not begin because another worker was faster. Then the session is looked at again.
+    async fn is_overtaken(&mut self, error: &RunnerError) -> bool {
+        match error {
+            _ if self.has_stored => false,
+            RunnerError::Claimed { .. } => true,
+            // It was faster, and is done.
+            RunnerError::Conflict { .. } => {
+                self.turn.claim(false).await.is_ok() && self.turn.slot.held.token().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// A turn that begins with these entries of the inbox.
+    async fn take_entries(&mut self, found: Option<Found>, entries: Vec<Entry>) -> Ended {
+        let read = match found {
+            Some(found) => found.read,
+            None => self.catch_up().await?,
+        };
+        let id = match entries.as_slice() {
+            [entry] if entry.kind == Kind::Message => entry.id.clone(),
+            _ => self.new_invocation()?,
+        };
+        let input = joined(&entries);
+        self.turn(read, input, &id, entries).await
+    }
+
+    /// A turn that begins with this, which stood in these entries of the inbox.
+    async fn turn(&mut self, read: Read, input: Input, id: &InvocationId, entries: Vec<Entry>) -> Ended {
+        let (history, session) = read;
+        let state = history.state(&session, &self.turn.runner.schema)?;
+        // The run that has left the conversation as it is now, if it was one of this process.
+        let left_by = self.known.stopped.as_ref().map(|left| &*left.run);
+        let input = input.on_state(state, left_by).with_summary(history.summary.clone());
+        let key = &self.turn.slot.key;
+        let prefix = run_prefix(key, Some(&session.life), id);
+        let run = Run::new(&self.turn.runner.agent, input, prefix)
+            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        self.drive(Stopped { run, invocation: id.clone(), place: 0 }, entries, false).await
+    }
+
+    /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
+    /// at again.
+    async fn recover(&mut self, stopped: Stopped) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let invocation = stopped.invocation.clone();
+        let gives_up = self.has_failed_enough(&invocation);
+        match self.drive(stopped, Vec::new(), gives_up).await {
+            Err(RunnerError::Run { .. }) if !gives_up && self.has_failed_enough(&invocation) => Ok(None),
+            Err(RunnerError::Run { key, source }) => Err(match &self.known.failed {
+                Some(Failed { times, cause, .. }) if *times > 1 => {
+                    RunnerError::FailsAgain { key, times: *times, cause: cause.clone(), source }
+                }
+                _ => RunnerError::Run { key, source },
+            }),
+            ended => ended.map(Some),
+        }
+    }
+
+    fn has_failed_enough(&self, invocation: &InvocationId) -> bool {
+        let limit = self.turn.runner.abandon_after;
+        let failed = self.known.failed.as_ref().filter(|failed| failed.invocation == *invocation);
+        limit.zip(failed).is_some_and(|(limit, failed)| failed.times >= limit)
+    }
+
+    fn nothing_to_resume(&self) -> RunnerError {
+        RunnerError::NothingToResume { key: Box::new(self.turn.slot.key.clone()) }
+    }
+
+    /// Checks the decisions before the run goes on. Those that it has already are not given to it again.
+    async fn settle(&mut self, run: &Run) -> Result<(), RunnerError> {
+        if self.decisions.is_empty() {
+            return Ok(());
+        }
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        match run.check_decisions(&self.decisions) {
+            Ok(()) if !run.has_decided(&self.decisions) => return Ok(()),
+            // It may be about an earlier run.
+            Ok(()) | Err(DecisionError::NotPending { .. }) => {}
+            Err(error) => return Err(refused(error)),
+        }
+        match self.turn.look_up(&self.decisions).await? {
+            Some(met) => self.receipts.tell(Ok(met.map_err(refused)?)),
+            None => run.check_decisions(&self.decisions).map_err(refused)?,
+        }
+        self.decisions = Decisions::new();
+        Ok(())
+    }
+
+    /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
+    async fn outcome_of_decisions(&self, read: &Read) -> Ended {
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
+        self.receipts.tell(Ok(met.map_err(refused)?));
+        self.outcome_of_last_run(read).await
+    }
+
+    fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
+        let is_accepted = wants == Wants::TakeInbox;
+        RunnerError::Pending { key: Box::new(self.turn.slot.key.clone()), pending, is_accepted }
+    }
+
+    fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
+        let key = Box::new(self.turn.slot.key.clone());
+        match session.claim.clone() {
+            Some(claim) => {
+                let is_accepted = wants == Wants::TakeInbox;
+                RunnerError::Claimed { key, owner: claim.owner, expires: claim.expires, is_accepted }
+            }
+            None => RunnerError::Busy { key, reason: "another worker is at work" },
+        }
+    }
+
+    fn failed(&self, error: SessionError) -> RunnerError {
+        RunnerError::store(&self.turn.slot.key, error)
+    }
+
+    /// Reads what is new of the session and of its inbox.
+    async fn catch_up(&mut self) -> Result<Read, RunnerError> {
+        let mail = &self.turn.slot.mail;
+        let mark = mail.mark();
+        let known = self.known.history.take();
+        let life = known.as_ref().and_then(|history| history.life.clone());
+        let (history, session) = self.turn.read_since(known).await?;
+        if life.is_some_and(|life| life != session.life) {
+            mail.forget();
+        }
+        match session.inbox {
+            0 => mail.is_empty_up_to(mark),
+            newest => {
+                mail.heard_of(newest);
+                // Whoever holds the claim knows what is taken.
+                if mail.is_stale() || self.turn.slot.held.token().is_none() {
+                    self.turn.read_inbox().await.map_err(|error| self.failed(error))?;
+                }
+            }
+        }
+        self.look_for_taker(&session);
+        // Somebody else went on with it, or made it anew.
+        self.known.stopped.take_if(|left| !left.is_last_of(&history));
+        self.known.history = Some(Arc::clone(&history));
+        Ok((history, session))
+    }
+
+    /// Notes which run of another worker took the message of this invocation, and whether it has ended.
+    fn look_for_taker(&mut self, session: &Session) {
+        let id = self.ticket.current.invocation.id();
+        for committed in session.visible_events() {
+            let event = &committed.event;
+            if self.taker.is_none() && takes(event, id) {
+                self.taker = Some((event.invocation.clone(), false));
+            }
+            if let Some((taker, has_ended)) = &mut self.taker
+                && event.invocation == *taker
+            {
+                *has_ended |= ends(event);
+            }
+        }
+    }
+
+    /// The outcome of the run that took the message.
+    async fn outcome_of_taker(&self, read: &Read) -> Ended {
+        let id = self.ticket.current.invocation.id();
+        if read.0.last_takes(id) {
+            return self.outcome_of_last_run(read).await;
+        }
+        let get = GetSession::new(self.turn.slot.key.clone()).events(EventRange::All);
+        let session = self.turn.runner.store.get(get).await.map_err(|error| self.failed(error))?;
+        let history = History::up_to_taker(&session, id)?.ok_or_else(|| self.nothing_to_resume())?;
+        self.outcome_of_last_run(&(Arc::new(history), session)).await
+    }
+
+    /// The outcome of the last run as it is: nothing is run.
+    async fn outcome_of_last_run(&self, (history, session): &Read) -> Ended {
+        let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
+        let state = history.state(session, &self.turn.runner.schema)?;
+        let run = history.last_run(agent, state, key)?.ok_or_else(|| self.nothing_to_resume())?;
+        run.resume().await.map(Arc::new).map_err(|error| self.run_failed(error))
+    }
+
+    /// The last run if it has not ended.
+    fn last_run(
+        &self,
+        (history, session): &Read,
+        with_changed_agent: bool,
+    ) -> Result<Option<Stopped>, RunnerError> {
+        let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
+        let changes = history.changes(&self.turn.runner.agent);
+        if !changes.is_empty() && !with_changed_agent {
+            return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
+        }
+        // It stays known: whoever is refused now must not cost the next one its `temp:` values.
+        let run = if let Some(left) = &self.known.stopped {
+            Some((*left.run).clone())
+        } else {
+            let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
+            let state = history.state(session, &self.turn.runner.schema)?;
+            history.last_run(agent, state, key)?
+        };
+        let run = run.filter(|run| run.exit().is_none());
+        let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
+        Ok(run.map(|run| Stopped { run, invocation, place }))
+    }
+
+    /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
+    async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
+        let Stopped { run, invocation, place } = from;
+        let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        slot.mail.read_again();
+        let cancellation = self.ticket.current.cancellation.child_token();
+        if is_given_up {
+            cancellation.cancel();
+        }
+        // Nobody meant a run that begins only now.
+        self.turn.obey_cancels((place > 0).then_some(&cancellation)).await;
+        let history = self.known.history.as_ref();
+        let (version, life) = history.map_or((0, None), |history| (history.version, history.life.clone()));
+        // Several workers may resume one invocation. If they made the same event, the store would take the
+        // second for the first one repeated, and both would believe that the call is theirs to start.
+        let attempt = (place > 0).then(|| inner.ids.next());
+        let mut journal = Journal {
+            store: inner.store.clone(),
+            slot: Arc::clone(slot),
+            schema: inner.schema.clone(),
+            clock: Arc::clone(&inner.clock),
+            agent: inner.agent.clone(),
+            invocation,
+            version,
+            place,
+            attempt,
+            ahead: run.clone(),
+            begins_with: entries,
+            receipts: self.receipts.clone(),
+            claims: inner.claims.clone(),
+            acceptance: self.acceptance.clone(),
+        };
+        let mut said = Vec::new().into_iter();
+        let run = run
+            .resume()
+            .observe(&mut journal)
+            .observe(Publish(Arc::clone(&self.ticket.hub)))
+            .observe(inner.observers.of(&slot.key))
+            .cancel_with(cancellation.clone())
+            .inbox_with(|| next_message(&mut said, || slot.mail.read()))
+            .decide_all(std::mem::take(&mut self.decisions));
+        let ended = tokio::select! {
+            biased;
+            ended = run => ended.map_err(|error| self.run_failed(error)),
+            lost = self.turn.attend(&cancellation) => Err(self.failed(lost)),
+        };
+        self.has_stored = journal.place > place;
+        let (version, invocation) = (journal.version, journal.invocation);
+        match ended {
+            Ok(outcome) => {
+                self.known.failed = None;
+                self.known.stopped = Some(Left::new(outcome.run().clone(), version, life));
+                self.keep_while_it_waits(&outcome);
+                Ok(Arc::new(outcome))
+            }
+            Err(error) => {
+                // What runs still is told to stop.
+                cancellation.cancel();
+                self.has_failed(&error, invocation);
+                Err(error)
+            }
+        }
+    }
+
+    /// A run that waits is kept in memory for its `temp:` values, which are nowhere else.
+    fn keep_while_it_waits(&mut self, outcome: &Outcome) {
+        let slot = &self.turn.slot;
+        let has_temp = || outcome.state().iter().any(|(key, _)| key.starts_with("temp:"));
+        let is_kept = outcome.exit().is_resumable() && has_temp();
+        if is_kept {
+            self.turn.runner.slots().pause(slot);
+        } else if self.known.is_kept {
+            self.turn.runner.slots().let_go(&slot.key);
+        }
+        self.known.is_kept = is_kept;
+    }
+
+    fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId) {
+        self.known.stopped = None;
+        match error {
+            RunnerError::Run { source, .. } => {
+                let before = self.known.failed.take();
+                self.known.failed = Some(Failed::again(before, invocation, causes(&**source)));
+            }
+            RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
+                self.known.history = None;
+                self.turn.slot.held.take();
+                self.turn.slot.mail.forget();
+            }
+            _ => {}
+        }
+    }
+
+    /// An observer that failed is the store.
+    fn run_failed(&self, error: RunError) -> RunnerError {
+        let key = &self.turn.slot.key;
+        match error.fault() {
+            RunFault::Observer(source) if source.is::<SessionError>() => match error.into_fault() {
+                RunFault::Observer(source) => match source.downcast::<SessionError>() {
+                    Ok(source) => RunnerError::store(key, *source),
+                    Err(source) => {
+                        RunnerError::store(key, SessionError::Store { what: "append an event", source })
+                    }
+                },
+                fault => unreachable!("the fault is the one that was looked at, not {fault}"),
+            },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
+            _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
+        }
+    }
+}
+
+/// An error with what caused it.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// The next message of what was read, or of what is read then.
+fn next_message(
+    said: &mut std::vec::IntoIter<Message>,
+    mut read: impl FnMut() -> Option<Vec<Message>>,
+) -> Option<Message> {
+    loop {
+        match said.next() {
+            Some(message) => return Some(message),
+            None => *said = read()?.into_iter(),
+        }
+    }
+}
+
+/// The input of a turn that begins with these entries: of one message, or of all that would have joined a run.
+fn joined(entries: &[Entry]) -> Input {
+    let mut entries = entries.iter().map(|entry| entry.input.clone());
+    let first = entries.next().unwrap_or_default();
+    let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
+    others.fold(first, |input, message| input.with_message((*message).clone()))
+}
+
+/// Whether an input is nothing but messages of users.
+pub(crate) fn is_said_by_users(input: &Input) -> bool {
+    let messages = input.only_messages().unwrap_or_default();
+    !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
+}

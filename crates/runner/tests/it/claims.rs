@@ -1,0 +1,349 @@
+//! Claims: several workers and one session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use stepfold_runner::agent_loop::test_kit::Script;
+use stepfold_runner::agent_loop::{Agent, AgentBuilder};
+use stepfold_runner::session_scopes::{EventRange, GetSession, SessionStore, Timestamp};
+use stepfold_runner::{Busy, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenClaimed};
+use stepfold_state_core::chat::Role;
+use stepfold_tools::{Approval, Effect, Tool, ToolError};
+use tokio::sync::Semaphore;
+
+use crate::world::{Echo, World, each_store, process, schema, threads};
+
+/// Seconds that go by when they are told to.
+#[derive(Clone, Default)]
+struct Seconds(Arc<AtomicI64>);
+
+impl WallClock for Seconds {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros((1_700_000_000 + self.0.load(Ordering::SeqCst)) * 1_000_000)
+    }
+}
+
+const WAIT: WhenClaimed = WhenClaimed::Wait { at_most: Duration::from_secs(60) };
+
+/// An agent whose tool waits for the gate, and says so.
+fn payer(world: &World, gate: &Arc<Semaphore>) -> AgentBuilder {
+    let (gate, trace) = (Arc::clone(gate), world.trace.clone());
+    let pay = move || {
+        let (gate, trace) = (Arc::clone(&gate), trace.clone());
+        async move {
+            trace.note("paying");
+            gate.acquire().await.map_err(ToolError::fatal)?.forget();
+            Ok::<_, ToolError>("paid")
+        }
+    };
+    let pay = Tool::new("pay", "Pays.", pay).effect(Effect::AtMostOnce).build().unwrap();
+    let script = "assistant: > c1 pay()\nassistant: it is paid\nassistant: you are welcome";
+    Agent::builder(Script::parse(script).unwrap()).tools([pay])
+}
+
+fn worker(world: &World, agent: AgentBuilder, name: &str) -> RunnerBuilder {
+    world.runner(agent.name("payer").build().unwrap()).worker(name).unwrap()
+}
+
+async fn session(runner: RunnerBuilder) -> SessionHandle {
+    runner.build().session("ada", "s1").await.unwrap()
+}
+
+async fn until_it_pays(world: &World) {
+    while !world.trace.take().contains(&"paying".to_owned()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn echo() -> AgentBuilder {
+    Agent::builder(Echo).name("payer").schema(schema())
+}
+
+async fn is_claimed(session: &SessionHandle) -> bool {
+    session.read(EventRange::None).await.unwrap().claim.is_some()
+}
+
+/// An agent that says what it hears, each time when the gate lets it.
+fn gated_echo(gate: &Arc<Semaphore>) -> AgentBuilder {
+    let gate = Arc::clone(gate);
+    echo().before_model(move |_| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(stepfold_runner::agent_loop::HookAction::proceed())
+        }
+    })
+}
+
+async fn said(session: &SessionHandle) -> Vec<String> {
+    let stored = session.read(EventRange::All).await.unwrap().transcript();
+    let users = stored.iter().filter(|message| message.role() == Role::User);
+    users.map(|message| message.text().into_owned()).collect()
+}
+
+async fn until_it_is_claimed(session: &SessionHandle) {
+    while !is_claimed(session).await {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_message_for_a_session_of_another_worker_is_stored_and_taken_by_it() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one")).await;
+            let two = session(worker(world, gated_echo(&gate), "two").when_claimed(WAIT)).await;
+            let first = one.send("one").await.unwrap();
+            let second = two.send("two").await.unwrap();
+            assert_eq!(said(&one).await, ["one"]);
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            assert_eq!(second.await.unwrap().text(), "re: two");
+            assert_eq!(said(&one).await, ["one", "two"]);
+            assert!(!is_claimed(&one).await);
+        });
+    });
+}
+
+#[test]
+fn a_session_of_another_worker_is_refused() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one")).await;
+            let two = session(worker(world, echo(), "two").when_claimed(WhenClaimed::Refuse)).await;
+            let first = one.send("one").await.unwrap();
+            for refused in [two.run("two").await, two.resume().await, two.abandon().await] {
+                let Err(RunnerError::Claimed { owner, is_accepted, .. }) = refused else {
+                    panic!("{refused:?}")
+                };
+                assert_eq!((owner.as_str(), is_accepted), ("one", false));
+            }
+            assert!(matches!(two.rewind(0).await, Err(RunnerError::Claimed { .. })));
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            assert_eq!(two.run("two").await.unwrap().text(), "re: two");
+        });
+    });
+}
+
+#[test]
+fn waiting_for_another_worker_ends() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one")).await;
+            let two = session(worker(world, echo(), "two").when_claimed(WAIT)).await;
+            let first = one.send("one").await.unwrap();
+            let error = two.run("two").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Claimed { is_accepted: true, .. }), "{error:?}");
+            // It was accepted, so it is taken.
+            gate.add_permits(9);
+            first.await.unwrap();
+            one.run("three").await.unwrap();
+            assert_eq!(said(&one).await, ["one", "two", "three"]);
+        });
+    });
+}
+
+#[test]
+fn a_worker_that_loses_its_claim_stops_and_says_so() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let often = Duration::from_millis(60);
+            let one = session(worker(world, payer(world, &gate), "one").claim_for(often)).await;
+            let first = one.send("pay").await.unwrap();
+            until_it_pays(world).await;
+            let runner = worker(world, payer(world, &gate), "two").when_claimed(WhenClaimed::TakeOver);
+            let two = session(runner).await;
+            // The call was running: whoever takes over does not know what came of it, and says so.
+            let outcome = two.resume().await.unwrap();
+            assert_eq!(outcome.text(), "it is paid");
+            assert!(outcome.transcript().to_string().contains("unknown"), "{}", outcome.transcript());
+            let lost = first.await.unwrap_err();
+            assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost:?}");
+            // The first one sees what the other did.
+            assert_eq!(one.run("thanks").await.unwrap().text(), "you are welcome");
+        });
+    });
+}
+
+#[test]
+fn an_expired_claim_is_taken_over_at_once() {
+    each_store(|world| {
+        let clock = Seconds::default();
+        let gate = Arc::new(Semaphore::new(0));
+        // The first process dies at work.
+        process(async {
+            let runner = worker(world, payer(world, &gate), "one").clock(clock.clone());
+            let one = session(runner).await;
+            let _run = one.send("pay").await.unwrap();
+            until_it_pays(world).await;
+        });
+        process(async {
+            let runner = || worker(world, payer(world, &gate), "two").clock(clock.clone());
+            let refused = session(runner().when_claimed(WhenClaimed::Refuse)).await.resume().await;
+            assert!(matches!(refused, Err(RunnerError::Claimed { .. })), "{refused:?}");
+            clock.0.fetch_add(31, Ordering::SeqCst);
+            let two = session(runner().when_claimed(WhenClaimed::Refuse)).await;
+            assert_eq!(two.resume().await.unwrap().text(), "it is paid");
+            assert!(!is_claimed(&two).await);
+        });
+    });
+}
+
+#[test]
+fn a_worker_that_is_started_again_goes_on_at_once() {
+    each_store(|world| {
+        let gate = Arc::new(Semaphore::new(0));
+        process(async {
+            let one = session(worker(world, payer(world, &gate), "one")).await;
+            let _run = one.send("pay").await.unwrap();
+            until_it_pays(world).await;
+        });
+        process(async {
+            let runner = worker(world, payer(world, &gate), "one").when_claimed(WhenClaimed::Refuse);
+            assert_eq!(session(runner).await.resume().await.unwrap().text(), "it is paid");
+        });
+    });
+}
+
+#[test]
+fn a_claim_is_kept_for_as_long_as_the_run_is_at_work() {
+    each_store(|world| {
+        // With a store in threads of its own, the time of the test would go on while that works.
+        if !world.is_in_memory() {
+            return;
+        }
+        let clock = Seconds::default();
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one").clock(clock.clone())).await;
+            let first = one.send("one").await.unwrap();
+            let claim = || async {
+                let get = GetSession::new(one.key().clone()).now(clock.now());
+                world.store().get(get).await.unwrap().claim
+            };
+            let token = claim().await.unwrap().token;
+            for _ in 0..20 {
+                clock.0.fetch_add(10, Ordering::SeqCst);
+                // The heartbeat comes each ten seconds of tokio's time, which goes by when all wait.
+                tokio::time::sleep(Duration::from_secs(11)).await;
+                assert_eq!(claim().await.unwrap().token, token);
+            }
+            gate.add_permits(9);
+            first.await.unwrap();
+            assert_eq!(claim().await, None);
+        });
+    });
+}
+
+#[test]
+fn a_run_that_waits_for_a_decision_holds_no_claim() {
+    each_store(|world| {
+        process(async {
+            let pay = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
+            let agent = || world.agent("assistant: > c1 ask()\nassistant: done").tools([pay.clone()]);
+            let one = session(worker(world, agent(), "one")).await;
+            one.run("ask").await.unwrap();
+            assert!(!is_claimed(&one).await);
+            // Anybody may decide.
+            let two = session(worker(world, agent(), "two").when_claimed(WhenClaimed::Refuse)).await;
+            let id = two.pending().await.unwrap()[0].id.clone();
+            let approve = stepfold_runner::agent_loop::Decision::Approve;
+            assert_eq!(two.resume().decide(id, approve).await.unwrap().text(), "done");
+            assert!(!is_claimed(&one).await);
+        });
+    });
+}
+
+#[test]
+fn a_message_joins_a_run_of_another_process() {
+    each_store(|world| {
+        // With a store in threads of its own, the time of the test would go on while that works.
+        if !world.is_in_memory() {
+            return;
+        }
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let steer = |name| worker(world, gated_echo(&gate), name).when_busy(Busy::Steer);
+            let (one, two) = (session(steer("one")).await, session(steer("two")).await);
+            let first = one.send("one").await.unwrap();
+            until_it_is_claimed(&one).await;
+            let second = two.send("two").await.unwrap();
+            // The first worker hears of it by its heartbeat.
+            tokio::time::sleep(Duration::from_secs(11)).await;
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one, two");
+            assert_eq!(second.await.unwrap().text(), "re: one, two");
+        });
+    });
+}
+
+#[test]
+fn a_run_of_another_process_is_cancelled() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one =
+                session(worker(world, payer(world, &gate), "one").claim_for(Duration::from_millis(60))).await;
+            let two = session(worker(world, payer(world, &gate), "two")).await;
+            assert!(!two.cancel_everywhere().await.unwrap());
+            let first = one.send("pay").await.unwrap();
+            until_it_pays(world).await;
+            assert!(two.cancel_everywhere().await.unwrap());
+            let outcome = first.await.unwrap();
+            assert_eq!(outcome.exit(), &stepfold_runner::agent_loop::Exit::Cancelled);
+            assert_eq!(two.read(EventRange::None).await.unwrap().inbox, 0);
+        });
+    });
+}
+
+/// A steered message that was accepted does not go with the process.
+#[test]
+fn what_was_accepted_outlives_the_process() {
+    each_store(|world| {
+        for busy in [Busy::Steer, Busy::Wait] {
+            let before = process(async {
+                let gate = Arc::new(Semaphore::new(0));
+                let one = session(worker(world, gated_echo(&gate), "one").when_busy(busy)).await;
+                let before = said(&one).await.len();
+                one.send("one").await.unwrap();
+                one.send("two").await.unwrap();
+                one.send("three").await.unwrap();
+                before
+            });
+            process(async {
+                let gate = Arc::new(Semaphore::new(9));
+                let one = session(worker(world, gated_echo(&gate), "one")).await;
+                one.run("four").await.unwrap();
+                assert_eq!(said(&one).await[before..], ["one", "two", "three", "four"]);
+                assert_eq!(one.read(EventRange::None).await.unwrap().inbox, 0);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_message_that_is_sent_again_under_its_key_is_taken_once() {
+    each_store(|world| {
+        process(async {
+            let one = session(worker(world, echo(), "one")).await;
+            let first = one.send_once("m1", "hello").await.unwrap();
+            let again = one.send_once("m1", "hello").await.unwrap();
+            assert_eq!(first.await.unwrap().text(), "re: hello");
+            assert_eq!(again.await.unwrap().text(), "re: hello");
+            one.run("more").await.unwrap();
+        });
+        process(async {
+            let two = session(worker(world, echo(), "two")).await;
+            let again = two.send_once("m1", "hello").await.unwrap();
+            assert_eq!(again.await.unwrap().text(), "re: hello");
+            assert!(matches!(two.send_once("m1", "other").await, Err(RunnerError::Store { .. })));
+            assert_eq!(said(&two).await, ["hello", "more"]);
+        });
+    });
+}
