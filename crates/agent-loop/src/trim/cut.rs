@@ -137,7 +137,8 @@ impl<'a> Shown<'a> {
         start
     }
 
-    /// The last blocks before `window` that are pinned and together are few enough; the last one first.
+    /// The last blocks before `window` that are pinned and together are few enough, the last one first; made to
+    /// begin with a user message, if there is one at all.
     fn pinned(self, window: usize, pins: &Pins) -> Vec<Range<usize>> {
         let (mut pinned, mut end, mut room) = (Vec::new(), window, pins.messages);
         while end > self.lead && room > 0 {
@@ -151,7 +152,30 @@ impl<'a> Shown<'a> {
             }
             end = start;
         }
+        let opens_with_user =
+            |index| self.transcript.get(index).is_some_and(|message| message.role() == Role::User);
+        if opens_with_user(window) {
+            self.open_with_user(&mut pinned, room);
+        }
         pinned
+    }
+
+    /// Puts before the oldest of these blocks the user message that opens its turn, if there is one and room
+    /// for it, and takes the block away if not: until they begin with a user message, or are none.
+    fn open_with_user(self, pinned: &mut Vec<Range<usize>>, mut room: usize) {
+        while let Some(oldest) = pinned.last().cloned() {
+            match self.transcript.turn_start(oldest.start) {
+                Some(user) if user == oldest.start => break,
+                Some(user) if room > 0 => {
+                    pinned.push(user..user + 1);
+                    break;
+                }
+                _ => {
+                    pinned.pop();
+                    room += oldest.len();
+                }
+            }
+        }
     }
 
     /// Where the block begins that ends at `end`, but not before `floor`.

@@ -366,6 +366,10 @@ fn write_budget(
 /// steps in which a tool of these names answered, whole: with the call, and with the results of the other
 /// calls of the same reply.
 ///
+/// What is pinned begins with a user message, since models refuse a conversation that begins with a call: the
+/// one that opens the oldest pinned step's turn is shown too, and counts. If there is no room for it, or no such
+/// message, that step is not shown.
+///
 /// Pinned user messages may come to stand in a row. That is well-formed, and the hosted models take it;
 /// some chat templates of local ones want a reply between any two.
 ///
@@ -399,7 +403,7 @@ impl Pins {
         self
     }
 
-    /// But no user messages.
+    /// But no user messages, save the one that the oldest pinned step needs before it.
     #[must_use]
     pub const fn without_users(mut self) -> Self {
         self.users = false;

@@ -22,7 +22,7 @@ use super::types::{Kinds, ValueType};
 /// | `replace_values` | the new value replaces the current one (the default for all other types) | |
 /// | `merge_lists` | appends the items of the new list, or the new bare item (the default for arrays that can grow) | is `[]` |
 /// | `union` | appends the items that are not there yet; 1 and 1.0 differ | is `[]` |
-/// | `upsert_by(field)` | objects with a known `field` are merged shallowly into theirs, others appended | is `[]` |
+/// | `upsert_by(field)` | objects with a known `field` are merged shallowly into theirs, others appended; a bare null, where the type has it, replaces all | is `[]` |
 /// | `keep_last(n)` | `merge_lists`, then only the last n items stay | is `[]` |
 /// | `merge_maps` | shallow merge of objects, new fields win | is `{}` |
 /// | `sum` | adds numbers; an integer that does not fit 64 bits is an error | is 0 |

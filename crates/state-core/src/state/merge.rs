@@ -96,8 +96,12 @@ impl Merge<'_> {
         Ok(items)
     }
 
-    /// Objects to be merged by a field may be partial, so only the field is looked at here.
+    /// Objects to be merged by a field may be partial, so only the field is looked at here. A null is no item that
+    /// could be meant: where the type has it, it is the new value.
     fn incoming_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
+        if new.is_null() && self.value_type.kinds().contains(Kinds::NULL) {
+            return Ok(new);
+        }
         let (items, _) = as_list(new);
         self.check_depth(&items)?;
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {
@@ -138,6 +142,9 @@ impl Merge<'_> {
     }
 
     fn upsert(&self, current: Option<&Cell>, new: Value, field: &str) -> Result<Cell, StateError> {
+        if new.is_null() {
+            return Ok(Cell::from(new));
+        }
         let (current_list, is_clean) = current_items(current);
         let mut items = current_list.clone();
         let new = into_items(new);

@@ -182,8 +182,8 @@ impl Schema {
     /// Reads a schema back from the JSON that it serialises to, or that a person wrote:
     /// `{"version": 1, "open": false, "keys": {"count": {"type": "integer", "handler": "sum"}}}`.
     ///
-    /// A `type` is a JSON Schema; a bare name or list of names stands for `{"type": ...}`. Fields that
-    /// this version does not know are ignored.
+    /// A `type` is a JSON Schema; a bare name or list of names stands for `{"type": ...}`, and `true` for any type.
+    /// Each key has one. Fields that this version does not know are ignored.
     ///
     /// # Errors
     /// When the JSON is not a schema or of a newer format, names a handler that is neither built in nor
@@ -192,7 +192,13 @@ impl Schema {
         let stored = StoredSchema::from_json(json)?;
         let mut builder = Schema::builder().handlers(handlers);
         builder.open = stored.open;
-        builder.keys = stored.keys.into_iter().map(|(name, key)| Draft::of_stored(name, key)).collect();
+        for (name, key) in stored.keys {
+            if key.value_type.is_none() {
+                let reason = "it has no type; a value of any type is \"type\": true";
+                builder.faults.push(Fault::new(&*name, reason));
+            }
+            builder.keys.push(Draft::of_stored(name, key));
+        }
         builder.build()
     }
 
@@ -465,7 +471,7 @@ impl Draft {
             handler: key.handler,
             description: key.description,
             default: key.default,
-            ..Draft::new(name, key.value_type)
+            ..Draft::new(name, key.value_type.unwrap_or(Value::Bool(true)))
         }
     }
 }

@@ -29,8 +29,9 @@ pub(crate) struct StoredSchema {
 /// A key of a stored schema.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredKey {
-    #[serde(rename = "type", default = "any_type", deserialize_with = "read_type")]
-    pub(crate) value_type: Value,
+    /// None if nothing is said of it, which is a fault of a schema.
+    #[serde(rename = "type", default, deserialize_with = "read_type")]
+    pub(crate) value_type: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handler: Option<Handler>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +43,7 @@ pub(crate) struct StoredKey {
 impl StoredKey {
     pub(crate) fn of(key: &KeySchema) -> Self {
         StoredKey {
-            value_type: key.json_schema().clone(),
+            value_type: Some(key.json_schema().clone()),
             handler: Some(key.handler().clone()),
             description: key.description().map(str::to_owned),
             default: key.default().cloned(),
@@ -50,12 +51,8 @@ impl StoredKey {
     }
 }
 
-fn any_type() -> Value {
-    Value::Bool(true)
-}
-
-fn read_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    Value::deserialize(deserializer).map(expand_type)
+fn read_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(expand_type).map(Some)
 }
 
 /// Reads a value of an optional field: null is a value, only an absent field is none.

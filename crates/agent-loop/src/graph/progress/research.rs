@@ -1,12 +1,17 @@
 //! The typed state of a deep-research agent: the template of spec/004, field by field.
 //!
 //! A field that is none is left out when the struct is written as JSON, since a null would be a value.
+//!
+//! The template says of outputs, errors, tasks and the router's decision no more than that they are objects, so any
+//! object is taken. The structs here are a view of them: a known field of the right type is a field of the struct,
+//! everything else is among its further fields, as it came. So reading and writing back loses nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::Message;
@@ -162,11 +167,13 @@ impl ResearchState {
     }
 }
 
-/// A task of the plan. Fields beside those that are known are kept.
+/// A task of the plan: an object with an integer `id`. Further fields are kept, and so is a known field that holds
+/// something else than it says here: a status of another word, say, which then is none here.
 ///
 /// Tracking sets `status` only. What a node gave for the task is in `outputs`, what went wrong in `errors`;
 /// `output` and `error` are for nodes that want it here as well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "StoredTask")]
 pub struct Task {
     /// Tells it from the others.
     pub id: i64,
@@ -241,10 +248,23 @@ impl fmt::Display for TaskStatus {
     }
 }
 
-/// Something that a node gave. Fields beside those that are known are kept.
+/// Something that a node gave. Any object is one; what is no known field of the right type is a further field.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_agent_loop::graph::progress::NodeOutput;
+///
+/// let output: NodeOutput = serde_json::from_value(json!({"text": "of nobody"}))?;
+/// assert_eq!((output.node.as_str(), &output.extras["text"]), ("", &json!("of nobody")));
+/// assert_eq!(serde_json::to_value(&output)?, json!({"text": "of nobody"}));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "Object")]
 pub struct NodeOutput {
-    /// The node.
+    /// The node; empty if the object names none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// What kind of thing it is, a word of the application's: `plan`, `finding`, `report`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,12 +294,15 @@ impl NodeOutput {
     }
 }
 
-/// What went wrong in a node. Fields beside those that are known are kept.
+/// What went wrong in a node. Any object is one; what is no known field of the right type is a further field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "Object")]
 pub struct NodeError {
-    /// The node.
+    /// The node; empty if the object names none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// What went wrong, for people.
+    /// What went wrong, for people; empty if the object has no such text.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The task that the node worked on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -296,13 +319,16 @@ impl NodeError {
     }
 }
 
-/// Where a router sent the work, and why. Fields beside those that are known are kept.
+/// Where a router sent the work, and why. Any object is one; what is no known field of the right type is a further
+/// field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "Object")]
 pub struct RouterDecision {
-    /// The node that decided.
+    /// The node that decided; empty if the object names none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// The nodes that come next; none at the end.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -360,4 +386,80 @@ pub enum ResearchDepth {
     Medium,
     /// As far as it goes.
     Deep,
+}
+
+/// What every task has. The rest is free.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Task")]
+struct StoredTask {
+    /// Tells it from the others.
+    id: i64,
+    #[serde(flatten)]
+    rest: Object,
+}
+
+impl From<StoredTask> for Task {
+    fn from(StoredTask { id, rest: mut object }: StoredTask) -> Self {
+        Task {
+            id,
+            title: take(&mut object, "title"),
+            status: take(&mut object, "status"),
+            output: take(&mut object, "output"),
+            error: take(&mut object, "error"),
+            extras: object,
+        }
+    }
+}
+
+impl From<Object> for NodeOutput {
+    fn from(mut object: Object) -> Self {
+        NodeOutput {
+            node: take_filled(&mut object, "node"),
+            kind: take(&mut object, "kind"),
+            task_id: take(&mut object, "task_id"),
+            content: take(&mut object, "content").unwrap_or_default(),
+            extras: object,
+        }
+    }
+}
+
+impl From<Object> for NodeError {
+    fn from(mut object: Object) -> Self {
+        NodeError {
+            node: take_filled(&mut object, "node"),
+            message: take_filled(&mut object, "message"),
+            task_id: take(&mut object, "task_id"),
+            extras: object,
+        }
+    }
+}
+
+impl From<Object> for RouterDecision {
+    fn from(mut object: Object) -> Self {
+        RouterDecision {
+            node: take_filled(&mut object, "node"),
+            targets: take_filled(&mut object, "targets"),
+            reason: take(&mut object, "reason"),
+            extras: object,
+        }
+    }
+}
+
+/// Takes a field out of the object, if it is of this type. A null stays where it is: it would not be written back.
+fn take<T: DeserializeOwned>(object: &mut Object, field: &str) -> Option<T> {
+    let value = object.get(field).filter(|value| !value.is_null())?;
+    let taken = T::deserialize(value).ok()?;
+    object.remove(field);
+    Some(taken)
+}
+
+/// The same for a field that is left out when it is empty: an empty one stays where it is too.
+fn take_filled<T: DeserializeOwned + Default + PartialEq>(object: &mut Object, field: &str) -> T {
+    match object.get(field).map(T::deserialize) {
+        Some(Ok(value)) if value != T::default() => {
+            object.remove(field);
+            value
+        }
+        _ => T::default(),
+    }
 }

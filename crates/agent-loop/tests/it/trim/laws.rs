@@ -36,6 +36,20 @@ proptest! {
         prop_assert!(log.is_empty() || !view.transcript().is_empty());
     }
 
+    /// Hosted models refuse a conversation that begins with a tool call. What is shown whole is as it came.
+    #[test]
+    fn what_is_cut_begins_with_a_user_message_if_there_is_one(
+        log in histories::well_formed(),
+        trim in histories::trim(),
+    ) {
+        let view = trim.view(&log);
+        let shown = view.transcript();
+        let opening = shown.get(lead(shown)).map(|message| message.role());
+        if last_user(&log).is_some() && !view.is_whole() {
+            prop_assert_eq!(opening, Some(Role::User), "{}: {}", trim, view);
+        }
+    }
+
     #[test]
     fn a_trim_of_a_trim_is_a_trim(log in histories::well_formed(), trim in histories::trim()) {
         let view = trim.view(&log);

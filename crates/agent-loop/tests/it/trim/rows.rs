@@ -301,7 +301,8 @@ fn pins_move_whole_steps() {
         Trim::keep_last(2).with_pins(pins),
         CONVERSATION,
         expect![[r#"
-        # 4 of 13 messages (1..3, 11..13); keep_last(2, up to 10 pins: generate_sql) left out 9: the window opens with a user message
+        # 5 of 13 messages (0..3, 11..13); keep_last(2, up to 10 pins: generate_sql) left out 8: the window opens with a user message
+        user:      which area has most stalls?
         assistant: > c1 generate_sql()
         tool c1:   SELECT 1
         user:      thanks

@@ -15,7 +15,7 @@ fn check(keys: Value, script: &str, expected: Expect) {
 #[test]
 fn default_handler() {
     check(
-        json!({"list": {"type": "array"}, "text": {"type": "string"}, "map": {"type": "object"}, "any": {}}),
+        json!({"list": {"type": "array"}, "text": {"type": "string"}, "map": {"type": "object"}, "any": {"type": true}}),
         r#"
         list = [1]
         list = [2]
@@ -70,7 +70,7 @@ fn optional_arrays() {
 #[test]
 fn merge_lists() {
     check(
-        json!({"list": {"type": "array"}, "other": {}}),
+        json!({"list": {"type": "array"}, "other": {"type": true}}),
         r#"
         list?
         list = []
@@ -135,6 +135,29 @@ fn get_unknown_or_unset_key() {
             b? -> unset
             has a -> false
             has b -> false
+        "#]],
+    );
+}
+
+/// Where the type has null, it is the new value of a list that is merged by a field; no object could be meant.
+#[test]
+fn null_by_upsert() {
+    check(
+        json!({
+            "tasks": {"type": ["array", "null"], "handler": "upsert_by(id)"},
+            "always": {"type": "array", "handler": "upsert_by(id)"},
+        }),
+        r#"
+        tasks = [{"id": 1}]
+        tasks = null
+        tasks?
+        tasks = {"id": 2}
+        always = null
+        "#,
+        expect![[r#"
+            tasks? -> null
+            always = null ! handler upsert_by(id) cannot merge into key "always": the new item 0 is no object with a field "id"
+            tasks: [{"id":2}]
         "#]],
     );
 }

@@ -68,8 +68,14 @@ fn schemas() {
         ]],
     );
     check_schema(
-        r#"{"version": 1, "keys": {"a": {}, "a": {}}}"#,
+        r#"{"version": 1, "keys": {"a": {"type": true}, "a": {"type": true}}}"#,
         expect!["the schema has faults: at a: the key is declared twice"],
+    );
+    check_schema(
+        r#"{"version": 1, "keys": {"a": {}, "b": {"handler": "sum"}}}"#,
+        expect![[
+            r#"the schema has faults: at a: it has no type; a value of any type is "type": true; at b: it has no type; a value of any type is "type": true"#
+        ]],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"type": null}}}"#,
