@@ -84,6 +84,12 @@ pub(crate) fn with_exit(event: Event, exit: &Exit) -> Event {
     }
 }
 
+/// Whether a session is in the middle of a run when this event is its newest: the run waits for a decision, was
+/// interrupted, or is at work. Told by what is stored, whatever the agent of today would make of it.
+pub fn is_unfinished(event: &Event) -> bool {
+    is_of_run(event) && !ends(event)
+}
+
 /// Whether an event is the last one of a run, whatever the agent of today would make of it.
 pub(crate) fn ends(event: &Event) -> bool {
     is_of_run(event) && event.metadata.contains_key(EXIT)
