@@ -107,8 +107,13 @@ pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
 
 /// Whether the store is damaged, or not ours: then a person has to look at its file.
 pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
-    session_error(error)
-        .is_some_and(|error| matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible))
+    let is_of_agent = |error: &SessionError| {
+        matches!(error, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
+    };
+    let is_of_file = |error: &SessionError| {
+        matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible) && !is_of_agent(error)
+    };
+    session_error(error).is_some_and(is_of_file)
 }
 
 /// What a store said, if it was a store.

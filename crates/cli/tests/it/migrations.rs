@@ -60,7 +60,7 @@ fn reading_works_whatever_is_stored() {
     // What stands in the way of a run is said, with what can be done about it in the file.
     room.check("run a.toml -s s1 more", expect![[r#"
         | session s1
-        | error: the store failed in session a/local/s1: key "count" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; say in the agent file what becomes of it: `migrate = ["text"]` under [state.count], for instance, or `["drop"]` (the sessions are in ROOM/data/stepfold/sessions.db)
+        | error: the store failed in session a/local/s1: key "count" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; say in the agent file what becomes of it: `migrate = ["text"]` under [state.count], for instance, or `["drop"]`
         exit 1
     "#]]);
     // A value of the new type can be written in place of it, too.
