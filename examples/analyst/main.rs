@@ -115,14 +115,14 @@ async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<Sess
             return Ok(session);
         };
         if !line.trim().is_empty() {
-            show::follow(session.send(line.trim())?).await?;
+            show::follow(session.send(line.trim()).await?).await?;
         }
     }
 }
 
 async fn turn(session: &SessionHandle, question: &str) -> Result<(), Box<dyn Error>> {
     say(&format!("\nyou: {question}"));
-    show::follow(session.send(question)?).await
+    show::follow(session.send(question).await?).await
 }
 
 /// Brings to its end what was cut off, if anything was.

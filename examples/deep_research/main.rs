@@ -116,7 +116,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
         screen.line(&preface(name.as_deref(), corpus));
         screen.line(&format!("\nyou: {question}"));
         let input = Input::from(question.as_str()).with_values(values(arguments, &session, &question)?);
-        let first = Some(session.send(input)?);
+        let first = Some(session.send(input).await?);
         follow(&session, first, &mut screen, &mut person).await?;
     }
     finish(&session, runner, arguments).await

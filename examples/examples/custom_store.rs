@@ -10,9 +10,10 @@ use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::contract::Exam;
 use stepfold::session_scopes::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, MemoryStore,
-    PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionKey, SessionPage,
-    SessionStore, Values, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore, PruneSession, Pruned,
+    ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError,
+    SessionKey, SessionPage, SessionStore, Values, WriteScope,
 };
 
 /// Notes who wrote which keys of which session, once it is committed.
@@ -85,6 +86,30 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.inner.prune(request).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.inner.claim(request).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.inner.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.inner.release(request).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        self.inner.enqueue(request).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.inner.inbox(request).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.inner.dequeue(request).await
     }
 }
 

@@ -14,7 +14,9 @@ use stepfold_agent_loop::state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, ToolCallChunk, Transcript,
 };
 use stepfold_agent_loop::tools::{Effect, Tool, ToolError};
-use stepfold_agent_loop::{Agent, Answer, Breakpoint, Exit, Input, Run};
+use stepfold_agent_loop::{
+    Agent, Answer, Breakpoint, Exit, Input, Observer, ObserverError, Run, RunEvent, RunLimits,
+};
 use tokio::runtime::Runtime;
 
 fn main() {
@@ -23,7 +25,21 @@ fn main() {
 
 /// Calls a tool in every reply.
 #[derive(Default)]
-struct Restless(AtomicUsize);
+struct Restless {
+    replies: AtomicUsize,
+    ids: Ids,
+    /// Calls of one reply beside the first.
+    more: usize,
+}
+
+/// What a server calls its calls.
+#[derive(Clone, Copy, Debug, Default)]
+enum Ids {
+    #[default]
+    Own,
+    Missing,
+    Same,
+}
 
 impl ChatModel for Restless {
     fn id(&self) -> &'static str {
@@ -32,16 +48,18 @@ impl ChatModel for Restless {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         black_box(request.messages.last());
-        let number = self.0.fetch_add(1, Ordering::Relaxed);
-        ReplyStream::from_chunks([
-            Chunk::ToolCall(ToolCallChunk {
-                index: 0,
-                id: Some(format!("call-{number}")),
-                name: Some("nothing".to_owned()),
-                arguments: "{}".to_owned(),
-            }),
-            Chunk::Finished(FinishReason::ToolCalls),
-        ])
+        let number = self.replies.fetch_add(1, Ordering::Relaxed);
+        let ids = self.ids;
+        let calls = (0..=self.more).map(move |index| {
+            let id = match ids {
+                Ids::Own => Some(format!("call-{number}-{index}")),
+                Ids::Missing => None,
+                Ids::Same => Some("call".to_owned()),
+            };
+            let (name, arguments) = (Some("nothing".to_owned()), "{}".to_owned());
+            Chunk::ToolCall(ToolCallChunk { index, id, name, arguments })
+        });
+        ReplyStream::from_chunks(calls.chain([Chunk::Finished(FinishReason::ToolCalls)]))
     }
 }
 
@@ -51,10 +69,18 @@ async fn nothing() -> Result<&'static str, ToolError> {
 
 /// An agent that ends after this many steps.
 fn agent(steps: u64) -> Agent {
-    let tool = Tool::new("nothing", "Does nothing.", nothing).effect(Effect::Pure).build().unwrap();
+    agent_of(Restless::default(), Effect::Pure, RunLimits::default().with_steps(steps))
+}
+
+fn agent_of(model: Restless, effect: Effect, limits: RunLimits) -> Agent {
+    let tool = Tool::new("nothing", "Does nothing.", nothing).effect(effect).build().unwrap();
     // A model that does nothing but repeat itself is the very thing that the guard stops.
-    let builder = Agent::builder(Restless::default()).tools([tool]).max_steps(steps).repeat_guard(None);
-    builder.build().unwrap()
+    Agent::builder(model).tools([tool]).limits(limits).repeat_guard(None).build().unwrap()
+}
+
+fn calling_them(ids: Ids, steps: u64) -> Agent {
+    let model = Restless { ids, ..Restless::default() };
+    agent_of(model, Effect::Pure, RunLimits::default().with_steps(steps))
 }
 
 fn runtime() -> Runtime {
@@ -77,7 +103,11 @@ fn history(messages: usize) -> Transcript {
 
 /// A run after this many steps, with `more` to go.
 fn run_after(runtime: &Runtime, steps: u64, more: u64) -> Run {
-    let run = Run::new(&agent(steps + more), "go", "bench").unwrap();
+    run_of(runtime, &agent(steps + more), steps)
+}
+
+fn run_of(runtime: &Runtime, agent: &Agent, steps: u64) -> Run {
+    let run = Run::new(agent, "go", "bench").unwrap();
     let here = Breakpoint::model().visit(steps + 1);
     let outcome = runtime.block_on(async { run.resume().break_at(here).await }).unwrap();
     assert_eq!(outcome.steps(), steps);
@@ -121,6 +151,61 @@ fn tenth_of_10_000_steps(bencher: Bencher<'_, '_>, which: &str) {
         .counter(ItemsCount::new(1_000_usize))
         .with_inputs(|| run.clone())
         .bench_local_values(|run| finish(&runtime, run));
+}
+
+/// With a server that sends no ids, or the same one for ever: the last tenth costs what the first one does.
+#[divan::bench(args = [(Ids::Missing, "first"), (Ids::Missing, "last"), (Ids::Same, "first"), (Ids::Same, "last")])]
+fn tenth_of_5_000_steps_of_ids(bencher: Bencher<'_, '_>, (ids, which): (Ids, &str)) {
+    let runtime = runtime();
+    let steps = if which == "first" { 0 } else { 4_500 };
+    let run = run_of(&runtime, &calling_them(ids, steps + 500), steps);
+    bencher
+        .counter(ItemsCount::new(500_usize))
+        .with_inputs(|| run.clone())
+        .bench_local_values(|run| finish(&runtime, run));
+}
+
+/// The same for turns of one call each, the first and the four thousandth.
+#[divan::bench(args = [(Ids::Missing, 1), (Ids::Missing, 4_000), (Ids::Same, 1), (Ids::Same, 4_000)])]
+fn turn_of_ids(bencher: Bencher<'_, '_>, (ids, number): (Ids, usize)) {
+    let (runtime, agent) = (runtime(), calling_them(ids, 1));
+    let mut run = finish(&runtime, Run::new(&agent, "go", "bench").unwrap());
+    for turn in 1..number {
+        let input = Input::after(run).say("go on");
+        run = finish(&runtime, Run::new(&agent, input, format!("turn-{turn}")).unwrap());
+    }
+    bencher
+        .with_inputs(|| Input::after(run.clone()).say("go on"))
+        .bench_local_values(|input| finish(&runtime, Run::new(&agent, input, "next").unwrap()));
+}
+
+/// What a host does that stores each commit: it follows the run, and asks what an event starts.
+struct Follower(Run);
+
+impl Observer for Follower {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        if let Some(event) = event.committed() {
+            black_box(self.0.starts(event));
+            self.0.commit(event.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// Calls of one reply that must not run twice, each marked and committed. Time per call, as its counter shows.
+#[divan::bench(args = [500, 4_000], sample_count = 20)]
+fn marked_calls_in_one_reply(bencher: Bencher<'_, '_>, calls: usize) {
+    let runtime = runtime();
+    let limits = RunLimits::default().with_steps(1).with_calls_per_reply(calls);
+    let model = Restless { more: calls - 1, ..Restless::default() };
+    let agent = agent_of(model, Effect::AtMostOnce, limits);
+    bencher
+        .counter(ItemsCount::new(calls))
+        .with_inputs(|| Run::new(&agent, "go", "bench").unwrap())
+        .bench_local_values(|run| {
+            let follower = Follower(run.clone());
+            runtime.block_on(async { run.resume().observe(follower).await }).unwrap()
+        });
 }
 
 #[divan::bench]

@@ -142,5 +142,5 @@ pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, StepEnd,
+    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, SharedValue, StepEnd,
 };

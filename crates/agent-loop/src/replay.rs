@@ -16,7 +16,8 @@ use crate::agent::{Agent, Fingerprint};
 use crate::error::FeedError;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run, check_version,
+    Answer, Contradiction, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
+    SharedValue, check_version,
 };
 
 /// Everything that is needed to go through a run again: where it began, and its events.
@@ -106,12 +107,17 @@ impl Recording {
 
     /// Goes through the run again with this agent, which asks neither its model nor its tools.
     ///
+    /// The run goes the same way if a live one would have made the same events, given the recorded replies and outcomes:
+    /// also if it would have offered the same tools, run and marked the same calls, on a state of the same schema.
+    ///
     /// # Errors
     /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
     /// end there, or for another reason. A record that stops in the middle replays to where it stops.
     pub fn replay(&self, agent: &Agent) -> Result<Run, Divergence> {
+        Divergence::check_schema(&self.agent, agent.fingerprint())?;
         let (run, _) = Run::load_changed(agent, self.start.get()).map_err(Divergence::Start)?;
-        let run = run.replay(&self.events, |_| true)?;
+        let explained = |divergence: Divergence| divergence.explained(&self.agent, agent.fingerprint());
+        let run = run.replay(&self.events, |_| true).map_err(explained)?;
         match &self.ended {
             Some(exit) if !exit.is_resumable() && run.exit() != Some(exit) => {
                 Err(Divergence::End { recorded: exit.clone(), need: format!("{:?}", run.decide()) })
@@ -124,12 +130,18 @@ impl Recording {
 impl Run {
     /// Goes through recorded events, asking neither model nor tools: the run is as it was before them.
     ///
-    /// `stored` picks the writes that the record can have: those that it leaves out are not compared.
+    /// `stored` picks the writes that the record can have: those that it leaves out are not compared. A run that has not
+    /// begun takes the values of `app:` and `user:` keys that the record has.
     ///
     /// # Errors
-    /// [`Divergence`] for the first event that would be another one.
+    /// [`Divergence`] for the first event that would be another one; if there is none, for the first that offers the
+    /// model other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
         let mut run = self;
+        if let Some(began) = events.first() {
+            run.restore_shared(began);
+        }
+        let mut other_tools = None;
         for (place, recorded) in events.iter().enumerate() {
             let at = |difference| Divergence::At {
                 event: place,
@@ -140,22 +152,29 @@ impl Run {
             let made = made_again(&run, recorded).map_err(at)?;
             let mut compared = made.clone();
             compared.retain_writes(&stored);
+            if take_tools(&mut compared.kind, &recorded.kind) && other_tools.is_none() {
+                other_tools = Some(at(Box::new(Difference::Tools { changes: Vec::new() })));
+            }
             if compared != *recorded {
                 return Err(at(Box::new(first_difference(recorded, &compared))));
             }
             run.commit(made).map_err(|error| at(Box::new(Difference::Refused(error))))?;
         }
-        Ok(run)
+        other_tools.map_or(Ok(run), Err)
     }
 }
 
 /// The event that the run makes of what came from outside when the recorded one was made.
 fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
+    if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(&recorded.kind) {
+        return Err(Box::new(Difference::Call { call, recorded, replayed }));
+    }
     let answer = match &recorded.kind {
         // The run of an agent that is a node is gone through by itself.
         EventKind::Inner { branch, event } if run.walk().is_some() => {
-            let child = run.child_of(*branch).map_err(refused)?;
+            let mut child = run.child_of(*branch).map_err(refused)?;
+            child.restore_shared(event);
             let event = Box::new(made_again(&child, event)?);
             Some(Answer::Inner { branch: *branch, event })
         }
@@ -170,7 +189,44 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         take_asking(&mut made, recorded);
     }
     take_lasting(&mut made, recorded, run);
+    take_large(&mut made, recorded, run);
+    take_name_and_values(&mut made, recorded);
     Ok(made)
+}
+
+/// Instructions may show values that were too large to be recorded: then what stands around them is compared.
+fn take_large(made: &mut Event, recorded: &Event, run: &Run) {
+    let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), shared, .. }) =
+        (&mut made.kind, &recorded.kind)
+    else {
+        return;
+    };
+    let is_part_of = |name: &str, key: &str| {
+        name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let is_large =
+        |name: &str| shared.iter().any(|(key, value)| *value == SharedValue::Large && is_part_of(name, key));
+    if shared.values().any(|value| *value == SharedValue::Large)
+        && instructions.as_ref() != Some(known)
+        && run.may_have_instructions(known, &is_large)
+    {
+        *instructions = Some(known.clone());
+    }
+}
+
+/// Whether other tools are offered to the model. They are compared last: what becomes of the calls says more.
+fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
+    match (made, recorded) {
+        (EventKind::Began { tools, .. }, EventKind::Began { tools: known, .. }) => {
+            let are_others = known.is_some() && tools != known;
+            tools.clone_from(known);
+            are_others
+        }
+        (EventKind::Inner { event, .. }, EventKind::Inner { event: recorded, .. }) => {
+            take_tools(&mut event.kind, &recorded.kind)
+        }
+        _ => false,
+    }
 }
 
 /// The instructions of a record that outlives the run have no values that do not last.
@@ -181,6 +237,18 @@ fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
         && run.lasting_instructions().as_ref() == Some(known)
     {
         *instructions = Some(known.clone());
+    }
+}
+
+/// What a run is called says nothing about what it does, and what it found in shared scopes is not of its making.
+fn take_name_and_values(made: &mut Event, recorded: &Event) {
+    if let (
+        EventKind::Began { id, shared, .. },
+        EventKind::Began { id: known_id, shared: known_values, .. },
+    ) = (&mut made.kind, &recorded.kind)
+    {
+        id.clone_from(known_id);
+        shared.clone_from(known_values);
     }
 }
 
@@ -205,6 +273,12 @@ pub enum Divergence {
     /// The run cannot begin with this agent.
     #[error("the recorded run cannot begin with this agent")]
     Start(#[source] LoadError),
+    /// The state has another schema.
+    #[error("the state schema has changed since the run was recorded: {}", changes.join("; "))]
+    Schema {
+        /// What changed, in words.
+        changes: Vec<String>,
+    },
     /// An event would be another one.
     #[error("event {event} ({name}, step {step}) {difference}")]
     At {
@@ -227,6 +301,48 @@ pub enum Divergence {
     },
 }
 
+impl Divergence {
+    /// That of a run recorded with an agent whose state has another schema than that of the agent now.
+    ///
+    /// # Errors
+    /// [`Divergence::Schema`] says what changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Divergence};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let before = Agent::builder(Script::parse("")?).build()?;
+    /// let schema = Schema::builder().key::<u64>("area").build()?;
+    /// let now = before.to_builder().schema(schema).build()?;
+    /// let divergence = Divergence::check_schema(before.fingerprint(), now.fingerprint()).unwrap_err();
+    /// assert_eq!(
+    ///     divergence.to_string(),
+    ///     "the state schema has changed since the run was recorded: state key area is new",
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_schema(recorded: &Fingerprint, now: &Fingerprint) -> Result<(), Self> {
+        let changes = recorded.changes_of(now, "state key ");
+        match changes.is_empty() {
+            true => Ok(()),
+            false => Err(Divergence::Schema { changes }),
+        }
+    }
+
+    /// The same, and which of the agent's tools have changed, if it is about tools.
+    #[must_use]
+    pub fn explained(mut self, recorded: &Fingerprint, now: &Fingerprint) -> Self {
+        if let Divergence::At { difference, .. } = &mut self
+            && let Difference::Tools { changes } = &mut **difference
+        {
+            *changes = recorded.changes_of(now, "tool ");
+        }
+        self
+    }
+}
+
 /// What is different.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -238,6 +354,20 @@ pub enum Difference {
     },
     /// The run refuses what was recorded.
     Refused(FeedError),
+    /// The run would do something else with a call, or with a node of a graph.
+    Call {
+        /// The id of the call, or the node.
+        call: String,
+        /// What was recorded, in words.
+        recorded: String,
+        /// What the run would do, in words.
+        replayed: String,
+    },
+    /// The model would be offered other tools, or they would take other values from the state or write to other keys.
+    Tools {
+        /// What changed about tools, in words, as far as it is known.
+        changes: Vec<String>,
+    },
     /// The event would have another value at this place.
     Value {
         /// A JSON path into the event.
@@ -249,21 +379,36 @@ pub enum Difference {
     },
 }
 
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Difference {
+    /// What is different, in words, with these names for the two that were compared.
+    pub fn between(&self, first: &str, second: &str) -> String {
         let words = |value: &Option<Value>| match value {
             None => "nothing".to_owned(),
             Some(value) => shortened(&value.to_string()),
         };
         match self {
             Difference::NotNeeded { need } => {
-                write!(f, "does not come: the run would need {}", shortened(need))
+                format!("does not come: the run would need {}", shortened(need))
             }
-            Difference::Refused(error) => write!(f, "is refused: {error}"),
+            Difference::Refused(error) => format!("is refused: {error}"),
+            Difference::Call { call, recorded, replayed } => {
+                let (recorded, replayed) = (shortened(recorded), shortened(replayed));
+                format!("differs for '{call}': {first} {recorded}, {second} {replayed}")
+            }
+            Difference::Tools { changes } if changes.is_empty() => {
+                "offers other tools, or with other bindings to the state".to_owned()
+            }
+            Difference::Tools { changes } => format!("offers other tools: {}", changes.join("; ")),
             Difference::Value { path, recorded, replayed } => {
-                write!(f, "differs at {path}: recorded {}, replayed {}", words(recorded), words(replayed))
+                format!("differs at {path}: {first} {}, {second} {}", words(recorded), words(replayed))
             }
         }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.between("recorded", "replayed"))
     }
 }
 
@@ -362,6 +507,52 @@ fn reply_in(event: &Event) -> Option<Reply> {
     let mut reply = reply.finish().ok()?;
     reply.message = message.clone();
     Some(reply)
+}
+
+impl Event {
+    /// The first place at which another event differs, if it differs in more than what its run is called and how long
+    /// it took.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Event, RunEvent};
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let agent = Agent::builder(model).build()?;
+    /// let mut events = Vec::new();
+    /// for question in ["which area?", "which stall?"] {
+    ///     let mut seen = Vec::new();
+    ///     agent.run(question).observe(&mut seen).await?;
+    ///     events.extend(seen.iter().filter_map(RunEvent::committed).cloned());
+    /// }
+    /// let [began, replied, other_began, other_replied]: [Event; 4] = events.try_into().unwrap();
+    /// assert!(replied.difference(&other_replied).is_none());
+    /// let difference = began.difference(&other_began).expect("the questions differ");
+    /// assert_eq!(
+    ///     difference.between("first", "second"),
+    ///     r#"differs at $.messages[0].parts[0].text: first "which area?", second "which stall?""#,
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn difference(&self, other: &Event) -> Option<Difference> {
+        let (one, other) = (without_name(self), without_name(other));
+        (one != other).then(|| first_difference(&one, &other))
+    }
+}
+
+/// The event without what says nothing about what happened.
+fn without_name(event: &Event) -> Event {
+    let mut event = event.clone();
+    event.elapsed = std::time::Duration::ZERO;
+    match &mut event.kind {
+        EventKind::Began { id, .. } => id.clear(),
+        EventKind::Inner { event, .. } => **event = without_name(event),
+        _ => {}
+    }
+    event
 }
 
 /// The first place, in the order of the recorded event, where the two differ.

@@ -32,16 +32,19 @@ impl Turns<'_> {
             self.tell_restart(&run);
         }
         loop {
-            let ended = self.watch(session, || session.send(input.clone())).await?;
-            if !matches!(ended, Err(RunnerError::Pending { .. })) {
+            let ended = self.watch(session, async || session.send(input.clone()).await).await?;
+            let Err(RunnerError::Pending { is_accepted, .. }) = ended else {
                 return self.decide(session, ended).await;
-            }
+            };
             if self.prompt.is_some() {
                 show::note("the message is not taken yet: the session waits for a decision; decide first");
             }
             let ending = self.decide(session, ended).await?;
             if ending != Ending::Done {
-                self.tell_not_taken(session);
+                self.tell_not_taken(session, is_accepted);
+            }
+            // One that was accepted stood in the inbox, and is taken from there.
+            if ending != Ending::Done || is_accepted {
                 return Ok(ending);
             }
         }
@@ -52,7 +55,7 @@ impl Turns<'_> {
         if let Some(run) = interrupted(session).await {
             self.tell_restart(&run);
         }
-        let ended = self.watch(session, || resume.start()).await?;
+        let ended = self.watch(session, async || resume.start()).await?;
         self.decide(session, ended).await
     }
 
@@ -71,7 +74,7 @@ impl Turns<'_> {
             if decisions.is_empty() {
                 return self.tell(session, ended).await;
             }
-            ended = self.watch(session, || session.resume().decide_all(decisions).start()).await?;
+            ended = self.watch(session, async || session.resume().decide_all(decisions).start()).await?;
         }
     }
 
@@ -79,7 +82,7 @@ impl Turns<'_> {
     async fn watch(
         &self,
         session: &SessionHandle,
-        start: impl FnOnce() -> Result<Invocation, RunnerError>,
+        start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Ended> {
         // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
         let mut interrupt = pin!(tokio::signal::ctrl_c());
@@ -91,7 +94,11 @@ impl Turns<'_> {
         }
         let mut watch = self.watcher(session).await?;
         let mut failures = self.desk.failures.lock().await;
-        let invocation = start()?;
+        let invocation = match start().await {
+            Ok(invocation) => invocation,
+            // The message was not accepted.
+            Err(error) => return Ok(Err(error)),
+        };
         if is_interrupted {
             invocation.cancel();
         }
@@ -162,9 +169,12 @@ impl Turns<'_> {
     }
 
     /// That a message was dropped, why, and what to do.
-    fn tell_not_taken(&self, session: &SessionHandle) {
+    fn tell_not_taken(&self, session: &SessionHandle, is_accepted: bool) {
         if self.json {
-            return show::line(json!({"taken": false}).to_string());
+            return show::line(json!({"stored": is_accepted, "taken": false}).to_string());
+        }
+        if is_accepted {
+            return show::note("the message is stored, and is taken once all is decided");
         }
         let resume = self.resume_words(session);
         show::note(format!(

@@ -1,18 +1,37 @@
 //! What all dialects make sure of about the tool calls of a reply: ids that differ, and a choice that was
 //! followed.
 
+use std::collections::HashSet;
+
 use stepfold_state_core::chat::{FinishReason, ToolChoice};
 
-/// An id for one more call of a reply: the server's, unless there is none or another call has it.
-pub(crate) fn unique_id<'a>(
-    taken: &(impl ExactSizeIterator<Item = &'a str> + Clone),
-    id: Option<&str>,
-) -> String {
-    let is_free = |id: &str| taken.clone().all(|other| other != id);
-    let given = id.filter(|id| !id.is_empty() && is_free(id)).map(str::to_owned);
-    // Of one more number than there are calls, one is free.
-    let mut fresh = (0..=taken.len()).map(|number| format!("call_{number}"));
-    given.or_else(|| fresh.find(|id| is_free(id))).unwrap_or_default()
+/// The ids of the calls of a reply.
+#[derive(Debug, Default)]
+pub(crate) struct CallIds {
+    taken: HashSet<String>,
+    /// No number below it is free any more.
+    next: usize,
+}
+
+impl CallIds {
+    /// An id for one more call: the server's, unless there is none or another call has it.
+    pub(crate) fn unique(&mut self, id: Option<&str>) -> String {
+        let given = id.filter(|id| !id.is_empty() && !self.taken.contains(*id)).map(str::to_owned);
+        let id = given.unwrap_or_else(|| self.fresh());
+        self.taken.insert(id.clone());
+        id
+    }
+
+    /// The lowest number that is free: what is passed over is never looked at again.
+    fn fresh(&mut self) -> String {
+        loop {
+            let id = format!("call_{}", self.next);
+            self.next += 1;
+            if !self.taken.contains(&id) {
+                return id;
+            }
+        }
+    }
 }
 
 /// How the choice of tools was not followed, if it was not. A reply that was cut or filtered says so itself.

@@ -14,6 +14,7 @@ const NAMES: &[(&str, ModelErrorKind)] = &[
     ("refused", ModelErrorKind::Refused),
     ("malformed", ModelErrorKind::Malformed),
     ("cut_off", ModelErrorKind::CutOff),
+    ("reply_too_large", ModelErrorKind::ReplyTooLarge { limit: 0 }),
     ("timed_out_connect", ModelErrorKind::TimedOut(TimeoutKind::Connect)),
     ("timed_out_first_token", ModelErrorKind::TimedOut(TimeoutKind::FirstToken)),
     ("timed_out_idle", ModelErrorKind::TimedOut(TimeoutKind::Idle)),
@@ -28,6 +29,7 @@ pub(crate) fn name(kind: &ModelErrorKind) -> &'static str {
     let bare = match kind {
         ModelErrorKind::RateLimited { .. } => &ModelErrorKind::RateLimited { retry_after: None },
         ModelErrorKind::TooLong { .. } => &ModelErrorKind::TooLong { limit: None, used: None },
+        ModelErrorKind::ReplyTooLarge { .. } => &ModelErrorKind::ReplyTooLarge { limit: 0 },
         kind => kind,
     };
     // OpenTelemetry's word for whatever has no name.

@@ -8,11 +8,11 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
 use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::http::{Idle, Target, classify};
 
-/// How long to wait for what may follow a finish reason: usage, mostly.
+/// How long to wait, in all, for what may follow a finish reason: usage, mostly.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
 
 /// A pure machine that makes chunks of what a server sends.
@@ -60,6 +60,8 @@ pub(crate) struct Reading<D: Decode> {
     pub(crate) target: Target,
     pub(crate) idle: Idle,
     pub(crate) ready: VecDeque<Chunk>,
+    /// How long it was waited for what may follow the finish reason.
+    pub(crate) waited: Duration,
     /// How it ends, once that is known.
     pub(crate) end: Option<Result<(), ModelError>>,
 }
@@ -89,13 +91,22 @@ impl<D: Decode> Reading<D> {
         }
     }
 
+    /// One item more, within one time for all of them: what comes without a pause does not put it off.
+    async fn next_after_finish(&mut self) -> Option<D::Item> {
+        let left = AFTER_FINISH.checked_sub(self.waited).filter(|left| !left.is_zero())?;
+        let asked = Instant::now();
+        let next = timeout(left, self.items.next()).await;
+        self.waited += asked.elapsed();
+        next.ok().flatten().and_then(Result::ok)
+    }
+
     /// Reads one item. Some is the end.
     async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
         let next = if self.decoder.is_over() {
             None
         } else if self.decoder.is_finished() {
-            // The reply is whole; a server that now falls silent or breaks off does not change that.
-            timeout(AFTER_FINISH, self.items.next()).await.ok().flatten().and_then(Result::ok)
+            // The reply is whole; a server that now falls silent, breaks off or goes on does not change that.
+            self.next_after_finish().await
         } else {
             match self.items.next().await {
                 Some(Err(error)) => return Some(Err(error)),
@@ -110,5 +121,68 @@ impl<D: Decode> Reading<D> {
             Ok(()) => is_end.then_some(Ok(())),
             Err(bad) => Some(Err(bad.into_error(&self.target))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepfold_state_core::chat::FinishReason;
+
+    use super::*;
+
+    /// Has finished, and takes no notice of what follows.
+    struct Finished;
+
+    impl Decode for Finished {
+        type Item = ();
+
+        fn push(&mut self, (): (), _: &mut Vec<Chunk>) -> Result<(), Bad> {
+            Ok(())
+        }
+
+        fn is_finished(&self) -> bool {
+            true
+        }
+
+        fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+            out.push(Chunk::Finished(FinishReason::Stop));
+            Ok(())
+        }
+    }
+
+    fn reading(items: impl futures_util::Stream<Item = ()> + Send + 'static) -> ReplyStream {
+        let reading = Reading {
+            items: items.map(Ok).boxed(),
+            decoder: Finished,
+            target: Target {
+                provider: "test".to_owned(),
+                model: "model".to_owned(),
+                secrets: Vec::new(),
+                request_id: None,
+            },
+            idle: Idle::new(None),
+            ready: VecDeque::new(),
+            waited: Duration::ZERO,
+            end: None,
+        };
+        reading.into_stream()
+    }
+
+    /// Each keep-alive comes in time; all together they do not.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_goes_on_after_the_finish_is_not_waited_for() {
+        let start = Instant::now();
+        let pings = stream::unfold((), |()| async {
+            // tidy: allow sleep, because the clock is paused and moves on by itself.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Some(((), ()))
+        });
+        assert!(reading(pings).into_reply().await.is_ok());
+        assert_eq!(start.elapsed(), AFTER_FINISH);
+        let at_once = stream::repeat_with(|| {
+            let _ = futures_util::FutureExt::now_or_never(tokio::time::advance(Duration::from_secs(1)));
+        });
+        assert!(reading(at_once).into_reply().await.is_ok());
+        assert_eq!(start.elapsed(), AFTER_FINISH * 2);
     }
 }

@@ -54,14 +54,26 @@ pub enum RunnerError {
     },
     /// Somebody has to decide about calls before anything else can happen.
     #[error(
-        "session {key} waits for decisions about {}; decide with `resume()`, or give the run up with `abandon()`",
-        pending.join(", ")
+        "session {key} waits for decisions about {}; decide with `resume()`, or give the run up with `abandon()`{}",
+        pending.join(", "),
+        if *is_accepted { "; the message is stored, and taken after that" } else { "" }
     )]
     Pending {
         /// The session.
         key: Box<SessionKey>,
         /// The ids of the requests.
         pending: Vec<String>,
+        /// Whether the message that met this was accepted before: it stands in the inbox, and is taken once all is
+        /// decided.
+        is_accepted: bool,
+    },
+    /// The input would have to wait for the session, and cannot be stored.
+    #[error(
+        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and          values, or send it again when the session is idle"
+    )]
+    CannotWait {
+        /// The session.
+        key: Box<SessionKey>,
     },
     /// A decision is about a call that does not wait for one. None of the decisions was taken.
     #[error(

@@ -1,30 +1,25 @@
 //! A session, as an application holds it.
 
 use std::fmt;
-use std::future::IntoFuture;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Input, Outcome, Run};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
     Author, EventId, EventRange, ForkSession, GetSession, InvocationId, RewindSession, Session, SessionId,
     SessionKey, SessionStore,
 };
-use stepfold_state_core::chat::{Message, Role};
-use stepfold_tools::CancellationToken;
-use tokio::sync::{mpsc, watch};
+use stepfold_state_core::chat::Role;
 
+use crate::accept::Acceptance;
+use crate::compare::{Comparison, compare};
 use crate::error::RunnerError;
 use crate::history::History;
-use crate::hub::Hub;
+use crate::inbox::Kind;
 use crate::invocation::{Ended, Invocation};
+use crate::resume::Resume;
 use crate::runner::{Busy, Runner};
-use crate::slot::{Current, Slot};
+use crate::slot::{Current, Job, Slot, Ticket, Waiting};
 use crate::turn::{Order, Turn};
-
-/// Messages that may wait to join a run.
-const INBOX: usize = 64;
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
 #[derive(Clone)]
@@ -48,39 +43,77 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError`].
     pub async fn run(&self, input: impl Into<Input>) -> Ended {
-        self.send(input)?.outcome().await
+        self.send(input).await?.outcome().await
     }
 
-    /// Starts a turn in a task of its own. If the agent is at work in the session, what happens is as the
-    /// runner was [told](Busy); a message that joins that work gives the invocation that it joined.
+    /// Accepts a message, and has the agent take it in a task of its own. It returns once the message is stored: for
+    /// an idle session that is the first event of its run, for one at work the inbox of the session, from where the
+    /// next run takes it, in this process or in another one. After an error the message was not accepted.
     ///
-    /// A run that was cut off, by a crash for instance, is brought to its end first.
+    /// The messages of a session are taken in the order in which `send` returned. If the agent is at work in the
+    /// session, what happens is as the runner was [told](Busy); a message that joins that work gives the invocation
+    /// that it joined. A run that was interrupted, by a crash for instance, is brought to its end first.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when the message is refused.
+    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when somebody has to decide first;
+    /// [`RunnerError::CannotWait`] for an input with a state of its own that would have to wait; and when the store
+    /// fails.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn send(&self, input: impl Into<Input>) -> Result<Invocation, RunnerError> {
-        let input = input.into();
-        // What joins a run is what users say, and nothing else.
-        let said = input.user_messages();
-        // Whoever takes the last messages of a run holds the same lock: nobody joins behind its back.
-        let mut at_work = self.slot.current();
-        let waiting = self.slot.waiting.load(Ordering::SeqCst);
-        match (self.runner.0.busy, &*at_work, said) {
-            (Busy::Refuse, current, _) if current.is_some() || waiting > 0 => {
-                return Err(self.busy("an invocation is at work"));
-            }
-            (Busy::Steer, Some(current), Some(messages)) => {
-                if let Some(joined) = join(current, &messages) {
-                    return Ok(joined);
-                }
-            }
-            (Busy::Interrupt, Some(current), _) => current.cancellation.cancel(),
-            _ => {}
+    pub async fn send(&self, input: impl Into<Input>) -> Result<Invocation, RunnerError> {
+        let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
+        self.send_as(id, input.into()).await
+    }
+
+    async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
+        let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
+        // The place in the queue is taken here, and not by a task when it is first polled.
+        let door = self.slot.door.enter().await;
+        let ticket = Ticket::new(&self.slot.key, id.clone(), waiting);
+        let invocation = ticket.current.invocation.clone();
+        let (acceptance, accepted) = Acceptance::new(door);
+        let order = Order::Begin { input: Box::new(input), acceptance };
+        let Some(Job { order, mut ticket }) = self.start(Job { order, ticket }, IfWorked::GiveBack) else {
+            return accepted.await.unwrap_or_else(|_| Err(invocation.panicked())).map(|()| invocation);
+        };
+        let Order::Begin { input, acceptance: _door } = order else { unreachable!("it is the order above") };
+        if !ticket.waits() {
+            ticket.set_waiting(self.may_wait()?);
         }
-        self.start(&mut at_work, Order::Begin(Box::new(input)))
+        let kind = self.kind_of(&input);
+        self.turn().enqueue(kind, id, *input).await?;
+        if kind == Kind::Steer
+            && let Some(joined) = self.slot.desk().join()
+        {
+            return Ok(joined);
+        }
+        self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
+        Ok(invocation)
+    }
+
+    /// A place among those that wait for a session that is at work.
+    fn may_wait(&self) -> Result<Waiting, RunnerError> {
+        match self.runner.0.busy {
+            Busy::Refuse => return Err(self.busy("an invocation is at work")),
+            Busy::Interrupt => self.cancel(),
+            Busy::Wait | Busy::Steer => {}
+        }
+        self.place_to_wait()
+    }
+
+    fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
+        self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages wait already"))
+    }
+
+    /// What becomes of an input that finds the session at work. What joins a run is what users say, and nothing else;
+    /// whoever cancelled it and then says something wants an answer, which it would not give any more.
+    fn kind_of(&self, input: &Input) -> Kind {
+        let is_cancelled = self.current().is_some_and(|current| current.cancellation.is_cancelled());
+        match self.runner.0.busy {
+            Busy::Steer if is_said_by_users(input) && !is_cancelled => Kind::Steer,
+            _ => Kind::Message,
+        }
     }
 
     /// Goes on with a run that waits for decisions, or that was cut off or failed. Awaiting the result does so.
@@ -110,7 +143,7 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub fn resume(&self) -> Resume {
-        Resume { session: self.clone(), decisions: Vec::new(), with_changed_agent: false }
+        Resume::new(self.clone())
     }
 
     /// Gives up a run that waits or was cut off: its open calls are answered as cancelled, and the session can
@@ -119,8 +152,7 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::NothingToResume`], or when the store fails.
     pub async fn abandon(&self) -> Ended {
-        let started = self.start(&mut self.slot.current(), Order::Abandon)?;
-        started.outcome().await
+        self.order(Order::Abandon)?.outcome().await
     }
 
     /// Cancels what is at work in the session in this process, if anything is.
@@ -206,6 +238,8 @@ impl SessionHandle {
             invocation: InvocationId::new(name).map_err(failed)?,
             author: Author::new("user").map_err(failed)?,
             at: self.runner.0.clock.now(),
+            claim: None,
+            taken: Vec::new(),
         };
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
     }
@@ -213,10 +247,10 @@ impl SessionHandle {
     /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
     /// would it have gone another way?
     ///
-    /// The runs are taken from where each of them began, with the session's own values as they were. What others had
-    /// written to `app:` and `user:` keys by then is not recorded: a run goes the same way if it does with what the
-    /// session itself wrote to them, or with the values of today. Gives the number of runs that go the same way:
-    /// all of them.
+    /// The runs are taken from where each of them began, with the session's own values as they were, and with what it
+    /// found under `app:` and `user:` keys, which is in its record. A run goes the same way if a live one would have made
+    /// the same events, given the recorded replies and outcomes. Of a pruned session, the runs are gone through whose
+    /// beginning is still there. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
     /// [`RunnerError::Diverged`] for the first run that goes another way.
@@ -224,8 +258,41 @@ impl SessionHandle {
         crate::replay::replay(&self.turn(), agent).await
     }
 
+    /// Compares the session with another one, a fork of it for instance: which version both have, which events only one
+    /// has, where they first part, and what that has changed in the state. See [`Comparison`].
+    ///
+    /// # Errors
+    /// When the store fails, or what it has cannot be read.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3\nassistant: area 7")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// let fork = session.fork("s2", Some(0)).await?;
+    /// fork.run("which area has fewest?").await?;
+    ///
+    /// let comparison = session.compare(&fork).await?;
+    /// assert_eq!((comparison.common, comparison.left.len(), comparison.right.len()), (0, 2, 2));
+    /// let first = comparison.first.expect("they differ");
+    /// assert!(first.to_string().contains("which area has fewest?"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn compare(&self, other: &SessionHandle) -> Result<Comparison, RunnerError> {
+        let (left, right) = (self.read(EventRange::All).await?, other.read(EventRange::All).await?);
+        compare(&left, &right, &self.runner.0.schema)
+    }
+
     fn current(&self) -> Option<Current> {
-        self.slot.current().clone()
+        self.slot.desk().current.clone()
     }
 
     fn turn(&self) -> Turn {
@@ -240,119 +307,38 @@ impl SessionHandle {
         RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
     }
 
-    /// Starts the task of an invocation, which is at work from now on, or waits.
-    fn start(&self, at_work: &mut Option<Current>, order: Order) -> Result<Invocation, RunnerError> {
-        let waits = at_work.is_some() || self.slot.waiting.load(Ordering::SeqCst) > 0;
-        let waiting = match waits {
-            false => None,
-            true => Some(
-                Waiting::enter(&self.slot, self.runner.0.max_waiting)
-                    .ok_or_else(|| self.busy("too many messages wait already"))?,
-            ),
+    /// Has a worker begin with a job, if none is there. Else the job waits, or is given back.
+    fn start(&self, job: Job, otherwise: IfWorked) -> Option<Job> {
+        let job = {
+            let mut desk = self.slot.desk();
+            match (desk.is_worked(), otherwise) {
+                (true, IfWorked::GiveBack) => return Some(job),
+                (true, IfWorked::WaitInInbox) => return desk.waits_in_inbox(job.ticket),
+                (true, IfWorked::Wait) => return desk.waits(job),
+                (false, _) => desk.begin(job),
+            }
         };
+        tokio::spawn(self.turn().work(job));
+        None
+    }
+
+    /// Starts what is not stored: it is asked for by somebody who is there.
+    pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
+        let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
-        let (hub, cancellation) = (Hub::new(), CancellationToken::new());
-        let (sender, ended) = watch::channel(None);
-        let (inbox, messages) = mpsc::channel(INBOX);
-        let key = self.slot.key.clone();
-        let invocation = Invocation::new(id.clone(), key, Arc::clone(&hub), ended, cancellation.clone());
-        let current = Current { invocation: invocation.clone(), cancellation, inbox };
-        if !waits {
-            *at_work = Some(current.clone());
-        }
-        let turn = self.turn();
-        tokio::spawn(async move {
-            let _end = EndOfHub(Arc::clone(&hub));
-            let outcome = turn.take(order, id, current, messages, hub, waiting).await;
-            sender.send_replace(Some(outcome));
-        });
+        let ticket = Ticket::new(&self.slot.key, id, waiting);
+        let invocation = ticket.current.invocation.clone();
+        self.start(Job { order, ticket }, IfWorked::Wait);
         Ok(invocation)
     }
 }
 
-/// Tells the subscribers that nothing more comes, also after a panic.
-struct EndOfHub(Arc<Hub>);
-
-impl Drop for EndOfHub {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-/// Whoever waits counts.
-pub(crate) struct Waiting(Arc<Slot>);
-
-impl Waiting {
-    fn enter(slot: &Arc<Slot>, limit: usize) -> Option<Self> {
-        let waiting = slot.waiting.fetch_add(1, Ordering::SeqCst);
-        let entered = Waiting(Arc::clone(slot));
-        (waiting < limit).then_some(entered)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The messages join what is at work, if there is room for all of them.
-fn join(current: &Current, messages: &[Message]) -> Option<Invocation> {
-    // Whoever cancelled it and then says something wants an answer, which it would not give any more.
-    if current.cancellation.is_cancelled() {
-        return None;
-    }
-    let permits = current.inbox.try_reserve_many(messages.len()).ok()?;
-    permits.zip(messages).for_each(|(permit, message)| permit.send(message.clone()));
-    Some(current.invocation.clone())
-}
-
-/// Goes on with a run; awaiting it does so. See [`SessionHandle::resume`].
-#[must_use = "nothing is resumed until it is awaited or started"]
-#[derive(Debug)]
-pub struct Resume {
-    session: SessionHandle,
-    decisions: Vec<(String, Decision)>,
-    with_changed_agent: bool,
-}
-
-impl Resume {
-    /// With a decision about a pending call, by the id of the request. All decisions are one commit.
-    pub fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
-        self.decisions.push((id.into(), decision));
-        self
-    }
-
-    /// With decisions about pending calls.
-    pub fn decide_all(mut self, decisions: impl IntoIterator<Item = (String, Decision)>) -> Self {
-        self.decisions.extend(decisions);
-        self
-    }
-
-    /// Although the agent is another one than when the run began.
-    pub fn with_changed_agent(mut self) -> Self {
-        self.with_changed_agent = true;
-        self
-    }
-
-    /// Starts it in a task of its own.
-    ///
-    /// # Errors
-    /// [`RunnerError::Busy`] when too many wait already.
-    pub fn start(self) -> Result<Invocation, RunnerError> {
-        let Resume { session, decisions, with_changed_agent } = self;
-        let order = Order::Resume { decisions, with_changed_agent };
-        session.start(&mut session.slot.current(), order)
-    }
-}
-
-impl IntoFuture for Resume {
-    type Output = Ended;
-    type IntoFuture = BoxFuture<'static, Result<Arc<Outcome>, RunnerError>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.start()?.outcome().await })
-    }
+/// What becomes of a job while a worker is there.
+#[derive(Clone, Copy)]
+enum IfWorked {
+    GiveBack,
+    Wait,
+    WaitInInbox,
 }
 
 impl fmt::Debug for SessionHandle {
@@ -361,17 +347,8 @@ impl fmt::Debug for SessionHandle {
     }
 }
 
-/// What users say in an input that does nothing else.
-pub(crate) trait UserMessages {
-    /// The messages, if the input is nothing but messages of users.
-    fn user_messages(&self) -> Option<Vec<Message>>;
-}
-
-impl UserMessages for Input {
-    fn user_messages(&self) -> Option<Vec<Message>> {
-        let messages = self.only_messages()?;
-        let are_users = messages.iter().all(|message| message.role() == Role::User);
-        (are_users && !messages.is_empty())
-            .then(|| messages.iter().map(|message| (**message).clone()).collect())
-    }
+/// Whether an input is nothing but messages of users.
+fn is_said_by_users(input: &Input) -> bool {
+    let messages = input.only_messages().unwrap_or_default();
+    !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
 }

@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Input, Run};
-use stepfold_session_scopes::{CommittedEvent, InvocationId, Session, SessionKey, SessionSchema};
+use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
 use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary};
-use stepfold_session_scopes::Timestamp;
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
-    /// When the session was made, to know it from one that took its place.
-    pub(crate) created: Option<Timestamp>,
+    /// The life of the session, to know it from one that took its place.
+    pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
     /// What stands for the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
@@ -44,13 +43,13 @@ impl History {
             self.push(&session.key, committed)?;
         }
         self.version = session.version;
-        self.created = Some(session.created);
+        self.life = Some(session.life.clone());
         Ok(())
     }
 
     /// Whether a session is the one that was folded, at a later version of it.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
-        self.created == Some(session.created) && self.version <= session.version
+        self.life.as_ref() == Some(&session.life) && self.version <= session.version
     }
 
     /// Whether the last run has ended.
@@ -107,7 +106,9 @@ impl History {
         let Some(last) = &self.last else { return Ok(None) };
         let mut state = state;
         state.replace_messages(last.before.clone());
-        let id = run_id(key, &last.invocation);
+        // The record says what the run is called. Its keys are those of this session, and begin with what it is
+        // called until then.
+        let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         for committed in &last.events {
@@ -129,9 +130,12 @@ impl History {
     }
 }
 
-/// What the idempotency keys of an invocation begin with: another for each session, so that a fork does not
-/// share the effects of what it was forked from.
-pub(crate) fn run_id(key: &SessionKey, invocation: &InvocationId) -> String {
-    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str(), invocation.as_str()];
+/// What the idempotency keys of an invocation begin with: another for each life of each session, so that a fork shares no
+/// effect with what it was forked from, nor with a session that had its id before. It is the id of the runs that begin
+/// there, too.
+pub(crate) fn run_prefix(key: &SessionKey, life: Option<&LifeId>, invocation: &InvocationId) -> String {
+    let life = life.map(LifeId::as_str).unwrap_or_default();
+    let session = format!("{}@{life}", key.id);
+    let parts = [key.app.as_str(), key.user.as_str(), &session, invocation.as_str()];
     parts.map(|part| part.replace('%', "%25").replace('/', "%2F")).join("/")
 }

@@ -68,7 +68,7 @@ impl Invocation {
         }
     }
 
-    fn panicked(&self) -> RunnerError {
+    pub(crate) fn panicked(&self) -> RunnerError {
         RunnerError::Panicked { key: Box::new(self.key.clone()) }
     }
 }

@@ -1,16 +1,18 @@
 //! The observer that stores: every commit of the loop is in the session before anything else happens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use stepfold_agent_loop::{Agent, Event, EventKind, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AnyStore, AppendEvent, ErrorKind, InvocationId, SessionError, SessionKey, SessionSchema, SessionStore,
+    AnyStore, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
 };
 
+use crate::accept::Acceptance;
 use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit};
-use crate::slot::LeftOver;
+use crate::slot::Slot;
 
 /// How often an append is repeated when the store was busy or lost, and how long that takes in all.
 const REPEATS: usize = 6;
@@ -18,9 +20,9 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 pub(crate) struct Journal {
     pub(crate) store: AnyStore,
-    pub(crate) key: SessionKey,
+    pub(crate) slot: Arc<Slot>,
     pub(crate) schema: SessionSchema,
-    pub(crate) clock: std::sync::Arc<dyn WallClock>,
+    pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) agent: Agent,
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
@@ -31,10 +33,10 @@ pub(crate) struct Journal {
     pub(crate) attempt: Option<String>,
     /// The run as it is after what was stored.
     pub(crate) ahead: Run,
-    /// What was said meanwhile; what is stored of it goes.
-    pub(crate) left_over: LeftOver,
-    /// How many of these messages the run begins with.
-    pub(crate) joined: usize,
+    /// The positions of the entries of the inbox that the run begins with.
+    pub(crate) begins_with: Vec<u64>,
+    /// Who is told that the message with which the run begins is stored.
+    pub(crate) acceptance: Option<Acceptance>,
 }
 
 impl Journal {
@@ -56,15 +58,19 @@ impl Journal {
         if let Some(exit) = ended {
             stored = with_exit(stored, exit);
         }
-        let request = AppendEvent::new(self.key.clone(), self.version, stored, &self.schema);
+        let taken = match event.kind {
+            EventKind::Began { .. } => std::mem::take(&mut self.begins_with),
+            EventKind::Steered => self.slot.mail.positions_read(),
+            _ => Vec::new(),
+        };
+        let request = AppendEvent::new(self.slot.key.clone(), self.version, stored, &self.schema);
         let append = || self.store.append(request.clone());
         let receipt = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await?;
         self.version = receipt.version;
         self.place += 1;
-        match &event.kind {
-            EventKind::Began { .. } => self.left_over.stored(self.joined),
-            EventKind::Steered => self.left_over.stored(event.messages.len()),
-            _ => {}
+        self.slot.mail.taken(&taken);
+        if let (EventKind::Began { .. }, Some(acceptance)) = (&event.kind, self.acceptance.take()) {
+            acceptance.tell(Ok(()));
         }
         Ok(())
     }

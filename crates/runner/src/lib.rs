@@ -92,16 +92,21 @@
 //! and recovery are its design (`design.md`); where we differ stands in `docs/compare.md`, and why in
 //! `docs/decisions.md`.
 
+mod accept;
+mod compare;
 mod error;
 mod handle;
 mod history;
 mod hub;
+mod inbox;
 mod invocation;
 mod journal;
+mod next;
 mod observers;
 mod ports;
 mod record;
 mod replay;
+mod resume;
 mod runner;
 mod slot;
 mod turn;
@@ -112,10 +117,12 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
+pub use crate::compare::{Comparison, FirstDifference, compare};
 pub use crate::error::RunnerError;
-pub use crate::handle::{Resume, SessionHandle};
+pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
 pub use crate::record::{RECORD_FORMAT, is_unfinished};
+pub use crate::resume::Resume;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};

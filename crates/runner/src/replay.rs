@@ -1,122 +1,172 @@
 //! A stored session goes through another agent: where would it have gone another way?
+//!
+//! What would surprise a reader: nothing is asked of the present. What a run found in shared scopes is in its record, so
+//! that the session replays whatever others have written since.
 
 use std::sync::Arc;
 
 use stepfold_agent_loop::trim::Summary;
-use stepfold_agent_loop::{Agent, Event, EventKind, Input, Run};
+use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
-    CommittedEvent, DeleteSession, EventRange, ForkSession, GetSession, InvocationId, Scope, SessionError,
-    SessionId, SessionStore,
+    CommittedEvent, DeleteSession, EventRange, ForkSession, GetSession, InvocationId, Scope, Session,
+    SessionError, SessionId, SessionSchema, SessionStore,
 };
+use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
-use crate::record::{begins, is_of_run, is_stored, loop_event, rewrite, summary};
+use crate::record::{agent_of, begins, is_of_run, is_stored, loop_event, rewrite, summary};
 use crate::turn::Turn;
 
+/// Gives the number of runs that were gone through.
 pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerError> {
-    let (_, session) = turn.read().await?;
-    // What other sessions had written to `app:` and `user:` keys when this one began is not recorded. Either it
-    // was nothing, or it is taken to be what is there today.
-    let today = first_state(turn).await?;
-    let mut states = vec![without_shared(&today), today];
-    let (mut runs, mut condensed) = (0, None);
-    for events in invocations(session.visible_events().cloned().collect()) {
-        let invocation = events[0].event.invocation.clone();
-        if !is_of_run(&events[0].event) {
-            for state in &mut states {
-                said_by_others(turn, state, &events)?;
-            }
-            continue;
-        }
-        let recorded = (events.iter())
-            .filter_map(|committed| loop_event(&turn.slot.key, committed).transpose())
-            .collect::<Result<Vec<Event>, _>>()?;
-        if begins(&events[0].event) {
-            let replayed = |state: &State| {
-                replay_one(turn, agent, state.clone(), condensed.clone(), &invocation, &recorded)
-            };
-            replayed(&states[0]).or_else(|diverged| replayed(&states[1]).map_err(|_| diverged))?;
-            runs += 1;
-        }
-        for committed in &events {
-            condensed = match rewrite(&committed.event) {
-                Some(_) => None,
-                None => summary(&committed.event).or(condensed),
-            };
-        }
-        for (event, state) in recorded.iter().flat_map(|event| [(event, 0), (event, 1)]) {
-            event.fold(&mut states[state]).map_err(|error| {
-                let what = format!("what invocation {invocation} wrote");
-                RunnerError::store(&turn.slot.key, SessionError::State { what, source: error })
-            })?;
+    let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
+    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::All).without_state();
+    let session = turn.runner.store.get(get).await.map_err(failed)?;
+    let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
+    // Values of another schema could not even be read.
+    if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
+        check_schema(turn, agent, began)?;
+    }
+    let state = own_values(first_state(turn, agent, &session).await?);
+    let mut replayed = Replayed { turn, agent, state, summary: None, is_pruned: session.oldest > 0, runs: 0 };
+    for events in invocations(events) {
+        match is_of_run(&events[0].event) {
+            true => replayed.run(&events)?,
+            false => replayed.written_by_others(&events)?,
         }
     }
-    Ok(runs)
+    Ok(replayed.runs)
+}
+
+/// A session, replayed up to some event.
+struct Replayed<'a> {
+    turn: &'a Turn,
+    agent: &'a Agent,
+    /// The session's own values, and those of shared scopes that its record has.
+    state: State,
+    /// What stands for the beginning of the conversation.
+    summary: Option<Summary>,
+    /// Whether the record begins in the middle: until a run begins in it.
+    is_pruned: bool,
+    runs: usize,
+}
+
+impl Replayed<'_> {
+    /// A run whose beginning was pruned has happened, and cannot be gone through.
+    fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+        let recorded = events
+            .iter()
+            .filter_map(|committed| loop_event(&self.turn.slot.key, committed).transpose())
+            .collect::<Result<Vec<Event>, _>>()?;
+        if begins(&events[0].event) {
+            if std::mem::take(&mut self.is_pruned) {
+                self.state.replace_messages(Transcript::new());
+            }
+            check_schema(self.turn, self.agent, &events[0])?;
+            self.go_through(&events[0], &recorded)?;
+            self.runs += 1;
+        }
+        for committed in events {
+            self.summary = match rewrite(&committed.event) {
+                Some(_) => None,
+                None => summary(&committed.event).or_else(|| self.summary.take()),
+            };
+        }
+        for event in &recorded {
+            event.restore_shared(&mut self.state);
+            let invocation = &events[0].event.invocation;
+            let what = || format!("what invocation {invocation} wrote");
+            event.fold(&mut self.state).map_err(|source| self.unfolded(what(), source))?;
+        }
+        Ok(())
+    }
+
+    fn go_through(&self, began: &CommittedEvent, recorded: &[Event]) -> Result<(), RunnerError> {
+        let key = &self.turn.slot.key;
+        let Some(first) = recorded.first() else { return Ok(()) };
+        // A fork has runs of the session that it was forked from, under the ids that they had there.
+        let EventKind::Began { id, .. } = &first.kind else { return Ok(()) };
+        // What the user said and the inputs are in the first event.
+        let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
+        let run = Run::new(self.agent, input, id.as_str())
+            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        let replayed = run.replay(recorded, is_stored).map(drop);
+        replayed.map_err(|divergence| {
+            let divergence = match agent_of(&began.event) {
+                Some(before) => divergence.explained(&before, self.agent.fingerprint()),
+                None => divergence,
+            };
+            diverged(self.turn, &began.event.invocation, divergence)
+        })
+    }
+
+    /// What other programs have written to the session is there for the runs after it.
+    fn written_by_others(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+        for committed in events {
+            let event = &committed.event;
+            let what = || format!("what event {} wrote", event.id);
+            let applied = self.state.apply(&event.actions.delta);
+            applied.map_err(|source| self.unfolded(what(), source))?;
+            for message in &event.messages {
+                self.state.push_message(Arc::clone(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn unfolded(&self, what: String, source: stepfold_state_core::state::StateError) -> RunnerError {
+        RunnerError::store(&self.turn.slot.key, SessionError::State { what, source })
+    }
+}
+
+fn check_schema(turn: &Turn, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
+    let Some(before) = agent_of(&began.event) else { return Ok(()) };
+    Divergence::check_schema(&before, agent.fingerprint())
+        .map_err(|divergence| diverged(turn, &began.event.invocation, divergence))
+}
+
+fn diverged(turn: &Turn, invocation: &InvocationId, divergence: Divergence) -> RunnerError {
+    RunnerError::Diverged {
+        key: Box::new(turn.slot.key.clone()),
+        invocation: invocation.to_string(),
+        source: Arc::new(divergence),
+    }
 }
 
 /// The state without what it shares with other sessions.
-fn without_shared(state: &State) -> State {
-    let mut own = state.clone();
+fn own_values(mut state: State) -> State {
     let is_shared = |key: &str| matches!(Scope::of(key), Scope::App | Scope::User);
     let shared: Vec<String> =
         state.iter().map(|(key, _)| key.to_owned()).filter(|key| is_shared(key)).collect();
     for key in shared {
         // A key that has a value is one that the schema knows.
-        let _ = own.remove(&key);
+        let _ = state.remove(&key);
     }
-    own
+    state
 }
 
-/// What other programs have written to the session is there for the runs behind it.
-fn said_by_others(turn: &Turn, state: &mut State, events: &[CommittedEvent]) -> Result<(), RunnerError> {
-    for committed in events {
-        let event = &committed.event;
-        state.apply(&event.actions.delta).map_err(|source| {
-            let what = format!("what event {} wrote", event.id);
-            RunnerError::store(&turn.slot.key, SessionError::State { what, source })
-        })?;
-        for message in &event.messages {
-            state.push_message(Arc::clone(message));
-        }
+/// The schema of the agent, with the migrations of the runner if it is the runner's.
+fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
+    match agent.schema() == turn.runner.agent.schema() {
+        true => turn.runner.schema.clone(),
+        false => SessionSchema::new(agent.schema().clone()),
     }
-    Ok(())
 }
 
-fn replay_one(
-    turn: &Turn,
-    agent: &Agent,
-    state: State,
-    condensed: Option<Summary>,
-    invocation: &InvocationId,
-    recorded: &[Event],
-) -> Result<(), RunnerError> {
-    let key = &turn.slot.key;
-    let Some(began) = recorded.first() else { return Ok(()) };
-    // What the user said and the inputs are in the first event.
-    let input = Input::recorded(state, began).with_summary(condensed);
-    // A fork has runs of the session that it was forked from, under the ids that they had there.
-    let EventKind::Began { id, .. } = &began.kind else { return Ok(()) };
-    let run = Run::new(agent, input, id.as_str())
-        .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
-    run.replay(recorded, is_stored).map(drop).map_err(|divergence| RunnerError::Diverged {
-        key: Box::new(key.clone()),
-        invocation: invocation.to_string(),
-        source: Arc::new(divergence),
-    })
-}
-
-/// The state that the session began with. Stores tell it of forks, so a fork at the beginning is made, looked
-/// at and deleted.
-async fn first_state(turn: &Turn) -> Result<State, RunnerError> {
+/// The state that the record of the session begins with. Stores tell it of forks, so a fork at the beginning is made,
+/// looked at and deleted.
+async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
     let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
     let id = SessionId::new(format!("replay-{}", turn.runner.ids.next())).map_err(failed)?;
-    let request = ForkSession::new(turn.slot.key.clone(), turn.runner.clock.now()).at_version(0).with_id(id);
+    let request = ForkSession::new(turn.slot.key.clone(), turn.runner.clock.now())
+        .at_version(session.oldest)
+        .with_id(id);
     let fork = turn.runner.store.fork(request).await.map_err(failed)?;
     // What a fork returns has no values yet.
     let get = GetSession::new(fork.key.clone()).events(EventRange::None);
     let read = turn.runner.store.get(get).await;
-    let state = read.and_then(|session| session.state(&turn.runner.schema)).map_err(failed);
+    let state = read.and_then(|session| session.state(&schema_of(turn, agent))).map_err(failed);
     turn.runner.store.delete(DeleteSession::new(fork.key.clone())).await.map_err(failed)?;
     state
 }

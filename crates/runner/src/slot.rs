@@ -1,25 +1,31 @@
-//! One session in this process: what is known of it, and what is at work in it.
+//! One session in this process: what is known of it, what is at work in it, and what waits for that.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{SessionKey, Timestamp};
-use stepfold_state_core::chat::Message;
+use stepfold_session_scopes::{InvocationId, LifeId, SessionKey};
 use stepfold_tools::CancellationToken;
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 
+use crate::accept::Door;
 use crate::history::History;
-use crate::invocation::Invocation;
+use crate::hub::Hub;
+use crate::inbox::Mail;
+use crate::invocation::{Ended, Invocation};
+use crate::turn::Order;
 
 pub(crate) struct Slot {
     pub(crate) key: SessionKey,
+    /// Messages are accepted through it, one at a time: who came first is first.
+    pub(crate) door: Door,
     /// Whoever holds it is at work.
     pub(crate) gate: Arc<tokio::sync::Mutex<Known>>,
-    /// What is at work, for those who come meanwhile.
-    current: Mutex<Option<Current>>,
-    pub(crate) waiting: AtomicUsize,
+    /// What is known of the session's inbox.
+    pub(crate) mail: Mail,
+    desk: Mutex<Desk>,
+    waiting: Arc<AtomicUsize>,
 }
 
 /// What is known of a session, so that a turn reads only what is new.
@@ -29,73 +35,39 @@ pub(crate) struct Known {
     pub(crate) history: Option<Arc<History>>,
     /// The last run as it stopped in this process. It has its `temp:` values, and knows the conversation.
     pub(crate) stopped: Option<Left>,
-    /// What was said to a run and is not stored yet: if that run does not take it, the next one does.
-    pub(crate) left_over: LeftOver,
 }
 
 /// A run as it stopped in this process, and the session as it left it.
 pub(crate) struct Left {
     pub(crate) run: Box<Run>,
     version: u64,
-    created: Option<Timestamp>,
+    life: Option<LifeId>,
 }
 
 impl Left {
-    pub(crate) fn new(run: Run, version: u64, created: Option<Timestamp>) -> Self {
-        Left { run: Box::new(run), version, created }
+    pub(crate) fn new(run: Run, version: u64, life: Option<LifeId>) -> Self {
+        Left { run: Box::new(run), version, life }
     }
 
     /// Whether the session is as the run has left it.
     pub(crate) fn is_last_of(&self, history: &History) -> bool {
-        self.version == history.version && self.created == history.created
+        self.version == history.version && self.life == history.life
     }
 }
 
-/// What was said and is not stored yet, in order. A run reads from it, and only a commit takes from it.
-#[derive(Clone, Default)]
-pub(crate) struct LeftOver(Arc<Mutex<Unstored>>);
-
+/// The invocation that is at work, and those that wait for it.
 #[derive(Default)]
-struct Unstored {
-    messages: VecDeque<Message>,
-    /// How many of them a run has read.
-    read: usize,
-}
-
-impl LeftOver {
-    fn lock(&self) -> MutexGuard<'_, Unstored> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn push(&self, message: Message) {
-        self.lock().messages.push_back(message);
-    }
-
-    /// The next message that the run has not read.
-    pub(crate) fn read(&self) -> Option<Message> {
-        let mut unstored = self.lock();
-        let message = unstored.messages.get(unstored.read).cloned()?;
-        unstored.read += 1;
-        Some(message)
-    }
-
-    /// These many messages are stored.
-    pub(crate) fn stored(&self, messages: usize) {
-        let mut unstored = self.lock();
-        let messages = messages.min(unstored.messages.len());
-        unstored.messages.drain(..messages);
-        unstored.read = unstored.read.saturating_sub(messages);
-    }
-
-    /// Another run reads from the beginning.
-    pub(crate) fn read_again(&self) {
-        self.lock().read = 0;
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<Message> {
-        self.lock().messages.iter().cloned().collect()
-    }
+pub(crate) struct Desk {
+    /// What is at work, for those who come meanwhile.
+    pub(crate) current: Option<Current>,
+    /// Whether a worker is there. There is never a second one.
+    is_worked: bool,
+    /// Whether a message has joined what is at work since that was looked at.
+    has_joined: bool,
+    /// What was asked for in this process and is not stored: to resume, to abandon.
+    orders: VecDeque<Job>,
+    /// Messages of this process that stand in the inbox.
+    accepted: VecDeque<Ticket>,
 }
 
 /// An invocation that is at work.
@@ -103,15 +75,153 @@ impl LeftOver {
 pub(crate) struct Current {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
-    pub(crate) inbox: mpsc::Sender<Message>,
+}
+
+/// An invocation from the side of the worker.
+pub(crate) struct Ticket {
+    pub(crate) current: Current,
+    pub(crate) hub: Arc<Hub>,
+    ended: watch::Sender<Option<Ended>>,
+    waiting: Option<Waiting>,
+}
+
+/// What a worker does next, and for which invocation.
+pub(crate) struct Job {
+    pub(crate) order: Order,
+    pub(crate) ticket: Ticket,
 }
 
 impl Slot {
     pub(crate) fn new(key: SessionKey) -> Self {
-        Slot { key, gate: Arc::default(), current: Mutex::new(None), waiting: AtomicUsize::new(0) }
+        Slot {
+            key,
+            door: Door::default(),
+            gate: Arc::default(),
+            mail: Mail::default(),
+            desk: Mutex::default(),
+            waiting: Arc::default(),
+        }
     }
 
-    pub(crate) fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place among those that wait; none if there are that many already.
+    pub(crate) fn wait(&self, limit: usize) -> Option<Waiting> {
+        let waiting = self.waiting.fetch_add(1, Ordering::SeqCst);
+        let entered = Waiting(Arc::clone(&self.waiting));
+        (waiting < limit).then_some(entered)
+    }
+
+    /// Whether a message would have to wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 || self.desk().is_worked
+    }
+}
+
+impl Desk {
+    pub(crate) fn is_worked(&self) -> bool {
+        self.is_worked
+    }
+
+    /// A worker begins with this job.
+    pub(crate) fn begin(&mut self, job: Job) -> Job {
+        self.is_worked = true;
+        self.current = Some(job.ticket.current.clone());
+        job
+    }
+
+    /// A job that is not stored waits for the worker.
+    pub(crate) fn waits(&mut self, job: Job) -> Option<Job> {
+        self.orders.push_back(job);
+        None
+    }
+
+    /// A message that stands in the inbox has an invocation of its own.
+    pub(crate) fn waits_in_inbox(&mut self, ticket: Ticket) -> Option<Job> {
+        self.accepted.push_back(ticket);
+        None
+    }
+
+    /// The invocation that takes a message which joins whatever runs: the last one that waits, or what is at work.
+    pub(crate) fn join(&mut self) -> Option<Invocation> {
+        if let Some(last) = self.accepted.back() {
+            return Some(last.current.invocation.clone());
+        }
+        let current = self.current.as_ref().filter(|current| !current.cancellation.is_cancelled())?;
+        self.has_joined = true;
+        Some(current.invocation.clone())
+    }
+
+    /// Whether something joined since the last look. If nothing did, a message begins an invocation of its own from
+    /// here on.
+    pub(crate) fn take_joined(&mut self) -> bool {
+        let has_joined = std::mem::take(&mut self.has_joined);
+        if !has_joined {
+            self.current = None;
+        }
+        has_joined
+    }
+
+    /// The next job; without one the worker goes.
+    pub(crate) fn next(&mut self, otherwise: impl FnOnce() -> Option<Job>) -> Option<Job> {
+        let of_inbox = |ticket: Ticket| Job { order: Order::TakeInbox, ticket };
+        let next = self.orders.pop_front().or_else(|| self.accepted.pop_front().map(of_inbox));
+        let next = next.or_else(otherwise);
+        self.has_joined = false;
+        self.is_worked = next.is_some();
+        self.current = next.as_ref().map(|job| job.ticket.current.clone());
+        next
+    }
+
+    /// The worker is gone, with its runtime.
+    pub(crate) fn is_left(&mut self) {
+        *self = Desk::default();
+    }
+}
+
+impl Ticket {
+    pub(crate) fn new(key: &SessionKey, id: InvocationId, waiting: Option<Waiting>) -> Self {
+        let (hub, cancellation) = (Hub::new(), CancellationToken::new());
+        let (ended, end) = watch::channel(None);
+        let invocation = Invocation::new(id, key.clone(), Arc::clone(&hub), end, cancellation.clone());
+        Ticket { current: Current { invocation, cancellation }, hub, ended, waiting }
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    pub(crate) fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = Some(waiting);
+    }
+
+    /// It waits no more.
+    pub(crate) fn begins(&mut self) {
+        self.waiting = None;
+    }
+
+    /// What came of it; nothing after a panic.
+    pub(crate) fn end(self, ended: Option<Ended>) {
+        if ended.is_some() {
+            self.ended.send_replace(ended);
+        }
+    }
+}
+
+/// Tells the subscribers that nothing more comes.
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.hub.end();
+    }
+}
+
+/// Whoever waits counts.
+pub(crate) struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

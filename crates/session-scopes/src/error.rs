@@ -3,7 +3,9 @@
 use stepfold_state_core::state::{Faults, HandlerError, StateError};
 use thiserror::Error;
 
-use crate::ids::{EventId, OperationId, SessionKey};
+use crate::ids::{EventId, OperationId, SessionKey, WorkerId};
+use crate::store::MAX_INBOX;
+use crate::time::Timestamp;
 
 /// Why an operation on a session was refused or failed. Nothing was changed, with one exception: after an
 /// error of the kind [`Transient`](ErrorKind::Transient) an append may or may not have been made. Repeat it
@@ -58,6 +60,54 @@ pub enum SessionError {
         scope: String,
         /// The id that was used twice.
         operation: OperationId,
+    },
+    /// Another worker holds the claim on the session.
+    #[error(
+        "cannot claim session {key}: worker {owner} holds it until {expires}; wait until it is released or has \
+         expired, or take it over"
+    )]
+    Claimed {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The worker that holds it.
+        owner: WorkerId,
+        /// When its claim expires, by the store's time.
+        expires: Timestamp,
+    },
+    /// A token is not that of the session's current claim: it was taken over or released.
+    #[error(
+        "lost the claim on session {key}: {} token {token}; stop working on it, and load it again",
+        owner.as_ref().map_or("nobody holds".to_owned(), |owner| format!("worker {owner} holds it now, not"))
+    )]
+    ClaimLost {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The token that is no longer current.
+        token: u64,
+        /// The worker that holds the claim now.
+        owner: Option<WorkerId>,
+    },
+    /// An entry that was to be taken from the inbox does not wait there: it was taken or withdrawn.
+    #[error("no entry {position} waits in the inbox of session {key}; read the inbox again")]
+    NotWaiting {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The position of the entry.
+        position: u64,
+    },
+    /// As many entries wait in the inbox as it holds.
+    #[error("the inbox of session {key} is full: {limit} entries wait; repeat it once some are taken")]
+    InboxFull {
+        /// The session.
+        key: Box<SessionKey>,
+        /// How many entries an inbox holds.
+        limit: usize,
+    },
+    /// The store does not have this.
+    #[error("the store does not support {what}")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
     },
     /// The session never had the version, or has it no more.
     #[error("session {key} has no version {version}; it can go back to {oldest} up to {newest}")]
@@ -204,6 +254,14 @@ pub enum ErrorKind {
     AlreadyExists,
     /// Another writer was faster: load again.
     Conflict,
+    /// Another worker holds the session's claim: wait, or take it over.
+    Claimed,
+    /// The session's claim was lost: stop working on it.
+    ClaimLost,
+    /// Something that is bounded is full: repeat it later, with the same ids.
+    Full,
+    /// The store does not have this.
+    Unsupported,
     /// The stored data and the schema, or the stored data and this version, do not go together.
     Incompatible,
     /// Repeat it, with the same ids.
@@ -227,7 +285,11 @@ impl SessionError {
             | SessionError::Panicked => ErrorKind::Invalid,
             SessionError::NotFound { .. } | SessionError::NoSuchVersion { .. } => ErrorKind::NotFound,
             SessionError::AlreadyExists { .. } => ErrorKind::AlreadyExists,
-            SessionError::Conflict { .. } => ErrorKind::Conflict,
+            SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => ErrorKind::Conflict,
+            SessionError::Claimed { .. } => ErrorKind::Claimed,
+            SessionError::ClaimLost { .. } => ErrorKind::ClaimLost,
+            SessionError::InboxFull { .. } => ErrorKind::Full,
+            SessionError::Unsupported { .. } => ErrorKind::Unsupported,
             SessionError::SchemaMismatch { .. }
             | SessionError::Migration { .. }
             | SessionError::NewerFormat { .. }
@@ -252,6 +314,21 @@ impl SessionError {
 
     pub(crate) fn event_reused(key: &SessionKey, event: &EventId) -> Self {
         SessionError::EventReused { key: Box::new(key.clone()), event: event.clone() }
+    }
+
+    pub(crate) fn not_waiting(key: &SessionKey, position: u64) -> Self {
+        SessionError::NotWaiting { key: Box::new(key.clone()), position }
+    }
+
+    pub(crate) fn inbox_full(key: &SessionKey) -> Self {
+        SessionError::InboxFull { key: Box::new(key.clone()), limit: MAX_INBOX }
+    }
+
+    pub(crate) fn input_reused(key: &SessionKey, operation: &OperationId) -> Self {
+        SessionError::OperationReused {
+            scope: format!("the inbox of session {key}"),
+            operation: operation.clone(),
+        }
     }
 
     pub(crate) fn no_such_version(key: &SessionKey, version: u64, oldest: u64, newest: u64) -> Self {

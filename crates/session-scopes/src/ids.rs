@@ -4,6 +4,7 @@
 //! statement, so `../x` and `'; DROP TABLE` are names like any other.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -132,6 +133,28 @@ ids! {
     Author, "author";
     /// A write to a scope outside of any session, so that a repeated one is made once.
     OperationId, "operation";
+    /// One life of a session: from when it was made, or forked, until it is deleted. A session that is made again
+    /// under the same key has another one, so that whatever is named after a life is never named twice.
+    LifeId, "life";
+    /// A worker: a process, or a part of one, that claims sessions to work on them.
+    WorkerId, "worker";
+}
+
+impl LifeId {
+    /// A random one of 128 bits, for stores.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_session_scopes::LifeId;
+    ///
+    /// assert_ne!(LifeId::random(), LifeId::random());
+    /// assert_eq!(LifeId::random().as_str().len(), 32);
+    /// ```
+    pub fn random() -> Self {
+        // Keyed by the system's randomness, once a thread, and with another key each time.
+        let word = || RandomState::new().hash_one(());
+        LifeId(format!("{:016x}{:016x}", word(), word()).into())
+    }
 }
 
 /// The whole address of a session. Every operation takes all of it, so nobody reaches another tenant's

@@ -85,8 +85,9 @@
 //! # What is absent
 //!
 //! No model is called here and nothing is run: that is the runner's. There is no clock and no source of
-//! random ids: times come from the caller, ids from the caller or from the store's own numbers. Nothing is
-//! encrypted at rest.
+//! random ids: times come from the caller, ids from the caller or from the store's own numbers. The one exception of each:
+//! claims in PostgreSQL expire by the database's clock, and a session's life is random unless the caller gives
+//! one. Nothing is encrypted at rest.
 //!
 //! # Features
 //!
@@ -95,6 +96,7 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod error;
@@ -115,10 +117,12 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
+pub use crate::changes::{ScopeVersions, Seen};
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
-    AppId, Author, EventId, InvocationId, MAX_ID_BYTES, OperationId, SessionId, SessionKey, UserId,
+    AppId, Author, EventId, InvocationId, LifeId, MAX_ID_BYTES, OperationId, SessionId, SessionKey, UserId,
+    WorkerId,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -129,8 +133,10 @@ pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
-    AnyStore, AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected,
-    ForkSession, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt,
+    AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
+    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, ForkSession, GetSession, InboxEntry,
+    InboxKind, ListSessions, MAX_INBOX, MAX_INPUT_BYTES, PruneSession, Pruned, REMEMBERED_INPUTS,
+    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
     RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -1,6 +1,6 @@
 //! A session as it was read: plain data of one version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -8,11 +8,13 @@ use serde_json::{Map, Value};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Cell, State, ValueRef};
 
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{SessionId, SessionKey};
+use crate::ids::{LifeId, SessionId, SessionKey};
 use crate::schema::{Adopted, SessionSchema};
 use crate::scope::{ByScope, Scope, merged};
+use crate::store::Claim;
 use crate::time::Timestamp;
 
 /// A session at one version: what a store gives. State and events are there if they were asked for, and
@@ -21,19 +23,27 @@ use crate::time::Timestamp;
 pub struct Session {
     /// Its address.
     pub key: SessionKey,
+    /// Its life: another one once it was deleted and made again. A fork has its own.
+    pub life: LifeId,
     /// The number of events that were ever committed to it.
     pub version: u64,
     /// When it was created.
     pub created: Timestamp,
     /// When it was written last; the time of the newest event.
     pub updated: Timestamp,
+    /// The claim on it, if a worker holds one; see [`GetSession::now`](crate::GetSession) for when it has expired.
+    pub claim: Option<Claim>,
+    /// The position of the newest entry that waits in its inbox; 0 if none does.
+    pub inbox: u64,
     /// What it was forked from, if it was.
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
     /// The versions that count today: all of them, unless the session was rewound.
     pub visible: Visible,
-    /// The values of all scopes, if they were asked for.
+    /// How often the scopes were written that it shares with other sessions.
+    pub scopes: ScopeVersions,
+    /// The values of all scopes, if they were asked for: all of them, or [those that were asked for](Values::is_whole).
     pub values: Option<ByScope<Values>>,
     /// The events that were asked for, in order; also those that a rewind has hidden.
     pub events: Vec<CommittedEvent>,
@@ -120,7 +130,7 @@ impl Session {
         let values = self.values.clone().unwrap_or_default();
         let entries = |values: Values| {
             values
-                .0
+                .held
                 .into_iter()
                 .map(|(key, held)| (key.to_string(), held.cell.view().to_json()))
                 .collect::<Vec<_>>()
@@ -134,9 +144,13 @@ impl Session {
     }
 }
 
-/// The values of one scope, by key, as they are stored.
+/// The values of one scope, by key, as they are stored: all of them, or those that were asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Values(BTreeMap<Arc<str>, Held>);
+pub struct Values {
+    held: BTreeMap<Arc<str>, Held>,
+    /// Where they are not all: the keys that were asked for and have no value.
+    removed: Option<BTreeSet<Arc<str>>>,
+}
 
 /// A value, and the schema that it was written under (its JSON).
 #[derive(Clone, Debug)]
@@ -148,35 +162,73 @@ pub struct Held {
 }
 
 impl Values {
+    /// Some values of a scope: those of these keys.
+    pub fn of_keys<K: Into<Arc<str>>>(entries: impl IntoIterator<Item = (K, Option<Held>)>) -> Self {
+        let (mut held, mut removed) = (BTreeMap::new(), BTreeSet::new());
+        for (key, value) in entries {
+            match value {
+                Some(value) => drop(held.insert(key.into(), value)),
+                None => drop(removed.insert(key.into())),
+            }
+        }
+        Values { held, removed: Some(removed) }
+    }
+
     /// The value of a key, prefix included.
     pub fn get(&self, key: &str) -> Option<ValueRef<'_>> {
-        self.0.get(key).map(|held| held.cell.view())
+        self.held.get(key).map(|held| held.cell.view())
     }
 
     /// The value of a key with the schema that it was written under; [`SessionSchema::adopt`] takes both.
     pub fn held(&self, key: &str) -> Option<&Held> {
-        self.0.get(key)
+        self.held.get(key)
     }
 
     /// The keys that have a value, in their order, each with it.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
-        self.0.iter().map(|(key, held)| (&**key, held.cell.view()))
+        self.held.iter().map(|(key, held)| (&**key, held.cell.view()))
     }
 
     /// The number of keys that have a value.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.held.len()
     }
 
     /// Whether no key has a value.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.held.is_empty()
+    }
+
+    /// Whether these are all values of the scope. If not, they are those that have changed since, or those of
+    /// the keys that were asked for.
+    pub fn is_whole(&self) -> bool {
+        self.removed.is_none()
+    }
+
+    /// The keys that were asked for, or have changed, and have no value; none where [all](Values::is_whole)
+    /// values were read.
+    pub fn removed(&self) -> impl Iterator<Item = &str> {
+        self.removed.iter().flatten().map(|key| &**key)
+    }
+
+    /// Those of these keys, as if no others had been asked for.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn restricted_to(mut self, keys: BTreeSet<Arc<str>>) -> Self {
+        Values::of_keys(keys.into_iter().map(|key| {
+            let held = self.held.remove(&key);
+            (key, held)
+        }))
+    }
+
+    /// The keys whose values were read.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
+        self.held.keys().map(|key| &**key)
     }
 
     /// The values as they are under another schema.
-    fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
-        let mut cells = Vec::with_capacity(self.0.len());
-        for (key, held) in self.0 {
+    pub(crate) fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
+        let mut cells = Vec::with_capacity(self.held.len());
+        for (key, held) in self.held {
             match schema.adopt(&key, &held.cell, &held.schema)? {
                 Adopted::Same if is_known(schema, &key) => cells.push((key, held.cell)),
                 Adopted::Converted(cell) => cells.push((key, cell)),
@@ -188,13 +240,13 @@ impl Values {
 }
 
 /// Whether the schema lets the key in. A scope holds what other agents wrote to it as well.
-fn is_known(schema: &SessionSchema, key: &str) -> bool {
+pub(crate) fn is_known(schema: &SessionSchema, key: &str) -> bool {
     schema.schema().is_open() || schema.schema().key(key).is_some()
 }
 
 impl FromIterator<(Arc<str>, Held)> for Values {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Held)>>(entries: I) -> Self {
-        Values(entries.into_iter().collect())
+        Values { held: entries.into_iter().collect(), removed: None }
     }
 }
 

@@ -16,7 +16,9 @@ use divan::counter::ItemsCount;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_state_core::chat::{Message, Role, ToolCall, ToolResult, Transcript};
+use stepfold_state_core::chat::{
+    Chunk, FinishReason, Message, ReplyBuilder, Role, ToolCall, ToolCallChunk, ToolResult, Transcript,
+};
 use stepfold_state_core::state::{Key, Schema, State, Template};
 
 /// Operations in one iteration of the benchmarks of fast operations.
@@ -224,4 +226,23 @@ fn template_with_20_keys(bencher: Bencher<'_, '_>) {
     }
     let template = Template::parse(text);
     bencher.bench_local(|| black_box(&template).render(&state).unwrap());
+}
+
+/// The calls of one reply as they are streamed, each in two pieces. Time per call, as its counter shows.
+#[divan::bench(args = [1_000, 20_000], sample_count = 20)]
+fn streamed_calls(bencher: Bencher<'_, '_>, calls: usize) {
+    let piece = |index: usize, name: Option<&str>, arguments: &str| {
+        let (id, name) = (name.map(|_| format!("c{index}")), name.map(str::to_owned));
+        Chunk::ToolCall(ToolCallChunk { index, id, name, arguments: arguments.to_owned() })
+    };
+    let chunks = || -> Vec<Chunk> {
+        let calls = 0..calls;
+        calls.flat_map(|index| [piece(index, Some("look"), "{\"area\":"), piece(index, None, "3}")]).collect()
+    };
+    bencher.counter(ItemsCount::new(calls)).with_inputs(chunks).bench_local_values(|chunks| {
+        let mut reply = ReplyBuilder::new();
+        chunks.into_iter().for_each(|chunk| reply.push(chunk));
+        reply.push(Chunk::Finished(FinishReason::ToolCalls));
+        reply.finish().unwrap()
+    });
 }

@@ -151,3 +151,21 @@ fn typed_arguments(bencher: Bencher<'_, '_>) {
     let tool = Tool::new("take", "Takes a query.", take).build().expect("valid");
     invoke(bencher, tool, 1, &json!({"text": "stalls", "limit": 3, "areas": [1, 2]}));
 }
+
+/// An error of a tool that reads a list of so many items, none of which its text may show.
+#[divan::bench(args = [10, 10_000, 1_000_000], sample_count = 20)]
+fn error_of_a_reader(bencher: Bencher<'_, '_>, items: usize) {
+    async fn fail() -> Result<(), ToolError> {
+        Err(ToolError::new("no area is open today"))
+    }
+    let runtime = runtime();
+    let tool = Tool::new("fail", "Fails.", fail).reads(["items"]).build().expect("valid");
+    let tools = Tools::of([tool]).expect("one tool does not clash");
+    let schema = Schema::builder().key::<Vec<String>>("items").build().expect("valid");
+    let items: Vec<String> = (0..items).map(|item| format!("item {item}")).collect();
+    let state = State::with_values(&schema, json!({"items": items})).expect("it fits").snapshot();
+    bencher.with_inputs(|| calls(1, "fail", &json!({}))).bench_local_values(|calls| {
+        let invocation = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
+        runtime.block_on(invocation.finish())
+    });
+}

@@ -260,7 +260,7 @@ impl Agent {
     /// What the model says, and what the tools answer.
     async fn step(&mut self, reply: &str) -> Result<(), Box<dyn Error>> {
         let reply: Transcript = format!("assistant: {reply}").parse()?;
-        let reply = with_unique_call_ids((**reply.get(0).unwrap()).clone(), |_| false);
+        let reply = with_unique_call_ids((**reply.get(0).unwrap()).clone(), 0, |_| false);
         let calls = reply.tool_calls().cloned().collect();
         let invocation = Invocation::new(&self.tools, self.state.snapshot(), calls, InvokeOptions::default());
         let mut done = invocation.finish().await;

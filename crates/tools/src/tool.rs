@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
 use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, ValueType, check_key};
 
@@ -141,6 +141,63 @@ impl Tool {
     /// Why the schema is not sent in the strict form although that was asked for, if so.
     pub fn strict_faults(&self) -> Option<&Faults> {
         self.0.strict_faults.as_ref()
+    }
+
+    /// The keys of the state that a call reads: those that feed its parameters, and those that it says it reads.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// async fn show() -> Result<(), ToolError> {
+    ///     Ok(())
+    /// }
+    /// let show = Tool::new("show", "Shows the limit.", show).reads(["limit"]).writes(["shown"]).build()?;
+    /// assert_eq!((show.reads().collect(), show.writes().collect()), (vec!["limit"], vec!["shown"]));
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn reads(&self) -> impl Iterator<Item = &str> {
+        self.0.access.reads.iter().map(|key| &**key)
+    }
+
+    /// The keys of the state that a call may write.
+    pub fn writes(&self) -> impl Iterator<Item = &str> {
+        self.0.access.writes.iter().map(|(key, _)| &**key)
+    }
+
+    /// What the tool takes from the state and writes to it, as JSON: to tell whether it still does the same.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn show(RawArgs(arguments): RawArgs) -> Result<serde_json::Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let show = || {
+    ///     let parameters = json!({"type": "object", "properties": {"limit": {"type": "integer"}}});
+    ///     Tool::new("show", "Shows the limit.", show).parameters(parameters)
+    /// };
+    /// assert_ne!(show().input_from_state("limit", "limit").build()?.bindings(), show().build()?.bindings());
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn bindings(&self) -> Value {
+        let inputs = self.0.inputs.iter();
+        let inputs = inputs.map(|input| json!([&*input.key, input.parameter, input.is_visible]));
+        let outputs = self.0.outputs.iter().map(|output| {
+            let source = match &output.source {
+                Source::Field(name) => json!({ "field": name }),
+                Source::Whole => json!("whole"),
+            };
+            json!([&*output.key, source, output.handler.as_ref().map(ToString::to_string)])
+        });
+        json!({
+            "inputs": inputs.collect::<Vec<_>>(),
+            "outputs": outputs.collect::<Vec<_>>(),
+            "reads": self.reads().collect::<Vec<_>>(),
+            "writes": self.writes().collect::<Vec<_>>(),
+        })
     }
 
     /// Checks the tool against the schema of the state that it will be used with and the resources that the

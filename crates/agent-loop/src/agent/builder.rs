@@ -346,7 +346,7 @@ impl AgentBuilder {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
-        Ok(Agent(Arc::new(Built { config, offer, output, fingerprint: std::sync::OnceLock::new() })))
+        Ok(Agent(Arc::new(Built::new(config, offer, output))))
     }
 }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepfold_state_core::chat::MAX_REPLY_BYTES;
+use stepfold_tools::Tool;
 
-use super::{Agent, Config, RepeatGuard, RunLimits};
+use super::{Agent, Config, Offer, RepeatGuard, RunLimits};
 use crate::digest;
 
 /// What a run depends on, part by part, each as a digest or in words.
@@ -72,6 +74,16 @@ impl Fingerprint {
         Fingerprint(parts)
     }
 
+    /// The same of some parts.
+    pub(crate) fn changes_of(&self, now: &Fingerprint, part: &str) -> Vec<String> {
+        let is_one = |name: &String| name.starts_with(part);
+        let some = |of: &Fingerprint| {
+            let parts = of.0.iter().filter(|(name, _)| is_one(name));
+            Fingerprint(parts.map(|(name, words)| (name.clone(), words.clone())).collect())
+        };
+        some(self).changes(&some(now))
+    }
+
     /// What is another in `now`, in words: what changed, what is gone, what is new.
     pub fn changes(&self, now: &Fingerprint) -> Vec<String> {
         let mut changes = Vec::new();
@@ -88,6 +100,12 @@ impl Fingerprint {
     }
 }
 
+/// A digest of tools: of what the model sees of them, and of their bindings.
+pub(super) fn of_offer(offer: &Offer) -> String {
+    let bindings: Vec<Value> = offer.tools.iter().map(Tool::bindings).collect();
+    digest_of(&(&*offer.specs, bindings))
+}
+
 /// The limits as they are digested. One that is added later is left out while it has its default, so that the runs
 /// that were stored before it know their agent again.
 #[derive(Serialize)]
@@ -100,13 +118,17 @@ struct LimitsIn {
     tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Duration>,
+    /// Unless it is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply_bytes: Option<usize>,
 }
 
 impl LimitsIn {
     fn of(limits: &RunLimits) -> Self {
         // Field by field: whoever adds a limit comes by here.
-        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time } = *limits;
-        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time }
+        let RunLimits { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes } = *limits;
+        let reply_bytes = (reply_bytes != MAX_REPLY_BYTES).then_some(reply_bytes);
+        LimitsIn { steps, calls_per_reply, tool_calls, tokens, time, reply_bytes }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use stepfold_state_core::chat::MAX_REPLY_BYTES;
 use stepfold_state_core::state::Fault;
 
-/// How much a run may take. Each limit ends the run with an exit of its own, never with an error.
+/// How much a run may take. Each limit but [`reply_bytes`](RunLimits::reply_bytes) ends the run with an exit of its
+/// own, never with an error.
 ///
 /// # Examples
 /// ```
@@ -27,11 +29,23 @@ pub struct RunLimits {
     pub tokens: Option<u64>,
     /// Time, pauses left out. Model and tools are stopped when it is up.
     pub time: Option<Duration>,
+    /// [Bytes](stepfold_state_core::chat::ReplyBuilder::bytes) of one reply;
+    /// [32 MiB](stepfold_state_core::chat::MAX_REPLY_BYTES) by default. Nothing more is read of a longer one. It is
+    /// the one limit that fails the run, since a reply that was cut is no answer: with a model error of kind
+    /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge), which has what had come.
+    pub reply_bytes: usize,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        RunLimits { steps: 100, calls_per_reply: 64, tool_calls: None, tokens: None, time: None }
+        RunLimits {
+            steps: 100,
+            calls_per_reply: 64,
+            tool_calls: None,
+            tokens: None,
+            time: None,
+            reply_bytes: MAX_REPLY_BYTES,
+        }
     }
 }
 
@@ -71,6 +85,13 @@ impl RunLimits {
         self
     }
 
+    /// The same with another number of bytes of one reply.
+    #[must_use]
+    pub const fn with_reply_bytes(mut self, bytes: usize) -> Self {
+        self.reply_bytes = bytes;
+        self
+    }
+
     /// The stricter of both, limit by limit.
     #[must_use]
     pub fn within(self, other: &RunLimits) -> Self {
@@ -83,6 +104,7 @@ impl RunLimits {
             tool_calls: less(self.tool_calls, other.tool_calls),
             tokens: less(self.tokens, other.tokens),
             time: less(self.time, other.time),
+            reply_bytes: self.reply_bytes.min(other.reply_bytes),
         }
     }
 
@@ -92,6 +114,7 @@ impl RunLimits {
             ("calls_per_reply", self.calls_per_reply == 0, "no call could ever run"),
             ("tool_calls", self.tool_calls == Some(0), "no call could ever run; leave the tools out instead"),
             ("tokens", self.tokens == Some(0), "the model could never be asked"),
+            ("reply_bytes", self.reply_bytes == 0, "no reply could ever be read"),
             ("time", self.time == Some(Duration::ZERO), "nothing could ever happen"),
         ];
         let fault = |(name, _, why)| Fault::new(format!("limits.{name}"), format!("is zero: {why}"));

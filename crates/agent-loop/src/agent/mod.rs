@@ -7,6 +7,7 @@ mod leaked;
 mod limits;
 mod output;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -77,6 +78,15 @@ struct Built {
     offer: Option<Offer>,
     output: Option<OutputSpec>,
     fingerprint: OnceLock<Fingerprint>,
+    tools_digest: OnceLock<String>,
+    shared_keys: OnceLock<BTreeSet<String>>,
+}
+
+impl Built {
+    fn new(config: Config, offer: Option<Offer>, output: Option<OutputSpec>) -> Self {
+        let (fingerprint, tools_digest, shared_keys) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Built { config, offer, output, fingerprint, tools_digest, shared_keys }
+    }
 }
 
 /// What an agent is made of. Every field is as the builder was told.
@@ -168,6 +178,18 @@ impl Agent {
     /// What a run depends on, part by part: by this a stored run knows a changed agent.
     pub fn fingerprint(&self) -> &Fingerprint {
         self.0.fingerprint.get_or_init(|| Fingerprint::of(self))
+    }
+
+    /// A digest of what the model is offered to call, and of the bindings of these tools; none if they are asked for at
+    /// each step.
+    pub(crate) fn tools_digest(&self) -> Option<&str> {
+        let offer = self.static_offer()?;
+        Some(self.0.tools_digest.get_or_init(|| fingerprint::of_offer(offer)))
+    }
+
+    /// The keys of shared scopes that a run records when it begins.
+    pub(crate) fn shared_keys(&self) -> &BTreeSet<String> {
+        self.0.shared_keys.get_or_init(|| crate::run::shared_keys(self))
     }
 
     pub(crate) fn config(&self) -> &Config {

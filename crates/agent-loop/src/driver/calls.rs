@@ -1,8 +1,6 @@
 //! Running the calls of a reply: each is announced, marked if it must not run twice, and committed when it
 //! has its outcome.
 
-use std::collections::BTreeSet;
-
 use stepfold_state_core::chat::{ToolCall, Usage};
 use stepfold_state_core::state::Snapshot;
 use stepfold_tools::{
@@ -33,7 +31,6 @@ impl Host<'_> {
         let mut invocation = invocation(run, calls.clone(), resources, stop.clone());
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let mut is_up = false;
-        let mut suspended = BTreeSet::new();
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         loop {
@@ -55,8 +52,9 @@ impl Host<'_> {
                 }
                 Some(CallEvent::Finished { call }) => {
                     let Some(outcome) = invocation.outcome(call).cloned() else { continue };
+                    // Calls that read what it will have written wait with it.
                     if self.finished(run, call, &calls[call], outcome, &scope).await? {
-                        suspended.insert(call);
+                        invocation.hold(call);
                     }
                     // What hooks wrote with the call is read by those that wait for it.
                     if has_hooks && let Some(outcome) = run.finished_call(call) {
@@ -65,20 +63,13 @@ impl Host<'_> {
                 }
                 Some(_) => {}
             }
-        }
-        let Outcomes { outcomes, error, .. } = invocation.finish().await;
-        let error = match error {
-            None => None,
-            Some(error) if is_raised(&outcomes[error.index]) && !suspended.contains(&error.index) => {
-                Some(error)
+            // Calls that always have something to tell would not let the timeout be looked at.
+            if !is_up && self.is_time_up(run) {
+                is_up = true;
+                stop.cancel();
             }
-            // That one is not meant, but one behind it may be.
-            Some(_) => outcomes
-                .iter()
-                .enumerate()
-                .find(|(place, outcome)| is_raised(outcome) && !suspended.contains(place))
-                .map(|(place, outcome)| raised(place, outcome)),
-        };
+        }
+        let Outcomes { error, .. } = invocation.finish().await;
         error.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
 
@@ -149,20 +140,6 @@ impl Host<'_> {
             _ => Ok(false),
         }
     }
-}
-
-/// Whether a failed call may be the error of the run. One that was kept from running did not go wrong.
-fn is_raised(outcome: &Outcome) -> bool {
-    use stepfold_tools::{Failure, Status};
-    match outcome.status {
-        Status::Failed(failure) => !matches!(failure, Failure::Rejected | Failure::NotRun),
-        _ => false,
-    }
-}
-
-fn raised(place: usize, outcome: &Outcome) -> FatalError {
-    let source = outcome.result.text().into_owned();
-    FatalError::new(outcome.call_id(), outcome.tool(), place, source)
 }
 
 fn invocation(run: &Run, calls: Vec<ToolCall>, resources: Resources, stop: CancellationToken) -> Invocation {

@@ -91,6 +91,10 @@ impl Host<'_> {
         run.agent().limits().time.map(|limit| limit.saturating_sub(self.elapsed()))
     }
 
+    fn is_time_up(&self, run: &Run) -> bool {
+        self.time_left(run).is_some_and(|left| left.is_zero())
+    }
+
     fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled()
     }

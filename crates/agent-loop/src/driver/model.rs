@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, TimeoutKind, ToolChoice,
+    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, TimeoutKind, ToolChoice,
 };
 
 use super::Host;
@@ -12,6 +12,12 @@ use crate::error::RunFault;
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
 use crate::trim::SummaryPlan;
+
+/// What the observer is told of a reply that is read.
+enum Telling {
+    Chunks,
+    Nothing,
+}
 
 /// Why there is no reply.
 enum NoReply {
@@ -85,33 +91,47 @@ impl Host<'_> {
             };
             self.tell(|| asking).await.map_err(NoReply::Failed)?;
         }
-        let mut stream = config.model.respond(request);
-        let mut reply = ReplyBuilder::new();
-        let time_left = self.time_left(run);
-        let cancellation = self.cancellation.clone();
-        let mut up = std::pin::pin!(sleep(time_left));
-        loop {
-            let chunk = tokio::select! {
-                biased;
-                () = cancellation.cancelled() => return Err(NoReply::Cancelled),
-                chunk = stream.next() => chunk,
-                () = &mut up => return Err(NoReply::TimeIsUp),
-            };
-            match chunk {
-                None => break,
-                Some(Err(error)) => return Err(failed(reply.fail(error))),
-                Some(Ok(chunk)) => {
-                    self.tell_chunk(&chunk).await.map_err(NoReply::Failed)?;
-                    reply.push(chunk);
-                }
-            }
-        }
-        let reply = reply.finish().map_err(failed)?;
+        let reply = self.read(run, config.model.respond(request), Telling::Chunks).await?;
         if requires_call && !reply.message.has_tool_calls() {
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));
         }
         Ok(reply)
+    }
+
+    /// Reads a reply within the limits of the run. They hold against a stream that is always ready as well: the
+    /// clock is read before each chunk, and the runtime has its turn in between. A reply that has finished when
+    /// the time is up is a reply.
+    async fn read(&mut self, run: &Run, mut stream: ReplyStream, telling: Telling) -> Result<Reply, NoReply> {
+        let limit = run.agent().limits().reply_bytes;
+        let mut reply = ReplyBuilder::new();
+        let cancellation = self.cancellation.clone();
+        let mut up = std::pin::pin!(sleep(self.time_left(run)));
+        while !self.is_time_up(run) {
+            let chunk = tokio::select! {
+                biased;
+                () = cancellation.cancelled() => return Err(NoReply::Cancelled),
+                () = &mut up => break,
+                chunk = stream.next() => match chunk {
+                    Some(Ok(chunk)) => chunk,
+                    Some(Err(error)) => return Err(failed(reply.fail(error))),
+                    None => return reply.finish().map_err(failed),
+                },
+            };
+            if let Telling::Chunks = telling {
+                self.tell_chunk(&chunk).await.map_err(NoReply::Failed)?;
+            }
+            reply.push(chunk);
+            if reply.bytes() > limit {
+                let error = ModelError::new(ModelErrorKind::ReplyTooLarge { limit }, "");
+                return Err(failed(reply.fail(error)));
+            }
+            tokio::task::consume_budget().await;
+        }
+        match reply.is_finished() {
+            true => reply.finish().map_err(failed),
+            false => Err(NoReply::TimeIsUp),
+        }
     }
 
     async fn tell_chunk(&mut self, chunk: &Chunk) -> Result<(), RunFault> {
@@ -126,15 +146,16 @@ impl Host<'_> {
     pub(super) async fn summarize(&mut self, run: &mut Run, plan: &SummaryPlan) -> Result<(), RunFault> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
-        let asking = model.respond(ChatRequest::new(plan.request().clone())).into_reply();
-        let cancellation = self.cancellation.clone();
-        let summary = tokio::select! {
-            biased;
-            () = cancellation.cancelled() => return Ok(()),
-            reply = asking => reply.map(|reply| (reply.message.text().into_owned(), reply.usage)),
-            () = sleep(self.time_left(run)) => {
-                Err(ModelError::new(ModelErrorKind::TimedOut(TimeoutKind::Total), "the time of the run was up"))
-            }
+        let asking = model.respond(ChatRequest::new(plan.request().clone()));
+        let summary = match self.read(run, asking, Telling::Nothing).await {
+            Ok(reply) => Ok((reply.message.text().into_owned(), reply.usage)),
+            Err(NoReply::Cancelled) => return Ok(()),
+            Err(NoReply::TimeIsUp) => Err(ModelError::new(
+                ModelErrorKind::TimedOut(TimeoutKind::Total),
+                "the time of the run was up",
+            )),
+            Err(NoReply::Failed(RunFault::Model(error))) => Err(error),
+            Err(NoReply::Failed(fault)) => return Err(fault),
         };
         self.commit(run, Answer::Summary(summary.map_err(|error| error.to_string()))).await
     }

@@ -217,6 +217,7 @@ fn left(run: &Run, elapsed: Duration) -> RunLimits {
         tool_calls: limits.tool_calls.map(|limit| limit.saturating_sub(ran()).max(1)),
         tokens: limits.tokens.map(|limit| limit.saturating_sub(run.usage().total_tokens()).max(1)),
         time: limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1))),
+        reply_bytes: limits.reply_bytes,
     }
 }
 
@@ -240,7 +241,8 @@ async fn call(
         watch.writes = stored.writes;
         // What is left of the outer limits has changed; else the inner agent is the one it was.
         let (run, _) = Run::load_changed(&agent, &stored.run.to_string())?;
-        (run, decisions)
+        // It may have been stored by the session that this one was forked from.
+        (run.with_key_prefix(context.key_for("run")), decisions)
     } else {
         let task = arguments.get("task").and_then(Value::as_str).unwrap_or_default();
         let input = Input::from(task).with_values(shared_values(&context, &watch.shared));

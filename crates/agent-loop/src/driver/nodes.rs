@@ -272,7 +272,7 @@ impl<'a> Bench<'a> {
                 let known = run.branch(place).and_then(|branch| branch.child().cloned());
                 let child = match known {
                     Some(child) => Ok(child),
-                    None => agent.run(run.state(), &context, run.branch_key(place)),
+                    None => run.child_on(agent, place, &context),
                 };
                 match child {
                     Ok(child) => self.start_agent(run, shape, place, child, 1, Duration::ZERO),

@@ -47,6 +47,7 @@ pub struct RunBuilder<'a> {
     start: Start,
     adjusted: Option<AgentBuilder>,
     id: Option<String>,
+    key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
     observer: Option<Box<dyn DynObserver + 'a>>,
@@ -97,6 +98,7 @@ impl<'a> RunBuilder<'a> {
             start,
             adjusted: None,
             id: None,
+            key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
             observer: None,
@@ -123,6 +125,12 @@ impl<'a> RunBuilder<'a> {
     /// run keeps its own.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// With idempotency keys that begin with this in place of the id: see [`Run::with_key_prefix`].
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = Some(prefix.into());
         self
     }
 
@@ -199,6 +207,7 @@ impl<'a> RunBuilder<'a> {
             start,
             adjusted,
             id,
+            key_prefix,
             ids,
             clock,
             observer,
@@ -209,6 +218,9 @@ impl<'a> RunBuilder<'a> {
             inbox,
         } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        if let Some(prefix) = key_prefix {
+            run = run.with_key_prefix(prefix);
+        }
         if let Err(error) = run.check_pending(&decisions) {
             return Err(RunError::new(RunFault::Feed(error), run));
         }

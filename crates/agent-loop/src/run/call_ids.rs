@@ -29,7 +29,14 @@ impl CallIds {
     }
 
     pub(super) fn insert(&mut self, id: &str) {
-        self.new.insert(id.into());
+        if !self.before.contains(id) {
+            self.new.insert(id.into());
+        }
+    }
+
+    /// The number of the calls: the same for the same log, however the ids came to be known.
+    pub(crate) fn len(&self) -> usize {
+        self.before.size() + self.new.len()
     }
 
     pub(super) fn contains(&self, id: &str) -> bool {

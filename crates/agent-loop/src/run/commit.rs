@@ -121,7 +121,11 @@ impl Run {
     /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
     fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
         match (&event.kind, phase) {
-            (EventKind::Began { instructions, shown, .. }, _) => {
+            (EventKind::Began { id, instructions, shown, .. }, _) => {
+                if *self.id != **id {
+                    self.id = id.as_str().into();
+                }
+                self.ended_before = None;
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
@@ -482,8 +486,11 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
     let open = open.filter(|(_, (call, _))| !call.is_done());
     match kind {
         EventKind::Started { calls } => {
-            open.filter(|(place, _)| calls.contains(place))
-                .for_each(|(_, (call, _))| call.state = CallState::Started);
+            for place in calls {
+                if let Some(call) = batch.calls.get_mut(*place).filter(|call| !call.is_done()) {
+                    call.state = CallState::Started;
+                }
+            }
         }
         EventKind::Answered { call, outcome, stop, .. } => {
             batch.calls[*call].state = done(outcome.clone());

@@ -4,6 +4,7 @@
 //! state that it ended with. So every event carries its messages and its writes, whatever its kind; the
 //! kind says why, and holds what only the machine needs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
 use super::exit::Exit;
+use super::shared::SharedValue;
 use super::walk::NodeOutcome;
 use crate::agent::HookPoint;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
@@ -107,6 +109,14 @@ pub enum EventKind {
         /// What the model is shown of the conversation, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<Kept>,
+        /// What the model is offered to call, and what these tools take from the state and write to it, as a digest.
+        /// None where they are asked for at each step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tools: Option<String>,
+        /// What the run reads of the scopes `app:` and `user:`, which others write too, as far as it has changed since
+        /// the run before.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        shared: BTreeMap<String, SharedValue>,
     },
     /// The hooks of a point ran.
     Hooked {

@@ -23,6 +23,9 @@ use crate::trim::{Summary, SummaryPlan};
 /// The prefix of keys whose values no record keeps.
 const TEMPORARY: &str = "temp:";
 
+/// Stands for a value that is unknown. No text that people write has it.
+const HOLE: &str = "\u{0}unknown\u{0}";
+
 /// What a host answers when a run [needs](Need) something.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -268,6 +271,8 @@ impl Run {
             instructions,
             repairs: repaired.repairs.iter().map(ToString::to_string).collect(),
             shown: shown.map(|view| view.kept().clone()),
+            tools: self.agent.tools_digest().map(str::to_owned),
+            shared: self.shared_values(),
         };
         let mut event = Event::new(0, elapsed, kind);
         event.delta = fresh.delta.clone();
@@ -340,19 +345,38 @@ impl Run {
         self.instructions_that_last(&state)
     }
 
+    /// Whether a run that has not begun may have these instructions, whatever the unknown keys hold.
+    pub(crate) fn may_have_instructions(&self, text: &str, is_unknown: &dyn Fn(&str) -> bool) -> bool {
+        let Phase::Fresh(fresh) = &self.phase else { return false };
+        let mut state = self.state.clone();
+        if state.apply(&fresh.delta).is_err() {
+            return false;
+        }
+        let rendered = self.instructions_without(&state, is_unknown);
+        rendered.is_some_and(|rendered| has_in_order(text, rendered.split(HOLE)))
+    }
+
     /// In place of a value that does not last stands the name of its key, or nothing if it may be absent.
     fn instructions_that_last(&self, state: &State) -> Option<String> {
-        let named = |template: &Template| -> BTreeMap<String, Value> {
-            let names = template
-                .placeholders()
-                .filter(|(name, is_optional)| name.starts_with(TEMPORARY) && !is_optional);
-            names.map(|(name, _)| (name.to_owned(), Value::String(format!("{{{name}}}")))).collect()
+        self.instructions_without(state, &|_| false)
+    }
+
+    /// The same with a hole in place of each value that is unknown.
+    fn instructions_without(&self, state: &State, is_unknown: &dyn Fn(&str) -> bool) -> Option<String> {
+        let stand_in = |(name, is_optional): (&str, bool)| {
+            let words = match is_unknown(name) {
+                true => HOLE.to_owned(),
+                false if name.starts_with(TEMPORARY) && !is_optional => format!("{{{name}}}"),
+                false => return None,
+            };
+            Some((name.to_owned(), Value::String(words)))
         };
         let rendered = self.instructions_on(|template| {
-            let named = named(template);
-            let lookup = |key: &str| match key.starts_with(TEMPORARY) {
-                true => named.get(key).map(ValueRef::from),
-                false => state.get(key),
+            let named: BTreeMap<String, Value> = template.placeholders().filter_map(stand_in).collect();
+            let lookup = |key: &str| match named.get(key) {
+                Some(words) => Some(ValueRef::from(words)),
+                None if key.starts_with(TEMPORARY) => None,
+                None => state.get(key),
             };
             template.render_with(lookup, || state.iter().map(|(key, _)| key).collect())
         });
@@ -397,7 +421,8 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message = Arc::new(with_unique_call_ids(message, |id| self.call_ids.contains(id)));
+        let message =
+            Arc::new(with_unique_call_ids(message, self.call_ids.len(), |id| self.call_ids.contains(id)));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
         if !message.has_tool_calls() {
@@ -684,8 +709,8 @@ impl Run {
     ) {
         let mut outcomes = Vec::with_capacity(batch.calls.len());
         // From the end: the call that is answered last is most often the last one that is open.
-        let open = batch.calls.iter().filter(|call| !call.is_done()).count();
-        if open > 1 && matches!(event.kind, EventKind::Answered { .. }) {
+        let mut open = batch.calls.iter().rev().filter(|call| !call.is_done());
+        if open.nth(1).is_some() && matches!(event.kind, EventKind::Answered { .. }) {
             return;
         }
         for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
@@ -706,6 +731,20 @@ impl Run {
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
     }
+}
+
+/// Whether a text is these parts with anything between them.
+fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {
+    let parts: Vec<&str> = parts.collect();
+    let [first, between @ .., last] = &*parts else { return parts.first().is_some_and(|part| *part == text) };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    for part in between {
+        match rest.find(part) {
+            Some(place) => rest = &rest[place + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
 }
 
 /// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, State};
@@ -50,6 +51,17 @@ pub struct Input {
     pub(crate) is_recorded: bool,
 }
 
+/// An input that waits in storage.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredInput {
+    messages: Vec<Arc<Message>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    values: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    summary: Option<Summary>,
+}
+
 /// What need not be found out again about a conversation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
@@ -59,6 +71,8 @@ pub(crate) struct Known {
     pub(crate) call_ids: CallIds,
     /// What the model was shown of them.
     pub(crate) prompt: Option<Box<Prompt>>,
+    /// The values when the run ended that knows.
+    pub(crate) ended: Option<State>,
 }
 
 impl Known {
@@ -66,7 +80,12 @@ impl Known {
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
         let (messages, call_ids) = (run.transcript().len(), run.call_ids.left());
-        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
+        Some(Known {
+            messages,
+            call_ids,
+            prompt: Some(Box::new(run.prompt.clone())),
+            ended: Some(run.state.clone()),
+        })
     }
 }
 
@@ -150,9 +169,45 @@ impl Input {
         is_only.then_some(&*self.messages)
     }
 
+    /// The input as JSON, so that it can wait in storage; none if it has a state of its own, which is not stored
+    /// with a message.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::Input;
+    ///
+    /// let input = Input::from("which area has most stalls?").with_values(json!({"topic": "stalls"}));
+    /// let stored = input.to_json().unwrap();
+    /// assert_eq!(Input::from_json(stored.clone())?.to_json(), Some(stored));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn to_json(&self) -> Option<Value> {
+        if self.state.is_some() || self.delta.is_some() {
+            return None;
+        }
+        let Input { messages, values, summary, .. } = self;
+        serde_json::to_value(StoredInput {
+            messages: messages.clone(),
+            values: values.clone(),
+            summary: summary.clone(),
+        })
+        .ok()
+    }
+
+    /// The input that [`to_json`](Input::to_json) gave.
+    ///
+    /// # Errors
+    /// When the JSON is not of that form.
+    pub fn from_json(stored: Value) -> Result<Self, serde_json::Error> {
+        let StoredInput { messages, values, summary } = serde_json::from_value(stored)?;
+        Ok(Input { messages, values, summary, ..Input::default() })
+    }
+
     /// The input that a recorded run began with, given the state before it and its first event.
     #[must_use]
-    pub fn recorded(state: State, began: &Event) -> Self {
+    pub fn recorded(mut state: State, began: &Event) -> Self {
+        began.restore_shared(&mut state);
         let messages = match &began.rewrite {
             None => began.messages.clone(),
             // What was repaired was the conversation with the new messages behind it; they come behind what

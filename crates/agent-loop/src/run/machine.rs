@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
 use stepfold_tools::{Effect, Outcome, Tools};
@@ -63,7 +63,10 @@ use crate::trim::{Summary, SummaryPlan, View};
 #[derive(Clone)]
 pub struct Run {
     pub(super) agent: Agent,
+    /// The name that the record has, also where another session goes on with it.
     pub(super) id: Arc<str>,
+    /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
+    pub(super) key_prefix: Arc<str>,
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
@@ -77,6 +80,8 @@ pub struct Run {
     pub(super) known_good: usize,
     /// What was shown of them by the run before, until this one begins.
     pub(super) shown_before: Option<Box<Prompt>>,
+    /// The values that the run before left, until this one begins.
+    pub(super) ended_before: Option<State>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
 }
@@ -183,8 +188,8 @@ pub enum Need {
 }
 
 impl Run {
-    /// A run that has not begun. The id is what the idempotency keys of its calls begin with: no other run
-    /// may have it.
+    /// A run that has not begun. No other run may have the id: the idempotency keys of its calls begin with it, unless
+    /// it is given [another prefix](Run::with_key_prefix) for them.
     ///
     /// # Errors
     /// [`StartError`] when the input does not fit the schema: an unknown key, a value of another type, a state
@@ -195,9 +200,11 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
-        let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
+        let Known { messages: known_good, call_ids, prompt: shown_before, ended: ended_before } =
+            known.unwrap_or_default();
         Ok(Run {
             agent: agent.clone(),
+            key_prefix: Arc::clone(&id),
             id,
             state,
             phase: Phase::Fresh(Box::new(Fresh {
@@ -212,6 +219,7 @@ impl Run {
             call_ids,
             known_good,
             shown_before,
+            ended_before,
             offer: agent.static_offer().cloned(),
         })
     }
@@ -221,6 +229,7 @@ impl Run {
         Run {
             agent: agent.clone(),
             id: id.into(),
+            key_prefix: id.into(),
             state: State::new(agent.schema()),
             phase: Phase::Fresh(Box::default()),
             tally: Tally::default(),
@@ -230,7 +239,45 @@ impl Run {
             call_ids: CallIds::default(),
             known_good: 0,
             shown_before: None,
+            ended_before: None,
             offer: agent.static_offer().cloned(),
+        }
+    }
+
+    /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
+    /// this. For a host that goes on with the record of another run, as a fork of a session does: what it does has
+    /// effects of its own.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Run};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let run = Run::new(&agent, "which area has most stalls?", "run-1")?;
+    /// assert_eq!(run.key_prefix(), "run-1");
+    /// let fork = run.clone().with_key_prefix("fork-7");
+    /// assert_eq!((fork.id(), fork.key_prefix()), ("run-1", "fork-7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_key_prefix(mut self, prefix: impl Into<Arc<str>>) -> Self {
+        self.set_key_prefix(prefix.into());
+        self
+    }
+
+    fn set_key_prefix(&mut self, prefix: Arc<str>) {
+        self.key_prefix = prefix;
+        self.pass_on_keys();
+    }
+
+    /// The runs of agents that are nodes derive their keys from this one.
+    pub(super) fn pass_on_keys(&mut self) {
+        let superstep = self.key_scope();
+        if let Phase::Walking(walk) = &mut self.phase {
+            for (place, child) in walk.children_mut() {
+                child.set_key_prefix(format!("{superstep}/{place}").into());
+            }
         }
     }
 
@@ -363,16 +410,16 @@ impl Run {
     pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
         let Phase::Calling(batch) = &self.phase else { return None };
         let call = batch.calls.get(place)?;
-        Some(call.completed(self.calls().nth(place)?, call.outcome()?.clone()))
+        Some(call.completed(self.call_at(place, batch.calls.len())?, call.outcome()?.clone()))
     }
 
     /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
     /// is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
         match (&event.kind, &self.phase) {
-            (EventKind::Started { calls }, Phase::Calling(_)) => {
-                let open = self.open_calls().into_iter();
-                open.filter(|(at, _)| calls.contains(at)).map(|(_, call)| call.id).collect()
+            (EventKind::Started { calls }, Phase::Calling(batch)) => {
+                let call = |place: &usize| self.call_at(*place, batch.calls.len());
+                calls.iter().filter_map(call).map(|call| call.id.clone()).collect()
             }
             (EventKind::Started { calls }, Phase::Walking(walk)) => {
                 let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
@@ -387,9 +434,28 @@ impl Run {
         }
     }
 
+    /// The call of the open step at a place of the reply.
+    fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
+        let parts = self.state.messages().last()?.parts();
+        // In most replies the calls come last, one after the other: they are as many as the parts from the first.
+        let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
+        if parts.len() - first != calls {
+            return self.calls().nth(place);
+        }
+        match &parts.get(first + place)?.content {
+            Content::ToolCall(call) => Some(call),
+            _ => None,
+        }
+    }
+
     /// What the idempotency keys of this step's calls begin with.
     pub fn key_scope(&self) -> String {
-        format!("{}/{}", self.id, self.tally.steps)
+        format!("{}/{}", self.key_prefix, self.tally.steps)
+    }
+
+    /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).
+    pub fn key_prefix(&self) -> &str {
+        &self.key_prefix
     }
 
     /// The calls of the open step, as the model made them.
@@ -455,7 +521,7 @@ impl Run {
         &self.agent
     }
 
-    /// The id that the run was given.
+    /// The id that the run was given, or that its record has.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -15,18 +15,23 @@ mod input;
 mod machine;
 mod prompt;
 mod rest;
+mod shared;
 mod stored;
 mod walk;
+mod would;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, OutputFate, StepEnd};
 pub use self::exit::{Breakpoint, Exit, Pause};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, Run};
+pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
 #[cfg(feature = "test-kit")]
 pub(crate) use self::machine::nested_id;
+pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{Branch, takes_failures, track};
+pub(crate) use self::would::Contradiction;

@@ -361,6 +361,7 @@ mod tests {
     use crate::graph::{Arrived, Planned, Routed};
     use crate::run::event::HookVerdict;
     use crate::run::exit::Exit;
+    use crate::run::shared::SharedValue;
 
     fn again(event: &Event) -> Event {
         let rest = event.to_rest().unwrap();
@@ -582,7 +583,12 @@ mod tests {
                 output,
             }),
             1 => Just(EventKind::Began {
-                id: "run".to_owned(), instructions: None, repairs: vec!["one".to_owned()], shown: None,
+                id: "run".to_owned(),
+                instructions: None,
+                repairs: vec!["one".to_owned()],
+                shown: None,
+                tools: Some("0".to_owned()),
+                shared: [("app:n".to_owned(), SharedValue::Large), ("user:n".to_owned(), SharedValue::Is(Value::Null))].into(),
             }),
             1 => delta().prop_map(|delta| EventKind::Hooked {
                 point: HookPoint::BeforeTool,

@@ -24,6 +24,8 @@ use crate::trim::{Kept, Summary, View};
 struct RunOut<'a> {
     version: u64,
     id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_prefix: Option<&'a str>,
     agent: &'a Fingerprint,
     schema: &'a Schema,
     state: &'a State,
@@ -48,6 +50,9 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
+    /// The id unless said.
+    #[serde(default)]
+    key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
     state: Box<RawValue>,
     phase: Phase,
@@ -136,6 +141,7 @@ impl Serialize for Run {
         RunOut {
             version: FORMAT_VERSION,
             id: &self.id,
+            key_prefix: (self.key_prefix != self.id).then_some(&*self.key_prefix),
             agent: self.agent.fingerprint(),
             schema: self.agent.schema(),
             state: &self.state,
@@ -199,10 +205,12 @@ impl Run {
         let prompt = prompt_of(agent, &state, &stored);
         let mut run = Run {
             agent: agent.clone(),
+            key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
             id: stored.id,
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
+            ended_before: None,
             state,
             phase: stored.phase,
             tally: stored.tally,
@@ -221,7 +229,7 @@ impl Run {
     /// # Errors
     /// [`LoadError::File`] when the folder cannot be written to.
     pub fn save_in(&self, folder: impl AsRef<Path>) -> Result<PathBuf, LoadError> {
-        crate::file::save_in(folder.as_ref(), &self.id, self.tally.events, self.to_json().as_bytes())
+        crate::file::save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
     }
 
     /// Goes on with a run from a file, as [`load`](Run::load) does.

@@ -317,7 +317,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
         exit 3
     "#]]);
     let said = room.say("run a.toml -s s1 --json hello", "");
-    assert!(said.ends_with("{\"taken\":false}\nexit 3\n"), "{said}");
+    assert!(said.ends_with("{\"stored\":false,\"taken\":false}\nexit 3\n"), "{said}");
     room.check_with(
         "run a.toml -s s1 --interactive 'and the other'",
         "y\nl\n",

@@ -1,13 +1,15 @@
 //! From events to chunks: a pure machine. It is fed what came, says what to hand on, and knows at the end
 //! whether the reply is a whole one.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
     ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice, Usage,
 };
 
 use super::message;
-use crate::calls;
+use crate::calls::{self, CallIds};
 use crate::http::Event;
 use crate::reading::{Bad, Decode};
 
@@ -17,17 +19,13 @@ pub(super) struct Decoder {
     choice: ToolChoice,
     /// The blocks that are coming in, by index: one after the other from the provider, side by side from
     /// some that speak like it.
-    blocks: Vec<(u64, Block)>,
-    calls: Vec<Call>,
+    blocks: BTreeMap<u64, Block>,
+    /// The names of the calls.
+    calls: Vec<String>,
+    ids: CallIds,
     usage: Map<String, Value>,
     finish_reason: Option<FinishReason>,
     is_over: bool,
-}
-
-#[derive(Debug)]
-struct Call {
-    id: String,
-    name: String,
 }
 
 #[derive(Debug)]
@@ -96,14 +94,14 @@ impl Decode for Decoder {
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        while let Some((index, _)) = self.blocks.first() {
-            self.stop_block(*index, out);
+        while let Some((_, block)) = self.blocks.pop_first() {
+            stop(block, out);
         }
         let Some(reason) = self.finish_reason.take() else {
             let message = "the stream ended without a stop reason".to_owned();
             return Err(Bad::Kind(ModelErrorKind::CutOff, message));
         };
-        let called = self.calls.iter().map(|call| call.name.as_str());
+        let called = self.calls.iter().map(String::as_str);
         if let Some(message) = calls::ignored(&self.choice, called, &reason) {
             return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
         }
@@ -116,8 +114,9 @@ impl Decoder {
     pub(super) fn new(request: &ChatRequest) -> Self {
         Decoder {
             choice: request.tool_choice.clone(),
-            blocks: Vec::new(),
+            blocks: BTreeMap::new(),
             calls: Vec::new(),
+            ids: CallIds::default(),
             usage: Map::new(),
             finish_reason: None,
             is_over: false,
@@ -169,10 +168,8 @@ impl Decoder {
             }
             Some("tool_use") => {
                 let number = self.calls.len();
-                let id =
-                    calls::unique_id(&self.calls.iter().map(|call| call.id.as_str()), block["id"].as_str());
-                let name = text("name");
-                self.calls.push(Call { id: id.clone(), name: name.clone() });
+                let (id, name) = (self.ids.unique(block["id"].as_str()), text("name"));
+                self.calls.push(name.clone());
                 let arguments = String::new();
                 out.push(Chunk::ToolCall(ToolCallChunk {
                     index: number,
@@ -184,11 +181,11 @@ impl Decoder {
             }
             _ => Block::Unknown { block: block.clone(), input: String::new() },
         };
-        self.blocks.push((index, started));
+        self.blocks.insert(index, started);
     }
 
     fn delta(&mut self, index: u64, delta: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let block = self.blocks.iter_mut().find(|(at, _)| *at == index).map(|(_, block)| block);
+        let block = self.blocks.get_mut(&index);
         let text = |name: &str| delta[name].as_str().unwrap_or_default().to_owned();
         match (delta["type"].as_str().unwrap_or_default(), block) {
             ("text_delta", _) => out.push(Chunk::Text(text("text"))),
@@ -212,26 +209,8 @@ impl Decoder {
     }
 
     fn stop_block(&mut self, index: u64, out: &mut Vec<Chunk>) {
-        let position = self.blocks.iter().position(|(at, _)| *at == index);
-        match position.map(|position| self.blocks.remove(position).1) {
-            Some(Block::Thinking { signature }) if !signature.is_empty() => {
-                out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
-            }
-            // A server that sends no fragments says it all at once.
-            Some(Block::Call { number, input, has_more: false })
-                if input.as_object().is_some_and(|input| !input.is_empty()) =>
-            {
-                let arguments = input.to_string();
-                out.push(Chunk::ToolCall(ToolCallChunk { index: number, id: None, name: None, arguments }));
-            }
-            Some(Block::Unknown { mut block, input }) => {
-                if let Ok(input) = serde_json::from_str::<Value>(&input) {
-                    block["input"] = input;
-                }
-                // Its place among the parts matters to the provider.
-                out.extend(message::unknown(block).map(Chunk::Part));
-            }
-            _ => {}
+        if let Some(block) = self.blocks.remove(&index) {
+            stop(block, out);
         }
     }
 
@@ -263,6 +242,30 @@ impl Decoder {
             cached_input_tokens: cached,
             reasoning_tokens: 0,
         }));
+    }
+}
+
+/// What is left to say of a block that ends.
+fn stop(block: Block, out: &mut Vec<Chunk>) {
+    match block {
+        Block::Thinking { signature } if !signature.is_empty() => {
+            out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
+        }
+        // A server that sends no fragments says it all at once.
+        Block::Call { number, input, has_more: false }
+            if input.as_object().is_some_and(|input| !input.is_empty()) =>
+        {
+            let arguments = input.to_string();
+            out.push(Chunk::ToolCall(ToolCallChunk { index: number, id: None, name: None, arguments }));
+        }
+        Block::Unknown { mut block, input } => {
+            if let Ok(input) = serde_json::from_str::<Value>(&input) {
+                block["input"] = input;
+            }
+            // Its place among the parts matters to the provider.
+            out.extend(message::unknown(block).map(Chunk::Part));
+        }
+        _ => {}
     }
 }
 

@@ -227,7 +227,7 @@ fn reading(
             stream::empty().boxed()
         }
     };
-    Ok(Reading { items, decoder, target, idle, ready: ready.into(), end: None })
+    Ok(Reading { items, decoder, target, idle, ready: ready.into(), waited: Duration::ZERO, end: None })
 }
 
 impl fmt::Debug for Anthropic {

@@ -94,6 +94,7 @@ impl Failure {
     fn of(error: &ModelError) -> Self {
         let (limit, used) = match error.kind() {
             ModelErrorKind::TooLong { limit, used } => (*limit, *used),
+            ModelErrorKind::ReplyTooLarge { limit } => (u64::try_from(*limit).ok(), None),
             _ => (None, None),
         };
         let milliseconds = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -115,6 +116,10 @@ impl Failure {
             Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
             Some(ModelErrorKind::TooLong { .. }) => {
                 ModelErrorKind::TooLong { limit: self.limit, used: self.used }
+            }
+            Some(ModelErrorKind::ReplyTooLarge { .. }) => {
+                let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
+                ModelErrorKind::ReplyTooLarge { limit: limit.unwrap_or_default() }
             }
             // Of a newer version's kinds we know that they are errors.
             kind => kind.unwrap_or(ModelErrorKind::Transient),

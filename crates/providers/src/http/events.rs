@@ -7,7 +7,7 @@
 use std::mem;
 
 /// The most bytes of one event that are held.
-const MAX_EVENT: usize = 16 << 20;
+pub(crate) const MAX_EVENT: usize = 16 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
 
-use super::events::{BadEvent, Event, Events};
+use super::events::{BadEvent, Event, Events, MAX_EVENT};
 use super::fault::{Target, classify, request_id};
 use super::guard;
 
@@ -102,7 +102,7 @@ async fn whole(response: Response, idle: &Idle, target: &Target) -> Result<Strin
     while let Some(more) = bytes.next().await {
         body.extend_from_slice(&more?);
         if body.len() > MAX_WHOLE {
-            return Err(target.error(ModelErrorKind::Malformed, "the reply has more than 64 MiB"));
+            return Err(target.error(ModelErrorKind::ReplyTooLarge { limit: MAX_WHOLE }, ""));
         }
     }
     String::from_utf8(body).map_err(|_| target.error(ModelErrorKind::Malformed, "the reply is not UTF-8"))
@@ -170,11 +170,13 @@ impl Reader {
         let read = self.events.push(bytes, &mut events);
         self.ready.extend(events);
         read.map_err(|fault| {
-            let message = match fault {
-                BadEvent::TooLarge => "an event of the stream has more than 16 MiB",
-                BadEvent::NotUtf8 => "the stream is not UTF-8",
+            let (kind, message) = match fault {
+                BadEvent::TooLarge => {
+                    (ModelErrorKind::ReplyTooLarge { limit: MAX_EVENT }, "in one event of the stream")
+                }
+                BadEvent::NotUtf8 => (ModelErrorKind::Malformed, "the stream is not UTF-8"),
             };
-            self.target.error(ModelErrorKind::Malformed, message)
+            self.target.error(kind, message)
         })
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn watch(
     timeouts: Timeouts,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
-    let watched = Watched { reply, timeouts, start: None, has_begun: false };
+    let watched = Watched { reply, timeouts, start: None, has_begun: false, idle: Duration::ZERO };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -94,6 +94,8 @@ struct Watched {
     timeouts: Timeouts,
     start: Option<Instant>,
     has_begun: bool,
+    /// How long the reply has been waited for since it last got on.
+    idle: Duration,
 }
 
 /// An error of the model, or ours.
@@ -118,7 +120,8 @@ impl Watched {
         let now = Instant::now();
         let start = *self.start.get_or_insert(now);
         let step = if self.has_begun {
-            self.timeouts.idle.map(|limit| (now + limit, TimeoutKind::Idle, limit))
+            let left = |limit: Duration| limit.saturating_sub(self.idle);
+            self.timeouts.idle.map(|limit| (now + left(limit), TimeoutKind::Idle, limit))
         } else {
             self.timeouts.first_token.map(|limit| (start + limit, TimeoutKind::FirstToken, limit))
         };
@@ -127,7 +130,12 @@ impl Watched {
         let item = match first {
             None => self.reply.next().await,
             Some((deadline, kind, limit)) => {
-                let Ok(item) = timeout_at(deadline, self.reply.next()).await else {
+                let in_time = match now < deadline {
+                    true => timeout_at(deadline, self.reply.next()).await.ok(),
+                    // A stream that is always ready would never let the timeout be looked at.
+                    false => None,
+                };
+                let Some(item) = in_time else {
                     // An error is the last item; what is behind it is let go of with its connection.
                     self.reply = ReplyStream::from_chunks([]);
                     return Some(Err(Fault::TooLong(kind, limit)));
@@ -135,8 +143,19 @@ impl Watched {
                 item
             }
         };
-        self.has_begun |= !matches!(item, Some(Ok(Chunk::Identity { .. } | Chunk::Usage(_))));
+        let gets_on = gets_on(item.as_ref());
+        self.has_begun |= gets_on;
+        self.idle = if gets_on { Duration::ZERO } else { self.idle + now.elapsed() };
         Some(item?.map_err(Fault::Theirs))
+    }
+}
+
+/// Whether the reply gets on with it: counts and empty text keep a connection alive, and are no answer.
+fn gets_on(item: Option<&Result<Chunk, ModelError>>) -> bool {
+    match item {
+        Some(Ok(Chunk::Text(text) | Chunk::Reasoning(text))) => !text.is_empty(),
+        Some(Ok(Chunk::Identity { .. } | Chunk::Usage(_))) => false,
+        _ => true,
     }
 }
 

@@ -1,13 +1,16 @@
 //! From raw chunks to ours: a pure machine. It is fed what came, says what to hand on, and knows at the end
 //! whether the reply is a whole one.
 
-use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+use serde_json::Value;
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice, Usage,
+    ArgumentsBuilder, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice,
+    Usage,
 };
 
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
-use crate::calls;
+use crate::calls::{self, CallIds};
 use crate::reading::{Bad, Decode};
 
 /// Reads the chunks of one reply.
@@ -16,6 +19,11 @@ pub(super) struct Decoder {
     choice: ToolChoice,
     is_identified: bool,
     calls: Vec<Call>,
+    ids: CallIds,
+    /// The last call with each of the server's numbers.
+    by_index: HashMap<u64, usize>,
+    /// The last call with each of the server's ids.
+    by_id: HashMap<String, usize>,
     has_refusal: bool,
     reasoning_details: Vec<Value>,
     finish_reason: Option<FinishReason>,
@@ -24,12 +32,10 @@ pub(super) struct Decoder {
 /// A tool call that has begun.
 #[derive(Debug)]
 struct Call {
-    /// What the server numbers it.
-    index: Option<u64>,
     /// What the server calls it.
     id: Option<String>,
     name: Option<String>,
-    arguments: String,
+    arguments: ArgumentsBuilder,
     /// What we call it.
     our_id: String,
 }
@@ -81,6 +87,9 @@ impl Decoder {
             choice: request.tool_choice.clone(),
             is_identified: false,
             calls: Vec::new(),
+            ids: CallIds::default(),
+            by_index: HashMap::new(),
+            by_id: HashMap::new(),
             has_refusal: false,
             reasoning_details: Vec::new(),
             finish_reason: None,
@@ -190,7 +199,7 @@ impl Decoder {
         let name = if call.name.is_none() { name } else { None };
         call.name = call.name.take().or_else(|| name.clone());
         let arguments = fragment(arguments);
-        call.arguments.push_str(&arguments);
+        call.arguments.push(&arguments);
         let our_id = is_new.then(|| call.our_id.clone());
         if is_new || name.is_some() || !arguments.is_empty() {
             out.push(Chunk::ToolCall(ToolCallChunk { index: position, id: our_id, name, arguments }));
@@ -201,17 +210,17 @@ impl Decoder {
     }
 
     /// The call that this is more of, if it is of any.
-    fn position(&self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
+    fn position(&mut self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
         let position = match (index, id) {
-            (Some(_), _) => self.calls.iter().rposition(|call| call.index == index),
-            (None, Some(id)) => self.calls.iter().rposition(|call| call.id.as_deref() == Some(id)),
+            (Some(index), _) => self.by_index.get(&index).copied(),
+            (None, Some(id)) => self.by_id.get(id).copied(),
             (None, None) => self.calls.len().checked_sub(1),
         }?;
-        let call = &self.calls[position];
+        let call = &mut self.calls[position];
         let has_other_id = matches!((&call.id, id), (Some(ours), Some(theirs)) if ours != theirs);
         let has_same_id = id.is_some() && call.id.as_deref() == id;
         let is_named_anew = match (call.name.as_deref(), name) {
-            (Some(ours), Some(theirs)) => !has_same_id && (ours != theirs || call.is_complete()),
+            (Some(ours), Some(theirs)) => !has_same_id && (ours != theirs || call.arguments.is_complete()),
             _ => false,
         };
         (!has_other_id && !is_named_anew).then_some(position)
@@ -219,21 +228,12 @@ impl Decoder {
 
     /// Begins a call under an id that no other call of the reply has.
     fn begin(&mut self, index: Option<u64>, id: Option<&str>) -> usize {
-        let our_id = calls::unique_id(&self.calls.iter().map(|call| call.our_id.as_str()), id);
-        self.calls.push(Call {
-            index,
-            id: id.map(str::to_owned),
-            name: None,
-            arguments: String::new(),
-            our_id,
-        });
-        self.calls.len() - 1
-    }
-}
-
-impl Call {
-    fn is_complete(&self) -> bool {
-        serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+        let (position, our_id) = (self.calls.len(), self.ids.unique(id));
+        self.by_index.extend(index.map(|index| (index, position)));
+        self.by_id.extend(id.map(|id| (id.to_owned(), position)));
+        let (id, arguments) = (id.map(str::to_owned), ArgumentsBuilder::new());
+        self.calls.push(Call { id, name: None, arguments, our_id });
+        position
     }
 }
 

@@ -218,6 +218,7 @@ fn reading(incoming: Incoming, request: &ChatRequest, idle: Idle) -> Reading<Dec
         decoder: Decoder::new(request),
         idle,
         ready: VecDeque::new(),
+        waited: Duration::ZERO,
         end: None,
     }
 }

@@ -10,7 +10,8 @@ use futures_util::{FutureExt, StreamExt};
 use stepfold_providers::layer::{ChatModelExt, RateLimit, RetryPolicy, Timeouts, TraceContent};
 use stepfold_providers::{Scripted, ScriptedReply};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, FinishReason, Message, ModelError, ModelErrorKind, Transcript, Usage,
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ReplyStream,
+    Transcript, Usage,
 };
 use tokio::time::Instant;
 
@@ -361,4 +362,71 @@ impl tracing::Subscriber for Collector {
     fn enter(&self, _: &tracing::span::Id) {}
 
     fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Says a word a second, and is always ready: no timeout would be looked at by waiting for it.
+struct Chatterbox(fn() -> Chunk);
+
+impl ChatModel for Chatterbox {
+    fn id(&self) -> &'static str {
+        "chatterbox"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        let word = self.0;
+        let words = std::iter::repeat_with(move || {
+            // The clock moves on when it is polled first; to wait for others is what this stream never does.
+            let _ = tokio::time::advance(Duration::from_secs(1)).now_or_never();
+            word()
+        });
+        ReplyStream::from_chunks(words.take(1_000).chain([Chunk::Finished(FinishReason::Stop)]))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_always_ready_is_timed_out() {
+    let total = Timeouts { total: Some(seconds(10)), ..Timeouts::NONE };
+    check(
+        &Chatterbox(|| Chunk::Text("so ".to_owned())).with_timeouts(total),
+        expect![[r#"
+            error: timed out (chatterbox): the limit is 10s after 10s
+        "#]],
+    )
+    .await;
+}
+
+/// What keeps a connection alive is no answer.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_keep_alives_is_timed_out() {
+    let limits = Timeouts { first_token: Some(seconds(5)), ..Timeouts::NONE };
+    check(
+        &Chatterbox(|| Chunk::Usage(Usage::default())).with_timeouts(limits),
+        expect![[r#"
+            error: timed out before the reply began (chatterbox): the limit is 5s after 5s
+        "#]],
+    )
+    .await;
+    let begun = Scripted::new([ScriptedReply::from("so").hanging()]);
+    let chunks = move |model: &Scripted| {
+        let after = Chatterbox(|| Chunk::Text(String::new())).respond(request());
+        ReplyStream::new(model.respond(request()).take(1).chain(after))
+    };
+    struct Both<F>(Scripted, F);
+    impl<F: Fn(&Scripted) -> ReplyStream + Send + Sync> ChatModel for Both<F> {
+        fn id(&self) -> &'static str {
+            "both"
+        }
+
+        fn respond(&self, _: ChatRequest) -> ReplyStream {
+            self.1(&self.0)
+        }
+    }
+    let limits = Timeouts { idle: Some(seconds(7)), ..Timeouts::NONE };
+    check(
+        &Both(begun, chunks).with_timeouts(limits),
+        expect![[r#"
+            error: timed out while the reply stood still (both): the limit is 7s after 7s
+        "#]],
+    )
+    .await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use expect_test::expect;
 use futures_util::future::join_all;
 use proptest::prelude::*;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{Busy, RunnerError, SessionHandle};
 use stepfold_state_core::chat::Role;
@@ -47,12 +47,12 @@ fn refuse() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Refuse, gated(&gate)).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             // Also before the first one has done anything at all.
-            let error = session.send("two").unwrap_err();
+            let error = session.send("two").await.unwrap_err();
             expect!["session stalls/ada/s1 is busy: an invocation is at work"].assert_eq(&error.to_string());
             settle().await;
-            assert!(matches!(session.send("three"), Err(RunnerError::Busy { .. })));
+            assert!(matches!(session.send("three").await, Err(RunnerError::Busy { .. })));
             gate.add_permits(1);
             assert_eq!(first.await.unwrap().text(), "re: one");
             gate.add_permits(1);
@@ -67,16 +67,19 @@ fn wait() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Wait, gated(&gate)).await;
-            let runs = ["one", "two", "three"].map(|text| session.send(text).unwrap());
+            let mut runs = Vec::new();
+            for text in ["one", "two", "three"] {
+                runs.push(session.send(text).await.unwrap());
+            }
             settle().await;
             // One is at work, two wait: that is all that may.
-            let error = session.send("four").unwrap_err();
+            let error = session.send("four").await.unwrap_err();
             expect!["session stalls/ada/s1 is busy: too many messages wait already"]
                 .assert_eq(&error.to_string());
             gate.add_permits(1);
             assert_eq!(runs[0].outcome().await.unwrap().text(), "re: one");
             settle().await;
-            let last = session.send("five").unwrap();
+            let last = session.send("five").await.unwrap();
             gate.add_permits(9);
             last.await.unwrap();
             expect![[r#"
@@ -100,11 +103,11 @@ fn steer() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Steer, gated(&gate)).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             settle().await;
-            let second = session.send("two").unwrap();
+            let second = session.send("two").await.unwrap();
             assert_eq!(first.id(), second.id());
-            session.send("three").unwrap();
+            session.send("three").await.unwrap();
             gate.add_permits(9);
             assert_eq!(second.await.unwrap().text(), "re: one, two, three");
             expect![[r#"
@@ -135,11 +138,11 @@ fn interrupt() {
             let look = world.tool("look", stepfold_tools::Effect::Pure).build().unwrap();
             let agent = world.agent(script).tools(vec![wait, look]);
             let session = session(world, Busy::Interrupt, agent).await;
-            let first = session.send("wait").unwrap();
+            let first = session.send("wait").await.unwrap();
             while world.trace.take().iter().all(|line| line != "c1 waits") {
                 tokio::task::yield_now().await;
             }
-            let second = session.send("no, do something else").unwrap();
+            let second = session.send("no, do something else").await.unwrap();
             assert_eq!(first.outcome().await.unwrap().exit(), &Exit::Cancelled);
             assert_eq!(second.await.unwrap().text(), "something else");
             expect![[r#"
@@ -162,7 +165,7 @@ fn cancel() {
         process(async {
             let gate = Arc::new(Semaphore::new(9));
             let session = session(world, Busy::Wait, gated(&gate)).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             session.cancel();
             assert!(session.running().is_some());
             assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
@@ -179,10 +182,10 @@ fn what_is_said_after_a_cancellation_is_answered() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Steer, gated(&gate)).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             settle().await;
             first.cancel();
-            let second = session.send("two").unwrap();
+            let second = session.send("two").await.unwrap();
             gate.add_permits(9);
             assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
             assert_eq!(second.await.unwrap().text(), "re: one, two");
@@ -196,7 +199,7 @@ fn a_dropped_handle_cancels_nothing() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Wait, gated(&gate)).await;
-            let run = session.send("one").unwrap();
+            let run = session.send("one").await.unwrap();
             let watching = run.subscribe(0);
             drop(run);
             let (all, ()) = tokio::join!(futures_util::StreamExt::collect::<Vec<_>>(watching), async {
@@ -219,13 +222,13 @@ fn what_could_not_be_stored_is_said_by_the_next_run() {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
             let session = session(world, Busy::Steer, gated(&gate)).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             while world.wire.appends() == 0 {
                 tokio::task::yield_now().await;
             }
             // What the hook said is stored, and then what the user said is not.
             world.wire.faults([(1, Fault::Broken)]);
-            session.send("two").unwrap();
+            session.send("two").await.unwrap();
             gate.add_permits(9);
             assert!(matches!(first.await, Err(RunnerError::Store { .. })));
             assert_eq!(session.resume().await.unwrap().text(), "re: one, two");
@@ -245,9 +248,9 @@ fn what_was_said_to_a_run_that_panicked_is_said_by_the_next_one() {
                 async { Ok(HookAction::proceed()) }
             });
             let session = session(world, Busy::Steer, agent).await;
-            let first = session.send("one").unwrap();
+            let first = session.send("one").await.unwrap();
             settle().await;
-            session.send("two").unwrap();
+            session.send("two").await.unwrap();
             gate.add_permits(9);
             assert!(matches!(first.await, Err(RunnerError::Panicked { .. })));
             assert!(session.running().is_none());
@@ -280,7 +283,7 @@ fn what_is_said_at_the_end_of_a_resumed_run_is_answered() {
             while world.trace.take().is_empty() {
                 tokio::task::yield_now().await;
             }
-            let late = session.send("two").unwrap();
+            let late = session.send("two").await.unwrap();
             assert_eq!(late.id(), resumed.id());
             hold.add_permits(9);
             assert_eq!(late.await.unwrap().text(), "re: two");
@@ -321,6 +324,84 @@ fn sixteen_at_once() {
     });
 }
 
+/// What users said, in the order in which it was taken.
+async fn said(session: &SessionHandle) -> Vec<String> {
+    let stored = session.read(EventRange::All).await.unwrap().transcript();
+    let users = stored.iter().filter(|message| message.role() == Role::User);
+    users.map(|message| message.text().into_owned()).collect()
+}
+
+/// The place in the queue belongs to `send`, not to the moment at which a task is first polled.
+#[test]
+fn messages_are_taken_in_the_order_in_which_send_returned() {
+    for busy in [Busy::Wait, Busy::Steer] {
+        each_store(|world| {
+            threads(async {
+                let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+                let runner = world.runner(agent).when_busy(busy).build();
+                for number in 0..200 {
+                    let session = runner.session("ada", format!("s{number}")).await.unwrap();
+                    let mut runs = Vec::new();
+                    for text in ["1", "2", "3", "4"] {
+                        // Each is sent by a task of its own, on any of the threads.
+                        let session = session.clone();
+                        let sent = tokio::spawn(async move { session.send(text).await.unwrap() });
+                        runs.push(sent.await.unwrap());
+                    }
+                    for run in runs {
+                        run.await.unwrap();
+                    }
+                    assert_eq!(said(&session).await, ["1", "2", "3", "4"]);
+                }
+            });
+        });
+    }
+}
+
+/// Those that are sent at once return in some order, and are taken in that one.
+#[test]
+fn messages_that_are_sent_at_once_are_taken_in_the_order_in_which_send_returned() {
+    each_store(|world| {
+        process(async {
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+            let session = world.runner(agent).build().session("ada", "s1").await.unwrap();
+            let returned = std::cell::RefCell::new(Vec::new());
+            let sent = (0..12).map(|number| {
+                let (session, returned) = (session.clone(), &returned);
+                async move {
+                    let text = number.to_string();
+                    let run = session.send(text.as_str()).await.unwrap();
+                    returned.borrow_mut().push(text);
+                    run
+                }
+            });
+            for run in join_all(sent).await {
+                run.await.unwrap();
+            }
+            assert_eq!(said(&session).await, returned.into_inner());
+        });
+    });
+}
+
+/// An input with a state of its own cannot be stored, so it cannot wait.
+#[test]
+fn an_input_that_cannot_be_stored_is_refused_when_it_would_have_to_wait() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let first = session.send("one").await.unwrap();
+            let state = stepfold_state_core::state::State::new(&schema());
+            let refused = session.send(Input::on(state.clone()).say("two")).await.unwrap_err();
+            assert!(matches!(refused, RunnerError::CannotWait { .. }), "{refused:?}");
+            gate.add_permits(9);
+            first.await.unwrap();
+            session.run(Input::on(state).say("three")).await.unwrap();
+            assert_eq!(said(&session).await, ["one", "three"]);
+        });
+    });
+}
+
 /// Two workers write to one session, and try again when the other one was faster.
 #[test]
 fn two_workers() {
@@ -333,18 +414,19 @@ fn two_workers() {
                     let session = runner.session("ada", "s1").await.unwrap();
                     for number in 0..10 {
                         let text = format!("{name}{number}");
-                        // It is said again only if it was not stored.
-                        loop {
-                            match session.run(text.as_str()).await {
-                                Ok(_) => break,
-                                Err(RunnerError::Conflict { .. }) => {
-                                    let stored = session.read(EventRange::All).await.unwrap().transcript();
-                                    if stored.iter().any(|message| message.text() == text) {
-                                        break;
-                                    }
-                                }
+                        // It is sent again only if it was not accepted. What was accepted is taken in the end.
+                        let run = loop {
+                            match session.send(text.as_str()).await {
+                                Ok(run) => break run,
+                                Err(RunnerError::Conflict { .. }) => {}
                                 Err(error) => panic!("{error:?}"),
                             }
+                        };
+                        let mut ended = run.outcome().await;
+                        while matches!(ended, Err(RunnerError::Conflict { .. }))
+                            && !said(&session).await.contains(&text)
+                        {
+                            ended = session.resume().await;
                         }
                     }
                 }
@@ -391,7 +473,7 @@ fn check_race(busy: Busy, pauses: &[Vec<u8>]) {
                             tokio::task::yield_now().await;
                         }
                         let text = format!("{talker}.{number}");
-                        match session.send(text.as_str()) {
+                        match session.send(text.as_str()).await {
                             Ok(run) => {
                                 taken.push(text);
                                 runs.push(run);

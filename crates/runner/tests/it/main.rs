@@ -22,6 +22,7 @@ mod golden;
 mod graph;
 mod histories;
 mod kept_open;
+mod keys;
 mod lasting;
 mod scopes;
 mod watching;

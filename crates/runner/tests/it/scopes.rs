@@ -103,7 +103,7 @@ fn sixteen_sessions_count_in_what_they_share() {
             for number in 0..16 {
                 let user = if number % 2 == 0 { "ada" } else { "bob" };
                 let session = runner.session(user, format!("s{number}")).await.unwrap();
-                runs.push(session.send("count").unwrap());
+                runs.push(session.send("count").await.unwrap());
             }
             for run in runs {
                 run.await.unwrap();

@@ -36,7 +36,7 @@ fn several_watch_each_from_where_it_likes() {
     each_store(|world: &World| {
         process(async {
             let session = world.session(world.agent(SCRIPT)).await;
-            let run = session.send("look").unwrap();
+            let run = session.send("look").await.unwrap();
             let (all, some) = tokio::join!(seen(&run, 0), seen(&run, 4));
             expect![[r#"
                 0 began
@@ -74,7 +74,7 @@ fn whoever_is_slow_is_told_what_was_missed() {
                 }
             });
             let session = world.session(agent).await;
-            let run = session.send("talk").unwrap();
+            let run = session.send("talk").await.unwrap();
             let mut slow = run.subscribe(0);
             let first = slow.next().await.unwrap();
             assert!(matches!(first, Seen::Event { number: 0, .. }), "{first:?}");
@@ -147,7 +147,7 @@ fn a_panic_leaves_a_session_that_goes_on() {
             ];
             for (id, agent) in agents {
                 let session = world.runner(agent.build().unwrap()).build().session("ada", id).await.unwrap();
-                let run = session.send("look").unwrap();
+                let run = session.send("look").await.unwrap();
                 let error = run.outcome().await.unwrap_err();
                 assert!(matches!(error, RunnerError::Panicked { .. }), "{error:?}");
                 assert!(session.running().is_none());

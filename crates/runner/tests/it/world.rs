@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Ids};
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
-    ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
-    SessionPage, SessionStore, SqliteStore, Timestamp, Values, WriteScope,
+    AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore,
+    PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
+    Session, SessionError, SessionPage, SessionStore, SqliteStore, Timestamp, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream, Role};
@@ -120,7 +121,7 @@ impl World {
                     true => String::new(),
                     false => arguments.to_string(),
                 };
-                trace.note(format!("{word}{arguments} {}", context.idempotency_key()));
+                trace.note(format!("{word}{arguments} {}", without_life(context.idempotency_key())));
                 for (key, value) in [("log", json!([word])), ("n", json!(1)), ("app:n", json!(1))] {
                     context.set(key, value)?;
                 }
@@ -143,6 +144,25 @@ impl World {
         }
         bytes
     }
+}
+
+/// Keys, and what runs are called, without what is another for each life of a session.
+pub(crate) fn without_life(text: &str) -> String {
+    let mut parts = text.split('@');
+    let mut stable = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once('/') {
+            Some((life, rest)) if life.chars().all(char::is_alphanumeric) => {
+                stable.push('/');
+                stable.push_str(rest);
+            }
+            _ => {
+                stable.push('@');
+                stable.push_str(part);
+            }
+        }
+    }
+    stable
 }
 
 pub(crate) fn schema() -> Schema {
@@ -377,5 +397,29 @@ impl SessionStore for Watched {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.store.prune(request).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.store.claim(request).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.store.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.store.release(request).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        self.store.enqueue(request).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.store.inbox(request).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.store.dequeue(request).await
     }
 }

@@ -13,7 +13,8 @@ use crate::ids::{Author, EventId, InvocationId, SessionKey};
 use crate::schema::SessionSchema;
 use crate::session::Session;
 use crate::store::{
-    AnyStore, AppendEvent, CreateSession, Expected, GetSession, Receipt, RewindSession, SessionStore,
+    AnyStore, AppendClaim, AppendEvent, CreateSession, Expected, GetSession, Receipt, RewindSession,
+    SessionStore,
 };
 use crate::time::Timestamp;
 
@@ -161,17 +162,46 @@ impl Room {
     }
 
     pub(crate) async fn rewind(&self, key: &SessionKey, id: &str, to: u64) -> Result<Receipt, SessionError> {
-        let request = RewindSession {
-            key: key.clone(),
-            expected: Expected::Any,
-            to,
-            event: EventId::new(id)?,
-            invocation: InvocationId::new("rewind")?,
-            author: Author::new("user")?,
-            at: at(1),
-        };
-        self.store.rewind(request).await
+        self.rewind_taking(key, id, to, Vec::new()).await
     }
+
+    /// Rewinds, and takes entries from the inbox.
+    pub(crate) async fn rewind_taking(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        to: u64,
+        taken: Vec<u64>,
+    ) -> Result<Receipt, SessionError> {
+        let request = rewind(key, id, to)?;
+        self.store.rewind(RewindSession { taken, ..request }).await
+    }
+
+    /// Rewinds, about a claim.
+    pub(crate) async fn rewind_under(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        to: u64,
+        claim: AppendClaim,
+    ) -> Result<Receipt, SessionError> {
+        let request = rewind(key, id, to)?;
+        self.store.rewind(RewindSession { claim: Some(claim), ..request }).await
+    }
+}
+
+fn rewind(key: &SessionKey, id: &str, to: u64) -> Result<RewindSession, SessionError> {
+    Ok(RewindSession {
+        key: key.clone(),
+        expected: Expected::Any,
+        to,
+        event: EventId::new(id)?,
+        invocation: InvocationId::new("rewind")?,
+        author: Author::new("user")?,
+        at: at(1),
+        claim: None,
+        taken: Vec::new(),
+    })
 }
 
 /// Seconds after a day that all cases begin with.

@@ -3,4 +3,5 @@
 mod stored;
 mod types;
 
+pub(crate) use self::types::exceeds;
 pub use self::types::{Actions, CommittedEvent, Event, EventKind, Record};

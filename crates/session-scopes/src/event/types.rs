@@ -205,7 +205,7 @@ impl Event {
 }
 
 /// Whether a value nests more than `limit` levels. Visits at most that many.
-fn exceeds(value: &Value, limit: usize) -> bool {
+pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
     match value {
         Value::Array(items) => limit == 0 || items.iter().any(|item| exceeds(item, limit - 1)),
         Value::Object(fields) => limit == 0 || fields.values().any(|field| exceeds(field, limit - 1)),

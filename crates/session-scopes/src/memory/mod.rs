@@ -4,6 +4,9 @@
 //! state, and a fork shares all of it. One lock guards the whole store; no operation holds it for longer
 //! than its own writes take.
 
+mod changed;
+mod claims;
+mod inbox;
 mod tenant;
 mod versions;
 
@@ -17,9 +20,10 @@ use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, Cursor, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
-    ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore,
-    WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
+    Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage,
+    SessionStore, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -117,17 +121,44 @@ impl SessionStore for MemoryStore {
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.lock().place(&request.key)?.entry.prune(&request)
     }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.lock().claim(&request)
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.lock().renew(&request)
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.lock().release(&request);
+        Ok(())
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        let prepared = request.prepare()?;
+        self.lock().enqueue(prepared)
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.lock().inbox(&request)
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.lock().dequeue(&request)
+    }
 }
 
 impl Inner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
-        let CreateSession { app, user, id, at, schema, values } = request;
+        let CreateSession { app, user, id, life, at, schema, values } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
         let number = self.newest + 1;
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
-        let entry = Entry::new(number, at, &delta, &schema)?;
+        let entry = Entry::new(number, at, &delta, &schema, life)?;
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
-        if let Err(error) = write_shared(shared, &mut tenant.user, &delta, &schema, WritesOf::NewSession) {
+        let both = (shared, &mut tenant.user);
+        if let Err(error) = write_shared(both, &delta, &schema, WritesOf::NewSession) {
             self.forget_if_empty(&key.app, &key.user);
             return Err(error);
         }
@@ -171,8 +202,7 @@ impl Inner {
 
     fn get(&self, request: &GetSession) -> Result<Session, SessionError> {
         let (app, tenant, entry) = self.entry(&request.key)?;
-        let shared = request.state.then_some((&app.shared, &tenant.user));
-        Ok(entry.session(&request.key, request.events, shared))
+        Ok(entry.session(request, &app.shared, &tenant.user))
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -182,13 +212,12 @@ impl Inner {
         let Some((app, tenant)) = found else {
             return Ok(SessionPage { sessions: Vec::new(), next: None });
         };
-        let shared = request.state.then_some((app, &tenant.user));
         let mut newest = tenant.newest_first(after);
         let mut sessions = Vec::new();
         let mut last = None;
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
-            sessions.push(entry.session(&key, request.events, shared));
+            sessions.push(entry.session(&request.get(key), app, &tenant.user));
             last = Some(Cursor::behind(entry.updated, entry.number));
         }
         let next = last.filter(|_| newest.next().is_some());
@@ -200,30 +229,32 @@ impl Inner {
         let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
         let removed = tenant.and_then(|tenant| Some((tenant.remove(&key.id)?, tenant)));
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;
-        let user_keys = if request.user_state { std::mem::take(&mut tenant.user).keys() } else { Vec::new() };
+        let user_keys = if request.user_state { tenant.erase() } else { Vec::new() };
         self.forget_if_empty(&key.app, &key.user);
         Ok(Deleted { events: entry.events(), session_keys: entry.keys(), user_keys })
     }
 
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
-        let AppendEvent { key, expected, event, schema } = request;
+        let AppendEvent { key, expected, event, schema, claim, taken } = request;
         let place = self.place(&key)?;
         let known = place.entry.known(&event.id);
-        if let Some(receipt) = place.entry.repeated(known, &key, &event)? {
-            return Ok(receipt);
+        if let Some(receipt) = place.repeated(known, &key, &event)? {
+            return Ok(place.entry.work.repeated(receipt, claim.as_ref()));
         }
+        let fence = place.entry.work.check(&key, claim.as_ref(), event.at, &taken)?;
         expected.check(&key, place.entry.version())?;
         let (delta, what) = (&event.actions.delta, WritesOf::Event(&event.id));
         let cells = place.entry.merged(delta, &schema, what)?;
-        write_shared(place.app, place.user, delta, &schema, what)?;
-        Ok(place.commit(&key.id, known, event, cells))
+        write_shared((&mut *place.app, &mut *place.user), delta, &schema, what)?;
+        let (receipt, work) = place.commit(&key.id, known, event, cells);
+        Ok(work.commit(fence, &taken, claim.as_ref(), receipt))
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {
-        let ForkSession { from, id, version, at } = request;
+        let ForkSession { from, id, life, version, at } = request;
         let (.., entry) = self.entry(&from)?;
         let version = version.unwrap_or_else(|| entry.version());
-        let fork = entry.fork(&from, version, self.newest + 1, at)?;
+        let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
         self.insert(&key, fork);
@@ -235,12 +266,14 @@ impl Inner {
         let place = self.place(key)?;
         let event = Arc::new(request.to_event());
         let known = place.entry.known(&event.id);
-        if let Some(receipt) = place.entry.repeated(known, key, &event)? {
-            return Ok(receipt);
+        if let Some(receipt) = place.repeated(known, key, &event)? {
+            return Ok(place.entry.work.repeated(receipt, request.claim.as_ref()));
         }
+        let fence = place.entry.work.check(key, request.claim.as_ref(), request.at, &request.taken)?;
         request.expected.check(key, place.entry.version())?;
         let cells = place.entry.cells_at(key, request.to)?;
-        Ok(place.commit(&key.id, known, event, cells))
+        let (receipt, work) = place.commit(&key.id, known, event, cells);
+        Ok(work.commit(fence, &request.taken, request.claim.as_ref(), receipt))
     }
 
     fn write_scope(&mut self, request: &WriteScope) -> Result<Values, SessionError> {

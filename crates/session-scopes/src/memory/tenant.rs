@@ -1,6 +1,6 @@
 //! What an app and its users have in memory: values, sessions, and their order in a list.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -8,15 +8,20 @@ use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
+use super::changed::Changed;
+use super::claims::Work;
 use super::versions::{Known, Versions};
 use crate::apply::{WritesOf, merge_write};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, OperationId, SessionId, SessionKey, UserId};
+use crate::ids::{EventId, LifeId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
-use crate::store::{Before, EventRange, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope};
+use crate::store::{
+    Before, EventRange, GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, WriteScope,
+};
 use crate::time::Timestamp;
 
 pub(super) type Cells = RedBlackTreeMapSync<Arc<str>, Held>;
@@ -48,15 +53,37 @@ pub(super) struct Place<'a> {
     pub(super) entry: &'a mut Entry,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// The receipt, if the event was committed already.
+    pub(super) fn repeated(
+        &self,
+        known: Known,
+        key: &SessionKey,
+        event: &Event,
+    ) -> Result<Option<Receipt>, SessionError> {
+        let version = self.entry.repeated(known, key, event)?;
+        Ok(version.map(|version| Receipt::new(event.id.clone(), version).with_scopes(self.scopes())))
+    }
+
+    fn scopes(&self) -> ScopeVersions {
+        ScopeVersions { app: self.app.version(), user: self.user.version() }
+    }
+
     /// Adds an event, and the values that it leaves the session.
-    pub(super) fn commit(self, id: &SessionId, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
+    pub(super) fn commit(
+        self,
+        id: &SessionId,
+        known: Known,
+        event: Arc<Event>,
+        cells: Cells,
+    ) -> (Receipt, &'a mut Work) {
+        let scopes = self.scopes();
         let Place { moved, entry, .. } = self;
         if entry.updated != event.at && entry.moved_from.is_none() {
             entry.moved_from = Some(entry.updated);
             moved.push(id.clone());
         }
-        entry.commit(known, event, cells)
+        (entry.commit(known, event, cells, scopes), &mut entry.work)
     }
 }
 
@@ -96,6 +123,16 @@ impl Tenant {
         }
     }
 
+    /// Takes the values of the user away; the keys that had one.
+    pub(super) fn erase(&mut self) -> Vec<String> {
+        let erased = std::mem::take(&mut self.user);
+        if !self.sessions.is_empty() && erased.version() > 0 {
+            // The readers of other sessions have seen what is gone, and must not take what comes for it.
+            self.user.changed = Changed::after(&erased.changed);
+        }
+        erased.keys()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.user.is_empty()
     }
@@ -120,6 +157,8 @@ impl Tenant {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) cells: Cells,
+    /// Which of them were written when.
+    changed: Changed,
     /// The newest operations, oldest first.
     operations: VecDeque<(OperationId, Delta)>,
 }
@@ -129,12 +168,41 @@ impl Shared {
         values(&self.cells)
     }
 
+    pub(super) fn version(&self) -> u64 {
+        self.changed.version()
+    }
+
+    /// Those values that a request asks for.
+    fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> Values {
+        let changed = seen.and_then(|version| self.changed.since(version));
+        match request.looked_up(scope, changed) {
+            Some(keys) => values_of(&self.cells, keys),
+            None => self.values(),
+        }
+    }
+
+    /// Takes what a write has made of the values.
+    fn put<'a>(&mut self, cells: Cells, writes: impl Iterator<Item = &'a Write>) {
+        self.cells = cells;
+        let mut is_first = true;
+        for write in writes {
+            if std::mem::take(&mut is_first) {
+                self.changed.begin();
+            }
+            let stored = self.cells.get_key_value(write.key());
+            match stored {
+                Some((key, _)) => self.changed.note(key, true),
+                None => self.changed.note(&write.key().into(), false),
+            }
+        }
+    }
+
     pub(super) fn keys(&self) -> Vec<String> {
         self.cells.keys().map(ToString::to_string).collect()
     }
 
     fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.operations.is_empty()
+        self.cells.is_empty() && self.operations.is_empty() && self.version() == 0
     }
 
     pub(super) fn write(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
@@ -149,7 +217,8 @@ impl Shared {
             }
         }
         let what = WritesOf::Scope(&request.scope);
-        self.cells = merged(self.cells.clone(), request.delta.iter(), &request.schema, what)?;
+        let cells = merged(self.cells.clone(), request.delta.iter(), &request.schema, what)?;
+        self.put(cells, request.delta.iter());
         if let Some(operation) = &request.operation {
             self.operations.push_back((operation.clone(), request.delta.clone()));
             if self.operations.len() > REMEMBERED_OPERATIONS {
@@ -162,8 +231,7 @@ impl Shared {
 
 /// Writes to both shared scopes, or to none.
 pub(super) fn write_shared(
-    app: &mut Shared,
-    user: &mut Shared,
+    (app, user): (&mut Shared, &mut Shared),
     delta: &Delta,
     schema: &SessionSchema,
     what: WritesOf<'_>,
@@ -173,13 +241,22 @@ pub(super) fn write_shared(
         return Ok(());
     }
     let app_cells = merged(app.cells.clone(), writes_of(delta, Scope::App), schema, what)?;
-    user.cells = merged(user.cells.clone(), writes_of(delta, Scope::User), schema, what)?;
-    app.cells = app_cells;
+    let user_cells = merged(user.cells.clone(), writes_of(delta, Scope::User), schema, what)?;
+    user.put(user_cells, writes_of(delta, Scope::User));
+    app.put(app_cells, writes_of(delta, Scope::App));
     Ok(())
 }
 
 fn values(cells: &Cells) -> Values {
     cells.iter().map(|(key, held)| (Arc::clone(key), held.clone())).collect()
+}
+
+fn values_of(cells: &Cells, keys: BTreeSet<Arc<str>>) -> Values {
+    let value = |key: Arc<str>| {
+        let value = cells.get(&key).cloned();
+        (key, value)
+    };
+    Values::of_keys(keys.into_iter().map(value))
 }
 
 fn merged<'a>(
@@ -222,6 +299,7 @@ pub(super) struct Entry {
     cells: List<Cells>,
     rewinds: Vec<Rewound>,
     versions: Versions,
+    pub(super) work: Work,
 }
 
 impl Entry {
@@ -230,6 +308,7 @@ impl Entry {
         at: Timestamp,
         delta: &Delta,
         schema: &SessionSchema,
+        life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
         let cells = merged(Cells::default(), writes_of(delta, Scope::Session), schema, WritesOf::NewSession)?;
         Ok(Entry {
@@ -243,6 +322,7 @@ impl Entry {
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
             versions: Versions::default(),
+            work: Work::new(life, number),
         })
     }
 
@@ -273,16 +353,11 @@ impl Entry {
         self.log.get(index(offset)).map(|committed| &*committed.event)
     }
 
-    /// The first receipt, if the event was committed already.
-    pub(super) fn repeated(
-        &self,
-        known: Known,
-        key: &SessionKey,
-        event: &Event,
-    ) -> Result<Option<Receipt>, SessionError> {
+    /// The version that the event gave the session, if it was committed already.
+    fn repeated(&self, known: Known, key: &SessionKey, event: &Event) -> Result<Option<u64>, SessionError> {
         let Some(version) = known.version else { return Ok(None) };
         if self.committed(version).is_some_and(|committed| *committed == *event) {
-            return Ok(Some(Receipt { event: event.id.clone(), version }));
+            return Ok(Some(version));
         }
         Err(SessionError::event_reused(key, &event.id))
     }
@@ -297,9 +372,9 @@ impl Entry {
         merged(self.now().cloned().unwrap_or_default(), writes_of(delta, Scope::Session), schema, what)
     }
 
-    fn commit(&mut self, known: Known, event: Arc<Event>, cells: Cells) -> Receipt {
+    fn commit(&mut self, known: Known, event: Arc<Event>, cells: Cells, scopes: ScopeVersions) -> Receipt {
         let version = self.version() + 1;
-        let receipt = Receipt { event: event.id.clone(), version };
+        let receipt = Receipt::new(event.id.clone(), version).with_scopes(scopes);
         self.updated = event.at;
         self.versions.insert(known, version);
         self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
@@ -319,6 +394,7 @@ impl Entry {
         version: u64,
         number: i64,
         at: Timestamp,
+        life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
@@ -334,6 +410,7 @@ impl Entry {
             cells: if is_newest { self.cells.clone() } else { first(&self.cells, length + 1) },
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
             versions: Versions::default(),
+            work: Work::new(life, number),
         })
     }
 
@@ -359,28 +436,49 @@ impl Entry {
         Ok(Pruned { events, oldest })
     }
 
-    pub(super) fn session(
-        &self,
-        key: &SessionKey,
-        events: EventRange,
-        shared: Option<(&Shared, &Shared)>,
-    ) -> Session {
+    pub(super) fn session(&self, request: &GetSession, app: &Shared, user: &Shared) -> Session {
         let version = self.version();
+        let scopes = request.since.map(|seen| seen.scopes);
         Session {
-            key: key.clone(),
+            key: request.key.clone(),
+            life: self.work.life.clone(),
             version,
             created: self.created,
             updated: self.updated,
+            claim: self.work.fence.as_of(request.now),
+            inbox: self.work.inbox.newest(),
             parent: self.parent.clone(),
             oldest: self.oldest,
             visible: Visible::at(version, &self.rewinds),
-            values: shared.map(|(app, user)| ByScope {
-                app: app.values(),
-                user: user.values(),
-                session: self.now().map(values).unwrap_or_default(),
+            scopes: ScopeVersions { app: app.version(), user: user.version() },
+            values: request.state.then(|| ByScope {
+                app: app.asked(request, Scope::App, scopes.map(|scopes| scopes.app)),
+                user: user.asked(request, Scope::User, scopes.map(|scopes| scopes.user)),
+                session: self.asked(request),
             }),
-            events: self.range(events),
+            events: self.range(request.events),
         }
+    }
+
+    /// Those of its own values that a request asks for.
+    fn asked(&self, request: &GetSession) -> Values {
+        let changed = request.since.and_then(|seen| self.changed_since(seen.version));
+        let cells = self.now().cloned().unwrap_or_default();
+        match request.looked_up(Scope::Session, changed) {
+            Some(keys) => values_of(&cells, keys),
+            None => values(&cells),
+        }
+    }
+
+    /// The keys that were written after a version; none if that is not known.
+    fn changed_since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
+        let is_rewound = self.rewinds.last().is_some_and(|rewound| rewound.version > version);
+        if is_rewound || version > self.version() {
+            return None;
+        }
+        let events = self.log.iter_from(index(version.checked_sub(self.oldest)?));
+        let writes = events.flat_map(|committed| writes_of(&committed.event.actions.delta, Scope::Session));
+        Some(writes.map(|write| write.key().into()).collect())
     }
 
     fn range(&self, events: EventRange) -> Vec<CommittedEvent> {
@@ -419,7 +517,7 @@ mod tests {
     fn insert(app: &mut App, id: &str, at: i64) {
         let schema = SessionSchema::new(Schema::default());
         let (number, at) = (at, Timestamp::from_micros(at));
-        let entry = Entry::new(number, at, &Delta::new(), &schema).unwrap();
+        let entry = Entry::new(number, at, &Delta::new(), &schema, None).unwrap();
         app.user().insert(SessionId::new(id).unwrap(), entry);
     }
 

@@ -11,14 +11,16 @@ use tokio_postgres::Row;
 
 use super::rows::{HeadRow, History, Items, Schemas, heads, session_items, shared_items};
 use super::statements::{
-    ADD_ITEMS, DELETE_CELLS, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS, KEEP_PAST,
-    PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE, READ_REWINDS,
+    ADD_ITEMS, ADD_REMOVED, DELETE_CELLS, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS,
+    FORGET_REMOVED, KEEP_PAST, MOVE_SCOPE, PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE,
+    READ_REWINDS,
 };
 use super::transaction::{Given, Sent, execute, query};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, to_db};
 use crate::session::Visible;
+use crate::store::REMEMBERED_REMOVALS;
 
 /// The generation of a shared list that begins anew. What is stored has generation 0.
 pub(super) const ANEW: u64 = 1;
@@ -206,7 +208,12 @@ impl Changes {
     }
 
     /// The statements that write the values of a shared scope.
-    pub(super) fn into_scope<'a>(self, connection: &'a Object, scope: i64, schema: i64) -> Vec<Sent<'a>> {
+    pub(super) fn into_scope<'a>(
+        self,
+        connection: &'a Object,
+        (scope, version): (i64, i64),
+        schema: i64,
+    ) -> Vec<Sent<'a>> {
         let Changes { removed, put, items, shrunk, .. } = self;
         let starts: HashMap<String, i64> =
             put.keys.iter().cloned().zip(put.starts.iter().map(|start| start.unwrap_or_default())).collect();
@@ -216,13 +223,23 @@ impl Changes {
                 execute(connection, DROP_SHARED_ITEMS, &[&scope, &shrunk.0, &shrunk.1]).await
             }));
         }
+        sent.push(Box::pin(async move { execute(connection, MOVE_SCOPE, &[&scope, &version]).await }));
         if !removed.is_empty() {
-            sent.push(Box::pin(async move { execute(connection, DELETE_SHARED, &[&scope, &removed]).await }));
+            let gone = removed.clone();
+            sent.push(Box::pin(async move { execute(connection, DELETE_SHARED, &[&scope, &gone]).await }));
+            sent.push(Box::pin(async move {
+                execute(connection, ADD_REMOVED, &[&scope, &removed, &version]).await
+            }));
+            sent.push(Box::pin(async move {
+                let kept = to_db(REMEMBERED_REMOVALS as u64);
+                execute(connection, FORGET_REMOVED, &[&scope, &kept]).await
+            }));
         }
         if !put.keys.is_empty() {
             sent.push(Box::pin(async move {
                 let Put { keys, values, starts, lengths, .. } = &put;
-                execute(connection, PUT_SHARED, &[&scope, &schema, keys, values, starts, lengths]).await
+                let given: Given<'_> = &[&scope, &schema, keys, values, starts, lengths, &version];
+                execute(connection, PUT_SHARED, given).await
             }));
         }
         let (keys, places, items) = items.one_by_one(&starts);

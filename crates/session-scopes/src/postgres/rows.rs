@@ -11,11 +11,13 @@ use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::transaction::{execute, query};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionId, SessionKey};
+use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
 use crate::rows::{Assembly, Extent, Head, Segment, from_db, in_lineage, read_json};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+use crate::store::Fence;
 use crate::time::Timestamp;
 
 /// Schemas by number: a row says under which it was written, and the text is stored once.
@@ -73,38 +75,61 @@ pub(super) struct SessionRow {
     created: Timestamp,
     pub(super) updated: Timestamp,
     parent: Option<(String, u64)>,
+    life: String,
+    pub(super) fence: Fence,
+    /// The position of the newest entry that waits in the inbox.
+    pub(super) inbox: u64,
+    /// When the row was read, by the server's clock.
+    now: Timestamp,
 }
 
 impl SessionRow {
-    pub(super) fn read(row: &Row) -> Self {
+    pub(super) fn read(row: &Row) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
-        SessionRow {
+        let holder = match row.get::<_, Option<&str>>(10) {
+            Some(owner) => Some((WorkerId::new(owner)?, Timestamp::from_micros(row.get(11)))),
+            None => None,
+        };
+        Ok(SessionRow {
             number: row.get(0),
             version: from_db(row.get(1)),
             oldest: from_db(row.get(2)),
             created: Timestamp::from_micros(row.get(3)),
             updated: Timestamp::from_micros(row.get(4)),
             parent: parent.zip(parent_version.map(from_db)),
-        }
+            life: row.get(8),
+            fence: Fence::stored(row.get(0), row.get(9), holder),
+            inbox: from_db(row.get(12)),
+            now: Timestamp::from_micros(row.get(13)),
+        })
     }
 
     /// The row of a session that has to be there.
     pub(super) fn of(rows: &[Row], key: &SessionKey) -> Result<Self, SessionError> {
-        rows.first().map(SessionRow::read).ok_or_else(|| SessionError::not_found(key))
+        rows.first().map(SessionRow::read).transpose()?.ok_or_else(|| SessionError::not_found(key))
     }
 
-    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+    pub(super) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        scopes: ScopeVersions,
+    ) -> Result<Session, SessionError> {
         let parent = self
             .parent
             .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
         Ok(Session {
             key,
+            life: LifeId::new(self.life)?,
             version: self.version,
             created: self.created,
             updated: self.updated,
+            claim: self.fence.unexpired(self.now),
+            inbox: self.inbox,
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             values: None,
             events: Vec::new(),
         })
@@ -234,4 +259,36 @@ pub(super) async fn values(
         values.push((Arc::from(key), Held { cell, schema }));
     }
     Ok(values.into_iter().collect())
+}
+
+/// The row of a scope that outlives sessions; zeros, if nobody wrote to it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ScopeRow {
+    /// How often it was written.
+    pub(super) version: u64,
+    /// What was removed up to this version is forgotten.
+    pub(super) known: u64,
+}
+
+/// The scopes that a session shares.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Scopes {
+    pub(super) app: ScopeRow,
+    pub(super) user: ScopeRow,
+}
+
+impl Scopes {
+    /// Reads `is_app, version, known`.
+    pub(super) fn of(rows: &[Row]) -> Self {
+        let mut scopes = Scopes::default();
+        for row in rows {
+            let place = if row.get(0) { &mut scopes.app } else { &mut scopes.user };
+            *place = ScopeRow { version: from_db(row.get(1)), known: from_db(row.get(2)) };
+        }
+        scopes
+    }
+
+    pub(super) fn versions(&self) -> ScopeVersions {
+        ScopeVersions { app: self.app.version, user: self.user.version }
+    }
 }

@@ -25,6 +25,25 @@ macro_rules! number {
     };
 }
 
+/// The time in microseconds, by the server's clock.
+macro_rules! now {
+    () => {
+        "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+    };
+}
+
+/// The row of a session, with its id and the time.
+macro_rules! session {
+    () => {
+        concat!(
+            "SELECT number, version, oldest, created, updated, parent_id, parent_version, id, ",
+            "life, claims, claim_owner, claim_expires, inbox, ",
+            now!(),
+            " FROM stepfold_sessions"
+        )
+    };
+}
+
 /// The number of the scope of app $1 and owner $2.
 macro_rules! scope {
     () => {
@@ -75,17 +94,16 @@ statements! {
     FIND_SCHEMA = "SELECT MIN(id) FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text";
     READ_SCHEMA = "SELECT text FROM stepfold_schemas WHERE id = $1";
 
-    READ_SESSION = "SELECT number, version, oldest, created, updated, parent_id, parent_version \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3";
-    LOCK_SESSION = "SELECT number, version, oldest, created, updated, parent_id, parent_version \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE";
-    LIST_SESSIONS = "SELECT number, version, oldest, created, updated, parent_id, parent_version, id \
-        FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) \
-        ORDER BY updated DESC, number DESC LIMIT $5";
+    READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
+    LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
+    LIST_SESSIONS = concat!(
+        session!(), " WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) ",
+        "ORDER BY updated DESC, number DESC LIMIT $5"
+    );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
-        (app, owner, id, version, oldest, created, updated, parent_id, parent_version) \
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING number";
+        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life) \
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING number";
     DELETE_SESSION = "DELETE FROM stepfold_sessions WHERE number = $1";
     LOCK_TENANT = "SELECT pg_advisory_xact_lock(hashtext('stepfold ' || $1::text), hashtext($2::text))";
     MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2 WHERE number = $1";
@@ -119,7 +137,9 @@ statements! {
         AND NOT EXISTS (SELECT 1 FROM stepfold_events e WHERE e.stream = number AND e.id = $5) \
         RETURNING number, version) \
         INSERT INTO stepfold_events (stream, version, id, at, body) \
-        SELECT number, version, $5, $6, $7 FROM moved RETURNING version";
+        SELECT number, version, $5, $6, $7 FROM moved RETURNING version, \
+        (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = ''), \
+        (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2)";
 
     READ_CELLS = concat!(
         "SELECT key, schema, value, generation, start, length FROM stepfold_cells WHERE stream = ", number!()
@@ -170,8 +190,33 @@ statements! {
     );
     CELL_KEYS = "SELECT key FROM stepfold_cells WHERE stream = $1";
 
+    // What has changed of a session's own values since version $4; `version` is that of the value.
+    CHANGED_CELLS = concat!(
+        "SELECT key FROM stepfold_cells WHERE stream = ", number!(), " AND version > $4 ",
+        "UNION ALL SELECT key FROM stepfold_past WHERE stream = ", number!(), " AND until > $4"
+    );
+    // What has changed of a shared scope since version $3.
+    CHANGED_SHARED = concat!(
+        "SELECT key FROM stepfold_shared WHERE scope = ", scope!(), " AND version > $3 ",
+        "UNION ALL SELECT key FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
+    );
+    READ_SCOPES = "SELECT owner = '', version, known FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2)";
+
     ADD_SCOPE = "INSERT INTO stepfold_scopes (app, owner) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-    LOCK_SCOPE = "SELECT scope FROM stepfold_scopes WHERE app = $1 AND owner = $2 FOR UPDATE";
+    LOCK_SCOPE = "SELECT scope, version FROM stepfold_scopes WHERE app = $1 AND owner = $2 FOR UPDATE";
+    MOVE_SCOPE = "UPDATE stepfold_scopes SET version = $2 WHERE scope = $1";
+    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    EMPTY_SCOPE = "UPDATE stepfold_scopes c SET (version, known) = \
+        (SELECT o.next, o.next FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfold_sessions s \
+        WHERE s.app = c.app AND s.owner = c.owner) THEN c.version + 1 ELSE 0 END AS next) AS o) WHERE c.scope = $1";
+    ADD_REMOVED = "INSERT INTO stepfold_removed (scope, key, version) SELECT $1, n.key, $3 \
+        FROM UNNEST($2::text[]) AS n(key) \
+        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version";
+    FORGET_REMOVED = "WITH gone AS (DELETE FROM stepfold_removed WHERE scope = $1 AND version <= \
+        (SELECT version FROM stepfold_removed WHERE scope = $1 ORDER BY version DESC LIMIT 1 OFFSET $2) \
+        RETURNING version) UPDATE stepfold_scopes \
+        SET known = GREATEST(known, (SELECT MAX(version) FROM gone)) \
+        WHERE scope = $1 AND EXISTS (SELECT 1 FROM gone)";
     READ_SHARED = concat!(
         "SELECT key, schema, value, 0::bigint, start, length FROM stepfold_shared WHERE scope = ", scope!()
     );
@@ -190,16 +235,17 @@ statements! {
         USING UNNEST($2::text[], $3::bigint[]) AS gone(key, before) \
         WHERE i.scope = $1 AND i.key = gone.key AND i.place < gone.before";
     DELETE_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1 AND key = ANY($2::text[])";
-    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, schema, value, start, length) \
-        SELECT $1, n.key, $2, n.value, n.start, n.length \
+    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length) \
+        SELECT $1, n.key, $7, $2, n.value, n.start, n.length \
         FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[]) AS n(key, value, start, length) \
-        ON CONFLICT (scope, key) DO UPDATE SET schema = EXCLUDED.schema, value = EXCLUDED.value, \
+        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, value = EXCLUDED.value, \
         start = EXCLUDED.start, length = EXCLUDED.length";
     PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, item) \
         SELECT $1, n.key, n.place, n.item FROM UNNEST($2::text[], $3::bigint[], $4::text[]) AS n(key, place, item) \
         ON CONFLICT (scope, key, place) DO UPDATE SET item = EXCLUDED.item";
     SHARED_KEYS = "SELECT key FROM stepfold_shared WHERE scope = $1";
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
+    DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";
     DELETE_ALL_SHARED_ITEMS = "DELETE FROM stepfold_shared_items WHERE scope = $1";
     DELETE_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1";
     FIND_OPERATION = concat!(

@@ -8,16 +8,33 @@ CREATE TABLE stepfold_schemas (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KE
 
 CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
 
--- A number is never used again: forks refer to sessions that were deleted.
+-- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it.
+-- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position that waits (0: none does), `inbox_last` the newest that was ever given.
 CREATE TABLE stepfold_sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, id TEXT COLLATE "C" NOT NULL,
     version BIGINT NOT NULL, oldest BIGINT NOT NULL,
     created BIGINT NOT NULL, updated BIGINT NOT NULL,
     parent_id TEXT COLLATE "C", parent_version BIGINT,
+    life TEXT COLLATE "C" NOT NULL, claims BIGINT NOT NULL DEFAULT 0, claim_owner TEXT COLLATE "C", claim_expires BIGINT,
+    inbox BIGINT NOT NULL DEFAULT 0, inbox_last BIGINT NOT NULL DEFAULT 0,
     UNIQUE (app, owner, id)
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
+
+-- What waits in the inboxes of sessions, and what was taken from them last.
+CREATE TABLE stepfold_inbox (
+    number BIGINT NOT NULL, position BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, digest BYTEA NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, at BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
+CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
+CREATE TABLE stepfold_taken (
+    number BIGINT NOT NULL, place BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, position BIGINT NOT NULL,
+    digest BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_taken_by_place ON stepfold_taken (number, place);
+CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
 -- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.
 CREATE TABLE stepfold_lineage (
@@ -43,6 +60,7 @@ CREATE TABLE stepfold_cells (
     value TEXT, generation BIGINT, start BIGINT, length BIGINT
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
+CREATE INDEX stepfold_cells_by_version ON stepfold_cells (stream, version);
 CREATE TABLE stepfold_past (
     stream BIGINT NOT NULL, until BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL,
     schema BIGINT NOT NULL, value TEXT, generation BIGINT, start BIGINT, length BIGINT
@@ -56,15 +74,23 @@ CREATE TABLE stepfold_items (
 );
 CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
--- What outlives sessions. An app's own scope has the empty user.
+-- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
+-- was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
-    scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, UNIQUE (app, owner)
+    scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL,
+    version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, UNIQUE (app, owner)
 );
 CREATE TABLE stepfold_shared (
-    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, schema BIGINT NOT NULL,
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
     value TEXT, start BIGINT, length BIGINT
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+-- Keys that were removed, and at which version of the scope. A key that has a value again may still have a row.
+CREATE TABLE stepfold_removed (
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, PRIMARY KEY (scope, key)
+);
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL
 );

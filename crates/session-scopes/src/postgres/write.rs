@@ -8,20 +8,21 @@ use tokio_postgres::Row;
 
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
-use super::rows::{History, Schemas, SessionRow};
+use super::rows::{History, Schemas, Scopes, SessionRow};
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
     DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_LINEAGE, DELETE_OPERATIONS,
-    DELETE_SESSION, FIND_CELLS, FIND_OPERATION, FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS,
-    KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER,
-    READ_LINEAGE, READ_REWINDS, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
-    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+    DELETE_REMOVED, DELETE_SESSION, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION, FIND_SHARED, FIRST_SINCE,
+    FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT, MOVE_OLDEST,
+    MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS,
+    SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
 };
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, query};
 use crate::apply::{WritesOf, made_id};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::Event;
-use crate::ids::{AppId, EventId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
@@ -58,13 +59,27 @@ fn owner(user: Option<&UserId>) -> &str {
     user.map_or("", UserId::as_str)
 }
 
+/// A scope that is locked, the version that it has, and the rows of the keys that are written.
+struct LockedScope {
+    scope: i64,
+    version: i64,
+    rows: Vec<Row>,
+}
+
+impl LockedScope {
+    /// The version that a write gives the scope.
+    fn next_version(&self) -> i64 {
+        self.version + 1
+    }
+}
+
 /// Locks a scope and reads the rows of these keys. Nothing, if no key is written.
 async fn lock_scope(
     connection: &Object,
     app: &AppId,
     user: Option<&UserId>,
     writes: &[&Write],
-) -> Result<Option<(i64, Vec<Row>)>, SessionError> {
+) -> Result<Option<LockedScope>, SessionError> {
     if writes.is_empty() {
         return Ok(None);
     }
@@ -75,7 +90,7 @@ async fn lock_scope(
         async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
     )?;
     match scope.first() {
-        Some(row) => Ok(Some((row.get(0), rows))),
+        Some(row) => Ok(Some(LockedScope { scope: row.get(0), version: row.get(1), rows })),
         // It was deleted between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted just now".into() })
@@ -88,15 +103,16 @@ async fn plan_scope<'a>(
     connection: &'a Object,
     schemas: &Schemas,
     planner: &Planner<'_>,
-    locked: Option<(i64, Vec<Row>)>,
+    locked: Option<LockedScope>,
     schema: i64,
     (app, user): (&AppId, Option<&UserId>),
     writes: &[&Write],
 ) -> Result<Vec<Sent<'a>>, SessionError> {
-    let Some((scope, rows)) = locked else { return Ok(Vec::new()) };
+    let Some(locked) = locked else { return Ok(Vec::new()) };
     let planner = Planner { generation: ANEW, ..*planner };
-    let changes = plan(connection, schemas, &planner, &rows, writes, Source::Shared(app, user)).await?;
-    Ok(changes.into_scope(connection, scope, schema))
+    let changes =
+        plan(connection, schemas, &planner, &locked.rows, writes, Source::Shared(app, user)).await?;
+    Ok(changes.into_scope(connection, (locked.scope, locked.next_version()), schema))
 }
 
 pub(super) async fn append(
@@ -128,9 +144,11 @@ async fn append_plain(
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let given: Given<'_> = &[&app, &user, &id, &expected, &event.id.as_str(), &event.at.as_micros(), &body];
     match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => {
-            Ok(rows.first().map(|row| Receipt { event: event.id.clone(), version: from_db(row.get(0)) }))
-        }
+        Ok(rows) => Ok(rows.first().map(|row| {
+            let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
+            let scopes = ScopeVersions { app: count(1), user: count(2) };
+            Receipt::new(event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
+        })),
         // The same event was committed while we waited for the row.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
@@ -150,20 +168,25 @@ async fn append_inside(
     request: &AppendEvent,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    let AppendEvent { key, expected, event, schema: opened } = request;
+    let AppendEvent { key, expected, event, schema: opened, .. } = request;
     let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (session_keys, at) = (keys(&split.session), event.at.as_micros());
-    let (row, repeated, cells, app_rows, user_rows) = try_join!(biased;
+    let (row, repeated, cells, scopes, app_rows, user_rows) = try_join!(biased;
         async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
+        async { query(connection, READ_SCOPES, &[&app, &user]).await },
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
     let row = SessionRow::of(&row, key)?;
-    if let Some(receipt) = first_receipt(&repeated, key, &event.id)? {
+    let mut scopes = Scopes::of(&scopes).versions();
+    if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(receipt);
+    }
+    for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
+        *version = locked.as_ref().map_or(*version, |locked| from_db(locked.next_version()));
     }
     expected.check(key, row.version)?;
     let version = row.version + 1;
@@ -177,13 +200,20 @@ async fn append_inside(
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
     sent.extend(commit_event(connection, row.number, version, event, body));
     in_order(sent).await?;
-    Ok(Receipt { event: event.id.clone(), version })
+    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
-fn first_receipt(rows: &[Row], key: &SessionKey, event: &EventId) -> Result<Option<Receipt>, SessionError> {
+fn first_receipt(
+    rows: &[Row],
+    key: &SessionKey,
+    event: &EventId,
+    scopes: ScopeVersions,
+) -> Result<Option<Receipt>, SessionError> {
     match rows.first() {
         None => Ok(None),
-        Some(row) if row.get(1) => Ok(Some(Receipt { event: event.clone(), version: from_db(row.get(0)) })),
+        Some(row) if row.get(1) => {
+            Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))).with_scopes(scopes)))
+        }
         Some(_) => Err(SessionError::event_reused(key, event)),
     }
 }
@@ -222,9 +252,9 @@ async fn create_inside(
     request: CreateSession,
     initial: &Delta,
 ) -> Result<Session, SessionError> {
-    let CreateSession { app, user, id, at, schema: opened, .. } = request;
+    let CreateSession { app, user, id, life, at, schema: opened, .. } = request;
     let split = by_scope(initial);
-    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None };
+    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life };
     let (key, number) = new.insert(connection, id).await?;
     let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
     let changes = plan(connection, schemas, &planner, &[], &split.session, Source::Session(&key, 0)).await?;
@@ -250,6 +280,7 @@ struct NewSession<'a> {
     oldest: u64,
     at: Timestamp,
     parent: Option<(&'a SessionId, u64)>,
+    life: Option<LifeId>,
 }
 
 impl NewSession<'_> {
@@ -284,9 +315,11 @@ impl NewSession<'_> {
     async fn try_insert(&self, connection: &Object, key: &SessionKey) -> Result<Option<i64>, SessionError> {
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
+        let life = self.life.clone().unwrap_or_else(LifeId::random);
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
-        let given: Given<'_> = &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version];
+        let given: Given<'_> =
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life.as_str()];
         let rows = query(connection, ADD_SESSION, given).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
@@ -325,13 +358,14 @@ async fn fork_inside(
     schemas: &Schemas,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    let ForkSession { from, id, version, at } = request;
+    let ForkSession { from, id, life, version, at } = request;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
     check_version(&from, &row, version)?;
     let parent = Some((&from.id, version));
-    let new = NewSession { app: &from.app, user: &from.user, version, oldest: row.oldest, at, parent };
+    let (app, user, oldest) = (&from.app, &from.user, row.oldest);
+    let new = NewSession { app, user, version, oldest, at, parent, life };
     let (key, number) = new.insert(connection, id).await?;
     let oldest = history.lineage.last().map(|segment| segment.stream);
     // The oldest segment has the initial state, even if none of its events.
@@ -370,10 +404,13 @@ async fn rewind_inside(
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let at = event.at.as_micros();
-    let ((row, history), repeated) = try_join!(biased; with_history(connection, key), async {
-        query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await
-    })?;
-    if let Some(receipt) = first_receipt(&repeated, key, &event.id)? {
+    let ((row, history), repeated, scopes) = try_join!(biased;
+        with_history(connection, key),
+        async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
+        async { query(connection, READ_SCOPES, &[&app, &user]).await },
+    )?;
+    let scopes = Scopes::of(&scopes).versions();
+    if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(receipt);
     }
     request.expected.check(key, row.version)?;
@@ -389,7 +426,7 @@ async fn rewind_inside(
     ];
     sent.extend(commit_event(connection, number, version, event, body));
     in_order(sent).await?;
-    Ok(Receipt { event: event.id.clone(), version })
+    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
 pub(super) async fn write_scope(
@@ -413,8 +450,8 @@ async fn write_scope_inside(
     let writes: Vec<&Write> = request.delta.iter().collect();
     let locked = lock_scope(connection, app, user, &writes).await?;
     let mut sent = Vec::new();
-    if let (Some(operation), Some((scope, _))) = (&request.operation, &locked) {
-        let (app, owner, operation_id, scope) = (app.as_str(), owner(user), operation.as_str(), *scope);
+    if let (Some(operation), Some(locked)) = (&request.operation, &locked) {
+        let (app, owner, operation_id, scope) = (app.as_str(), owner(user), operation.as_str(), locked.scope);
         let found = query(connection, FIND_OPERATION, &[&app, &owner, &operation_id, &body]).await?;
         match found.first().map(|row| row.get(0)) {
             Some(true) => return read::scope_values(connection, schemas, &request.scope).await,
@@ -459,7 +496,7 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     let found = query(connection, LOCK_SCOPE, &[&key.app.as_str(), &key.user.as_str()]).await?;
     let Some(scope) = found.first().map(|row| row.get::<_, i64>(0)) else { return Ok(Vec::new()) };
     let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
-    for sql in [DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
+    for sql in [EMPTY_SCOPE, DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
         execute(connection, sql, &[&scope]).await?;
     }
     Ok(keys)

@@ -1,5 +1,6 @@
 //! Values in tables: those of sessions, which keep what they were, and shared ones, which do not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -7,6 +8,7 @@ use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Cell, Write};
 
+use super::changes;
 use super::error::failed;
 use super::past::Ladder;
 use super::threads::Desk;
@@ -144,6 +146,13 @@ pub(super) fn stored_since(
     rows.and_then(Iterator::collect).map_err(failed)
 }
 
+/// What the table has of a key of a session.
+fn find_cell(connection: &Connection, stream: i64, key: &str) -> Result<Option<Stored>, SessionError> {
+    let failed = failed("read a value");
+    let mut query = connection.prepare_cached(stored_by!("key = ?2")).map_err(failed)?;
+    query.query_row(params![stream, key], Stored::read).optional().map_err(failed)
+}
+
 fn run(
     connection: &Connection,
     statement: &str,
@@ -165,7 +174,7 @@ impl<'a> SessionCells<'a> {
         }
         let schema = self.desk.schemas.number(&self.desk.connection, planner.schema.text())?;
         for (key, writes) in by_key(writes) {
-            let stored = self.find(key)?;
+            let stored = find_cell(&self.desk.connection, self.stream, key)?;
             let found = self.found(stored.as_ref())?;
             let plan = match planner.plan(found.as_ref(), None, &writes)? {
                 Plan::NeedsItems => {
@@ -181,13 +190,6 @@ impl<'a> SessionCells<'a> {
             }
         }
         Ok(self.trail)
-    }
-
-    fn find(&self, key: &str) -> Result<Option<Stored>, SessionError> {
-        let failed = failed("read a value");
-        let connection = &self.desk.connection;
-        let mut query = connection.prepare_cached(stored_by!("key = ?2")).map_err(failed)?;
-        query.query_row(params![self.stream, key], Stored::read).optional().map_err(failed)
     }
 
     /// What a row tells of its key's value, if that has one.
@@ -255,15 +257,36 @@ pub(super) fn session_values(desk: &mut Desk, stream: i64) -> Result<Values, Ses
     };
     let mut values = Vec::with_capacity(rows.len());
     for row in rows {
-        let cell = match (&row.value, &row.list) {
-            (Some(text), _) => Cell::from(read_json::<Value>("value", text)?),
-            (None, Some(list)) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
-            (None, None) => continue,
-        };
-        let schema = desk.schemas.text(&desk.connection, row.schema)?;
-        values.push((Arc::from(row.key), Held { cell, schema }));
+        if let Some(held) = held(desk, &row)? {
+            values.push((Arc::from(row.key), held));
+        }
     }
     Ok(values.into_iter().collect())
+}
+
+/// The values of these keys of a session.
+pub(super) fn session_values_of(
+    desk: &mut Desk,
+    stream: i64,
+    keys: BTreeSet<Arc<str>>,
+) -> Result<Values, SessionError> {
+    let mut entries = Vec::with_capacity(keys.len());
+    for key in keys {
+        let row = find_cell(&desk.connection, stream, &key)?;
+        let held = row.map(|stored| held(desk, &stored.row)).transpose()?.flatten();
+        entries.push((key, held));
+    }
+    Ok(Values::of_keys(entries))
+}
+
+/// What a row holds; none if its key was removed.
+fn held(desk: &mut Desk, row: &CellRow) -> Result<Option<Held>, SessionError> {
+    let cell = match (&row.value, &row.list) {
+        (Some(text), _) => Cell::from(read_json::<Value>("value", text)?),
+        (None, Some(list)) => Cell::list(trail::items(&desk.connection, &row.key, list)?),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Held { cell, schema: desk.schemas.text(&desk.connection, row.schema)? }))
 }
 
 type HeadRow = (String, i64, Head);
@@ -317,8 +340,39 @@ pub(super) fn scope_number(desk: &Desk, app: &AppId, user: Option<&UserId>) -> R
         return Ok(number);
     }
     let user = user.map_or("", UserId::as_str);
-    let insert = desk.connection.prepare_cached("INSERT INTO stepfold_scopes (app, user) VALUES (?1, ?2)");
+    let insert = desk
+        .connection
+        .prepare_cached("INSERT INTO stepfold_scopes (app, user, version, known) VALUES (?1, ?2, 0, 0)");
     insert.and_then(|mut insert| insert.insert([app.as_str(), user])).map_err(failed("make a scope"))
+}
+
+/// Counts a write to a scope: its version from now on.
+fn next_version(desk: &Desk, scope: i64) -> Result<i64, SessionError> {
+    let update = desk.connection.prepare_cached(
+        "UPDATE stepfold_scopes SET version = version + 1 WHERE scope = ?1 RETURNING version",
+    );
+    let version = update.and_then(|mut update| update.query_row([scope], |row| row.get(0)));
+    version.map_err(failed("write to a scope"))
+}
+
+/// The values of these keys of a shared scope.
+pub(super) fn shared_values_of(
+    desk: &mut Desk,
+    scope: i64,
+    keys: BTreeSet<Arc<str>>,
+) -> Result<Values, SessionError> {
+    let mut entries = Vec::with_capacity(keys.len());
+    for key in keys {
+        let held = match find_shared(desk, scope, &key)? {
+            Some(Found { head: Head::Json(value), schema }) => Some(Held { cell: Cell::from(value), schema }),
+            Some(Found { head: Head::List(extent), schema }) => {
+                Some(Held { cell: Cell::list(shared_items(desk, scope, &key, extent)?), schema })
+            }
+            None => None,
+        };
+        entries.push((key, held));
+    }
+    Ok(Values::of_keys(entries))
 }
 
 /// The values of a shared scope.
@@ -364,6 +418,7 @@ pub(super) fn write_shared(
         return Ok(());
     }
     let scope = scope_number(desk, app, user)?;
+    let target = Target { scope, version: next_version(desk, scope)? };
     let schema = desk.schemas.number(&desk.connection, planner.schema.text())?;
     let planner = Planner { generation: ANEW, ..*planner };
     for (key, writes) in by_key(writes) {
@@ -381,7 +436,7 @@ pub(super) fn write_shared(
             plan @ Plan::Change(_) => plan,
         };
         if let Plan::Change(change) = plan {
-            apply_shared(desk, scope, key, schema, found.as_ref(), change)?;
+            apply_shared(desk, target, key, schema, found.as_ref(), change)?;
         }
     }
     Ok(())
@@ -402,9 +457,16 @@ fn find_shared(desk: &mut Desk, scope: i64, key: &str) -> Result<Option<Found>, 
     Ok(Some(Found { head: head?, schema: desk.schemas.text(&desk.connection, schema)? }))
 }
 
+/// A shared scope, and the version that a write gives it.
+#[derive(Clone, Copy)]
+struct Target {
+    scope: i64,
+    version: i64,
+}
+
 fn apply_shared(
     desk: &Desk,
-    scope: i64,
+    Target { scope, version }: Target,
     key: &str,
     schema: i64,
     found: Option<&Found>,
@@ -431,12 +493,14 @@ fn apply_shared(
         )?;
     }
     let Some((value, _, start, length)) = columns(&change) else {
-        return run("DELETE FROM stepfold_shared WHERE scope = ?1 AND key = ?2", &[&scope, &key]);
+        run("DELETE FROM stepfold_shared WHERE scope = ?1 AND key = ?2", &[&scope, &key])?;
+        return changes::remember_removal(&desk.connection, scope, key, version);
     };
     run(
-        "INSERT INTO stepfold_shared (scope, key, schema, value, start, length) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-         ON CONFLICT (scope, key) DO UPDATE SET schema = ?3, value = ?4, start = ?5, length = ?6",
-        &[&scope, &key, &schema, &value, &start, &length],
+        "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (scope, key) DO UPDATE SET \
+         version = ?3, schema = ?4, value = ?5, start = ?6, length = ?7",
+        &[&scope, &key, &version, &schema, &value, &start, &length],
     )?;
     let Change::List(extent, rows) = change else { return Ok(()) };
     for (place, items) in rows {

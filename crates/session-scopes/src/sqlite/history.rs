@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
 use super::trail::{row_number, version_of};
+use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionId, SessionKey};
+use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
 use crate::rows::{Segment, from_db};
 use crate::session::{Parent, Rewound, Session, Visible};
-use crate::store::EventRange;
+use crate::store::{EventRange, Fence};
 use crate::time::Timestamp;
 
 /// The row of a session.
@@ -23,10 +25,22 @@ pub(super) struct SessionRow {
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
     parent: Option<(String, u64)>,
+    life: String,
+    pub(super) fence: Fence,
+    /// The position of the newest entry that waits in the inbox.
+    pub(super) inbox: u64,
 }
 
+/// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
+macro_rules! work_columns {
+    () => {
+        "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox"
+    };
+}
+pub(super) use work_columns;
+
 impl SessionRow {
-    /// Reads `number, version, oldest, created, updated, parent_id, parent_version`.
+    /// Reads `number, version, oldest, created, updated, parent_id, parent_version` and the [`work_columns`].
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
@@ -37,6 +51,9 @@ impl SessionRow {
             created: Timestamp::from_micros(row.get(3)?),
             updated: Timestamp::from_micros(row.get(4)?),
             parent: parent.zip(parent_version.map(from_db)),
+            life: row.get(7)?,
+            fence: Fence::stored(row.get(0)?, row.get(8)?, holder(row)?),
+            inbox: from_db(row.get(11)?),
         })
     }
 
@@ -44,21 +61,22 @@ impl SessionRow {
     pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, SessionError> {
         let failed = failed("find a session");
         let mut query = connection
-            .prepare_cached(
-                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, \
-                 e.number, e.at FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
+            .prepare_cached(concat!(
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
+                work_columns!(),
+                ", e.number, e.at FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
                  (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
                  AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1) \
                  WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
-            )
+            ))
             .map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
         let read = |row: &Row<'_>| {
             let mut found = SessionRow::read(row)?;
-            let newest: Option<i64> = row.get(7)?;
+            let newest: Option<i64> = row.get(12)?;
             if let Some(version) = newest.map(version_of).filter(|version| *version > found.version) {
                 found.version = version;
-                found.updated = Timestamp::from_micros(row.get(8)?);
+                found.updated = Timestamp::from_micros(row.get(13)?);
             }
             Ok(found)
         };
@@ -71,22 +89,39 @@ impl SessionRow {
     }
 
     /// The session without values and events.
-    pub(super) fn session(self, key: SessionKey, visible: Visible) -> Result<Session, SessionError> {
+    pub(super) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        now: Option<Timestamp>,
+        scopes: ScopeVersions,
+    ) -> Result<Session, SessionError> {
         let parent = self
             .parent
             .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
         Ok(Session {
             key,
+            life: LifeId::new(self.life)?,
             version: self.version,
             created: self.created,
             updated: self.updated,
+            claim: self.fence.as_of(now),
+            inbox: self.inbox,
             parent: parent.transpose()?,
             oldest: self.oldest,
             visible,
+            scopes,
             values: None,
             events: Vec::new(),
         })
     }
+}
+
+/// The holder of a claim. An owner that is stored has the form of one.
+fn holder(row: &Row<'_>) -> rusqlite::Result<Option<(WorkerId, Timestamp)>> {
+    let Some(owner) = row.get::<_, Option<Arc<str>>>(9)? else { return Ok(None) };
+    let invalid = |error| rusqlite::Error::FromSqlConversionFailure(9, Type::Text, Box::new(error));
+    Ok(Some((WorkerId::new(owner).map_err(invalid)?, Timestamp::from_micros(row.get(10)?))))
 }
 
 impl Segment {

@@ -5,6 +5,7 @@
 //! time.
 
 mod cells;
+mod changes;
 mod error;
 mod history;
 mod past;

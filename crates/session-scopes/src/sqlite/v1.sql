@@ -7,17 +7,34 @@ INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0, 0);
 -- The JSON of schemas, once each. They are few, and a connection asks once for each.
 CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
 
--- A number is never used again: forks refer to sessions that were deleted. An append does not touch this
--- table: `version` and `updated` are those that the session was made with or pruned at, and hold until it has
--- a newer event.
+-- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it. An
+-- append touches this table only if it takes, renews or releases a claim, or takes from the inbox: `version` and
+-- `updated` are those that the session was made with or pruned at, and hold until it has a newer event.
+-- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position
+-- that waits (0: none does), `inbox_last` the newest that was ever given.
 CREATE TABLE stepfold_sessions (
     number INTEGER PRIMARY KEY,
     app TEXT NOT NULL, user TEXT NOT NULL, id TEXT NOT NULL,
     version INTEGER NOT NULL, oldest INTEGER NOT NULL,
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
+    life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
     UNIQUE (app, user, id)
 );
+
+-- What waits in the inboxes of sessions, and what was taken from them last.
+CREATE TABLE stepfold_inbox (
+    number INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
+CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
+CREATE TABLE stepfold_taken (
+    number INTEGER NOT NULL, place INTEGER NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, digest BLOB NOT NULL,
+    PRIMARY KEY (number, place)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
 -- The list of sessions: when each was written last, and which version that gave it.
 CREATE TABLE stepfold_recent (
@@ -58,15 +75,24 @@ CREATE TABLE stepfold_cells (
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
--- What outlives sessions. An app's own scope has the empty user.
+-- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
+-- was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
+    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
     value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+-- Keys that were removed, and at which version of the scope. A key that has a value again may still have a row.
+CREATE TABLE stepfold_removed (
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)

@@ -6,6 +6,7 @@ use stepfold_state_core::state::{Delta, Write};
 use super::cells::{
     NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
 };
+use super::changes::Scopes;
 use super::error::failed;
 use super::history::{History, SessionRow};
 use super::past::row_at;
@@ -16,7 +17,7 @@ use super::trail::{IS_VALUE, Trail, check_version_fits, row_number, version_of};
 use crate::apply::{WritesOf, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
-use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
@@ -48,6 +49,7 @@ struct NewSession<'a> {
     oldest: u64,
     at: Timestamp,
     parent: Option<(&'a SessionId, u64)>,
+    life: Option<LifeId>,
 }
 
 impl NewSession<'_> {
@@ -56,13 +58,14 @@ impl NewSession<'_> {
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
         let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
+        let life = self.life.clone().unwrap_or_else(LifeId::random);
         let inserted = run(
             desk,
             "INSERT INTO stepfold_sessions \
-             (number, app, user, id, version, oldest, created, updated, parent_id, parent_version) \
-             VALUES ((SELECT newest + 1 FROM stepfold_meta), ?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8) \
+             (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life) \
+             VALUES ((SELECT newest + 1 FROM stepfold_meta), ?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9) \
              ON CONFLICT DO NOTHING",
-            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version],
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life.as_str()],
         )?;
         if inserted == 0 {
             return Err(SessionError::already_exists(&self.key));
@@ -108,10 +111,10 @@ pub(super) fn create(
     request: CreateSession,
     initial: &Delta,
 ) -> Result<Session, SessionError> {
-    let CreateSession { app, user, id, at, schema, .. } = request;
+    let CreateSession { app, user, id, life, at, schema, .. } = request;
     let split = by_scope(initial);
     let key = chosen_id(desk, &app, &user, id, at)?;
-    let new = NewSession { key: key.clone(), version: 0, oldest: 0, at, parent: None };
+    let new = NewSession { key: key.clone(), version: 0, oldest: 0, at, parent: None, life };
     let number = new.insert(desk)?;
     run(
         desk,
@@ -144,7 +147,7 @@ fn write_both(
 }
 
 pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
-    let AppendEvent { key, expected, event, schema } = request;
+    let AppendEvent { key, expected, event, schema, .. } = request;
     let row = SessionRow::get(&desk.connection, key)?;
     if let Some(receipt) = repeated(desk, &row, key, event, body)? {
         return Ok(receipt);
@@ -182,7 +185,10 @@ fn repeated(
         .map_err(failed)?;
     match found {
         None => Ok(None),
-        Some((number, true)) => Ok(Some(Receipt { event: id.clone(), version: version_of(number) })),
+        Some((number, true)) => {
+            let scopes = Scopes::read(&desk.connection, key)?.versions();
+            Ok(Some(Receipt::new(id.clone(), version_of(number)).with_scopes(scopes)))
+        }
         Some((_, false)) => Err(SessionError::event_reused(key, id)),
     }
 }
@@ -209,7 +215,8 @@ fn commit(
          WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
         &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number, &at, &to_db(version)],
     )?;
-    Ok(Receipt { event: event.id.clone(), version })
+    let scopes = Scopes::read(&desk.connection, key)?.versions();
+    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
@@ -237,14 +244,15 @@ fn fork_cells(
 }
 
 pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
-    let ForkSession { from, id, version, at } = request;
+    let ForkSession { from, id, life, version, at } = request;
     let row = SessionRow::get(&desk.connection, &from)?;
     let version = version.unwrap_or(row.version);
     check_version(&from, &row, version)?;
     let history = History::read(&desk.connection, row.number)?;
     let key = chosen_id(desk, &from.app, &from.user, id, at)?;
     let parent = Some((&from.id, version));
-    let number = NewSession { key: key.clone(), version, oldest: row.oldest, at, parent }.insert(desk)?;
+    let new = NewSession { key: key.clone(), version, oldest: row.oldest, at, parent, life };
+    let number = new.insert(desk)?;
     let oldest = history.lineage.last().map(|segment| segment.stream);
     for segment in &history.lineage {
         // The oldest one has the initial state, even if none of its events.
@@ -367,9 +375,13 @@ fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionErro
     let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
+        "DELETE FROM stepfold_removed WHERE scope = ?1",
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
-        "DELETE FROM stepfold_scopes WHERE scope = ?1",
+        // The readers of other sessions have seen what is gone, and must not take what comes for it.
+        "UPDATE stepfold_scopes SET version = version + 1, known = version + 1 WHERE scope = ?1",
+        "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
+         WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
     ] {
         run(desk, statement, &[&scope])?;
     }

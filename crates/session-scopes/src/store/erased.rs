@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};
@@ -54,6 +55,12 @@ erase! {
     read_scope: ScopeKey => Values;
     write_scope: WriteScope => Values;
     prune: PruneSession => Pruned;
+    claim: ClaimSession => Claim;
+    renew: RenewClaim => Renewed;
+    release: ReleaseClaim => ();
+    enqueue: EnqueueInput => Enqueued;
+    inbox: ReadInbox => Vec<InboxEntry>;
+    dequeue: DequeueInput => Vec<u64>;
 }
 
 /// A store of any kind, shared. Cloning is cheap.

@@ -1,15 +1,24 @@
 //! The port of session stores: what they are asked, what they answer, and the erased form of one.
 
+mod claims;
 mod erased;
+mod inbox;
 mod requests;
 
 use std::future::Future;
 
+pub(crate) use self::claims::Fence;
+pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
 pub use self::erased::AnyStore;
+pub use self::inbox::{
+    DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
+    REMEMBERED_INPUTS, ReadInbox,
+};
+pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, Expected, ForkSession,
-    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, ScopeKey,
-    SessionPage, WriteScope,
+    GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, Receipt,
+    RewindSession, ScopeKey, SessionPage, WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};
@@ -59,11 +68,13 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// Commits an event: the event, its writes in all scopes and the version, all of it or nothing.
     ///
-    /// An event that is there already is not committed again: the first receipt is returned.
+    /// An event that is there already is not committed again: the first receipt is returned. Only then is the
+    /// claim looked at, and the version only after it.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Conflict`] when the session is not at the expected
-    /// version; [`SessionError::EventReused`]; [`SessionError::State`] when a write cannot be made;
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] and [`SessionError::ClaimLost`], as the request asks
+    /// about claims; [`SessionError::Conflict`] when the session is not at the expected version;
+    /// [`SessionError::NotWaiting`] when an entry that it takes from the inbox is not there; [`SessionError::EventReused`]; [`SessionError::State`] when a write cannot be made;
     /// [`SessionError::SchemaMismatch`] when the session was stored under another schema.
     fn append(&self, request: AppendEvent) -> impl Future<Output = Result<Receipt, SessionError>> + Send;
 
@@ -99,4 +110,76 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
+
+    /// Claims a session for a worker. A worker that holds the claim already gets a new one, with another token.
+    ///
+    /// A store without claims keeps this method and the five after it as they are. It gives no claim in its
+    /// receipts; a runner then works without takeover, and keeps no inbox that outlives it.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while another worker holds a claim that has not expired,
+    /// unless it is to be taken over; [`SessionError::Unsupported`].
+    fn claim(&self, request: ClaimSession) -> impl Future<Output = Result<Claim, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(CLAIMS)) }
+    }
+
+    /// Keeps a claim for longer. It may have expired, as long as nobody has taken it over.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::ClaimLost`]; [`SessionError::Unsupported`].
+    fn renew(&self, request: RenewClaim) -> impl Future<Output = Result<Renewed, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(CLAIMS)) }
+    }
+
+    /// Gives a claim up. That it is lost already, or its session gone, is no error.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`], and when the store fails.
+    fn release(&self, request: ReleaseClaim) -> impl Future<Output = Result<(), SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(CLAIMS)) }
+    }
+
+    /// Accepts an entry for the inbox of a session: once it returns, the entry is stored until it is taken, by an
+    /// append or a [`dequeue`](SessionStore::dequeue). What is enqueued after this has returned comes after it.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::OperationReused`] for an idempotency key that came with other
+    /// content; [`SessionError::InboxFull`]; [`SessionError::TooLarge`], [`SessionError::TooDeep`];
+    /// [`SessionError::Unsupported`].
+    fn enqueue(&self, request: EnqueueInput) -> impl Future<Output = Result<Enqueued, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(INBOXES)) }
+    }
+
+    /// The entries that wait in the inbox of a session, in order.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`].
+    fn inbox(
+        &self,
+        request: ReadInbox,
+    ) -> impl Future<Output = Result<Vec<InboxEntry>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(INBOXES)) }
+    }
+
+    /// Drops entries from the inbox of a session without an event, and gives the positions of those that waited.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::ClaimLost`] if a token is given that is not current;
+    /// [`SessionError::Unsupported`].
+    fn dequeue(&self, request: DequeueInput) -> impl Future<Output = Result<Vec<u64>, SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(INBOXES)) }
+    }
+}
+
+const CLAIMS: &str = "claims on sessions";
+const INBOXES: &str = "inboxes of sessions";
+
+fn unsupported(what: &'static str) -> SessionError {
+    SessionError::Unsupported { what }
 }

@@ -1,16 +1,19 @@
 //! What a store is asked and what it answers. A request names all that an operation depends on, the time
 //! and the schema included.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::state::{Delta, StateError};
 
+use super::claims::{AppendClaim, Claim};
 use crate::apply::WritesOf;
+use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
 use crate::event::{Event, EventKind};
-use crate::ids::{AppId, Author, EventId, InvocationId, OperationId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, Author, EventId, InvocationId, LifeId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{Scope, check_keys, drop_temp, has_temp};
 use crate::session::Session;
@@ -25,6 +28,8 @@ pub struct CreateSession {
     pub user: UserId,
     /// The id; the store makes one if there is none.
     pub id: Option<SessionId>,
+    /// Its life; a random one if there is none. Whoever gives one never gives it again.
+    pub life: Option<LifeId>,
     /// When.
     pub at: Timestamp,
     /// What its values are checked against.
@@ -45,13 +50,20 @@ impl CreateSession {
         at: Timestamp,
     ) -> Result<Self, SessionError> {
         let (app, user) = (AppId::new(app)?, UserId::new(user)?);
-        Ok(CreateSession { app, user, id: None, at, schema: schema.clone(), values: Map::new() })
+        Ok(CreateSession { app, user, id: None, life: None, at, schema: schema.clone(), values: Map::new() })
     }
 
     /// A session with this key and no values.
     pub fn with_key(key: SessionKey, schema: &SessionSchema, at: Timestamp) -> Self {
         let SessionKey { app, user, id } = key;
-        CreateSession { app, user, id: Some(id), at, schema: schema.clone(), values: Map::new() }
+        CreateSession { app, user, id: Some(id), life: None, at, schema: schema.clone(), values: Map::new() }
+    }
+
+    /// With this life.
+    #[must_use]
+    pub fn with_life(mut self, life: LifeId) -> Self {
+        self.life = Some(life);
+        self
     }
 
     /// The values to begin with: an object by key.
@@ -75,12 +87,19 @@ pub struct GetSession {
     pub events: EventRange,
     /// Whether its values are wanted.
     pub state: bool,
+    /// The time by which a claim has expired; one that has is not given. Without it, a claim is given until it is
+    /// released, but by stores with a clock of their own.
+    pub now: Option<Timestamp>,
+    /// If its values are wanted: those of these keys only.
+    pub keys: Option<BTreeSet<Arc<str>>>,
+    /// If its values are wanted: those only that have changed since this was seen.
+    pub since: Option<Seen>,
 }
 
 impl GetSession {
     /// The values and all events.
     pub fn new(key: SessionKey) -> Self {
-        GetSession { key, events: EventRange::All, state: true }
+        GetSession { key, events: EventRange::All, state: true, now: None, keys: None, since: None }
     }
 
     /// With these events instead.
@@ -96,7 +115,72 @@ impl GetSession {
         self.state = false;
         self
     }
+
+    /// Without a claim that has expired by this time.
+    #[must_use]
+    pub fn now(mut self, now: Timestamp) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// With the values of these keys only, of any scope. What the other keys hold is not read.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{CreateSession, GetSession, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema: SessionSchema = Schema::builder().open().build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"topic": "engines", "pdf": "...", "user:name": "Ada"}))?;
+    /// let store = MemoryStore::new();
+    /// let key = store.create(request).await?.key;
+    /// let session = store.get(GetSession::new(key).keys(["topic", "user:name"])).await?;
+    /// assert_eq!(session.to_json(), json!({"topic": "engines", "user:name": "Ada"}));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn keys<K: Into<Arc<str>>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
+        self.keys = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With those values only that have changed since this was seen of the session: a key that was written since,
+    /// or [removed](crate::Values::removed). [`Session::update`] brings an earlier state up to date by them.
+    ///
+    /// A store that does not know what has changed in a scope gives all values of it, which
+    /// [`Values::is_whole`](crate::Values::is_whole) tells: stores do so when the version that was seen was
+    /// pruned, when the session was rewound since, or when more keys were removed than a scope remembers
+    /// ([`REMEMBERED_REMOVALS`]). Whoever has seen another session under this key, one that was deleted
+    /// since, cannot be told what has changed.
+    #[must_use]
+    pub fn changed_since(mut self, seen: Seen) -> Self {
+        self.since = Some(seen);
+        self
+    }
 }
+
+impl GetSession {
+    /// The keys of a scope whose values are looked up, given those that have changed, if that is asked for and
+    /// known; none: all values are read.
+    pub(crate) fn looked_up(
+        &self,
+        scope: Scope,
+        changed: Option<BTreeSet<Arc<str>>>,
+    ) -> Option<BTreeSet<Arc<str>>> {
+        let Some(asked) = &self.keys else { return changed };
+        let of_scope = asked.iter().filter(|key| Scope::of(key) == scope);
+        Some(
+            of_scope.filter(|key| changed.as_ref().is_none_or(|keys| keys.contains(*key))).cloned().collect(),
+        )
+    }
+}
+
+/// How many removed keys a scope that outlives sessions remembers, for those who ask what has changed.
+pub const REMEMBERED_REMOVALS: usize = 1_000;
 
 /// Which events of a session are read. What is not read costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +212,8 @@ pub struct ListSessions {
     pub state: bool,
     /// Which events of each.
     pub events: EventRange,
+    /// The time by which a claim has expired, as for [`GetSession::now`].
+    pub now: Option<Timestamp>,
 }
 
 impl ListSessions {
@@ -143,6 +229,7 @@ impl ListSessions {
             after: None,
             state: false,
             events: EventRange::None,
+            now: None,
         })
     }
 
@@ -172,6 +259,18 @@ impl ListSessions {
     pub fn events(mut self, events: EventRange) -> Self {
         self.events = events;
         self
+    }
+
+    /// Without claims that have expired by this time.
+    #[must_use]
+    pub fn now(mut self, now: Timestamp) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// How one of the sessions is read.
+    pub(crate) fn get(&self, key: SessionKey) -> GetSession {
+        GetSession { state: self.state, now: self.now, ..GetSession::new(key).events(self.events) }
     }
 }
 
@@ -283,6 +382,11 @@ pub struct AppendEvent {
     pub event: Arc<Event>,
     /// What its writes are checked against and merged by.
     pub schema: SessionSchema,
+    /// What it does about the session's claim. Without it, the claim is not looked at: the expected version alone
+    /// decides.
+    pub claim: Option<AppendClaim>,
+    /// The positions of entries that it takes from the inbox: they are gone once the event is there.
+    pub taken: Vec<u64>,
 }
 
 impl AppendEvent {
@@ -293,7 +397,55 @@ impl AppendEvent {
         event: impl Into<Arc<Event>>,
         schema: &SessionSchema,
     ) -> Self {
-        AppendEvent { key, expected: expected.into(), event: event.into(), schema: schema.clone() }
+        let (expected, event, schema) = (expected.into(), event.into(), schema.clone());
+        AppendEvent { key, expected, event, schema, claim: None, taken: Vec::new() }
+    }
+
+    /// Under, with or at the end of a claim.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use std::time::Duration;
+    /// use stepfold_session_scopes::{
+    ///     AppendClaim, AppendEvent, Author, CreateSession, Event, EventId, InvocationId, MemoryStore,
+    ///     SessionError, SessionSchema, SessionStore, Timestamp, WorkerId,
+    /// };
+    ///
+    /// let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
+    /// let now = Timestamp::from_micros(1_700_000_000_000_000);
+    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, now)?).await?.key;
+    /// let event = |id: &str| Ok::<_, SessionError>(Event::new(EventId::new(id)?, InvocationId::new("i1")?, Author::new("agent")?, now));
+    /// let (first, other) = (WorkerId::new("worker-1")?, WorkerId::new("worker-2")?);
+    /// let duration = Duration::from_secs(30);
+    ///
+    /// // The first event of a turn claims the session, in its own transaction.
+    /// let take = |owner| AppendClaim::Take { owner, duration, take_over: false };
+    /// let append = AppendEvent::new(key.clone(), 0, event("e1")?, &schema).with_claim(take(first));
+    /// let claim = store.append(append).await?.claim.unwrap();
+    ///
+    /// // Another worker is refused meanwhile.
+    /// let append = AppendEvent::new(key.clone(), 1, event("x1")?, &schema).with_claim(take(other));
+    /// assert!(matches!(store.append(append).await, Err(SessionError::Claimed { .. })));
+    ///
+    /// // The last event releases it.
+    /// let release = AppendClaim::Release { token: claim.token };
+    /// let append = AppendEvent::new(key, 1, event("e2")?, &schema).with_claim(release);
+    /// assert_eq!(store.append(append).await?.claim, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_claim(mut self, claim: AppendClaim) -> Self {
+        self.claim = Some(claim);
+        self
+    }
+
+    /// Taking these entries from the inbox as well.
+    #[must_use]
+    pub fn taking(mut self, positions: impl IntoIterator<Item = u64>) -> Self {
+        self.taken.extend(positions);
+        self
     }
 
     /// The event as it is stored: checked, and without writes to `temp:`.
@@ -321,6 +473,28 @@ pub struct Receipt {
     pub event: EventId,
     /// The version that it gave the session.
     pub version: u64,
+    /// The claim of the worker that asked for one or wrote under one. None if it released it, if it asked for none,
+    /// and from a store that has no claims. A repeated append gives the claim as it is now.
+    pub claim: Option<Claim>,
+    /// The position of the newest entry that waits in the inbox; 0 if none does. A repeated append gives it as it
+    /// is now.
+    pub inbox: u64,
+    /// The versions of the shared scopes after it; as they are now, if it was committed before.
+    pub scopes: ScopeVersions,
+}
+
+impl Receipt {
+    /// That an event was committed, by a store without claims, inboxes and versions of scopes.
+    pub fn new(event: EventId, version: u64) -> Self {
+        Receipt { event, version, claim: None, inbox: 0, scopes: ScopeVersions::default() }
+    }
+
+    /// With the versions of the shared scopes.
+    #[must_use]
+    pub fn with_scopes(mut self, scopes: ScopeVersions) -> Self {
+        self.scopes = scopes;
+        self
+    }
 }
 
 /// A session to be made from another one's history.
@@ -330,6 +504,8 @@ pub struct ForkSession {
     pub from: SessionKey,
     /// The new one's id; the store makes one if there is none.
     pub id: Option<SessionId>,
+    /// Its life; a random one if there is none. Whoever gives one never gives it again.
+    pub life: Option<LifeId>,
     /// Up to which version; the newest if none.
     pub version: Option<u64>,
     /// When.
@@ -339,7 +515,7 @@ pub struct ForkSession {
 impl ForkSession {
     /// A fork at the newest version, with an id that the store makes.
     pub fn new(from: SessionKey, at: Timestamp) -> Self {
-        ForkSession { from, id: None, version: None, at }
+        ForkSession { from, id: None, life: None, version: None, at }
     }
 
     /// At this version.
@@ -353,6 +529,13 @@ impl ForkSession {
     #[must_use]
     pub fn with_id(mut self, id: SessionId) -> Self {
         self.id = Some(id);
+        self
+    }
+
+    /// With this life.
+    #[must_use]
+    pub fn with_life(mut self, life: LifeId) -> Self {
+        self.life = Some(life);
         self
     }
 }
@@ -374,6 +557,10 @@ pub struct RewindSession {
     pub author: Author,
     /// When.
     pub at: Timestamp,
+    /// What it does about the session's claim, as an append does.
+    pub claim: Option<AppendClaim>,
+    /// The positions of entries that it takes from the inbox.
+    pub taken: Vec<u64>,
 }
 
 impl RewindSession {

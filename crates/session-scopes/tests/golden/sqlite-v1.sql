@@ -7,8 +7,21 @@ CREATE TABLE stepfold_sessions (
     version INTEGER NOT NULL, oldest INTEGER NOT NULL,
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
+    life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
     UNIQUE (app, user, id)
 );
+CREATE TABLE stepfold_inbox (
+    number INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, at INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
+CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
+CREATE TABLE stepfold_taken (
+    number INTEGER NOT NULL, place INTEGER NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, digest BLOB NOT NULL,
+    PRIMARY KEY (number, place)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 CREATE TABLE stepfold_recent (
     app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,
     version INTEGER NOT NULL,
@@ -33,13 +46,20 @@ CREATE TABLE stepfold_cells (
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 CREATE TABLE stepfold_scopes (
-    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (app, user)
+    scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
+    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, schema INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
     value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
+CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
+CREATE TABLE stepfold_removed (
+    scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
     scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
@@ -51,8 +71,10 @@ CREATE TABLE stepfold_operations (
 CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, operation);
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1, 2);
 INSERT INTO stepfold_schemas VALUES (1, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
-INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL);
-INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1);
+INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, '0f5e1d6c2b7a49388c6b0d1e2f3a4b5c', 1, 'worker-1', 1700000060000000, 2, 2);
+INSERT INTO stepfold_inbox VALUES (1, 2, 'm2', X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b1', 'message', '{"text":"later"}', 1700000003000000);
+INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b2');
+INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, '7a49388c6b0d1e2f3a4b5c0f5e1d6c2b', 0, NULL, NULL, 0, 0);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4);
 INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1);
 INSERT INTO stepfold_lineage VALUES (1, 1, 0, 9223372036854775807);
@@ -68,9 +90,9 @@ INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, NULL, 0, 0, 2, 4294967297, N
 INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, '2', NULL, NULL, NULL, NULL, NULL);
 INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, NULL, 0, 0, 3, 4294967300, X'020000000103000000000400000000');
 INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, '2', NULL, NULL, NULL, NULL, X'0300000001');
-INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice');
-INSERT INTO stepfold_scopes VALUES (2, 'app', '');
-INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, '"Ada"', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:n', 1, '3', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:tasks', 1, NULL, 0, 1);
+INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice', 1, 0);
+INSERT INTO stepfold_scopes VALUES (2, 'app', '', 2, 0);
+INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, 1, '"Ada"', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (2, 'app:n', 2, 1, '3', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (2, 'app:tasks', 2, 1, NULL, 0, 1);
 INSERT INTO stepfold_shared_items VALUES (2, 'app:tasks', 0, '{"done":true,"id":1}');

@@ -2,12 +2,13 @@
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    Author, Before, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession, InvocationId,
-    ListSessions, MemoryStore, PruneSession, RewindSession, SessionKey, SessionStore, SqliteOptions,
+    Author, Before, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
+    InvocationId, LifeId, ListSessions, MemoryStore, PruneSession, RewindSession, SessionKey, SessionStore,
+    SqliteOptions,
 };
 use stepfold_state_core::state::{Handler, Write};
 
-use crate::scenario::{at, create, event, key, schema};
+use crate::scenario::{at, event, key, schema};
 
 /// Two stores that are asked the same.
 struct Pair<S> {
@@ -92,7 +93,9 @@ impl<S: SessionStore> Pair<S> {
                 let from = self.any();
                 let version = self.some_version(&from).await;
                 let id = key(format!("fork {}", self.now)).id;
-                let fork = ForkSession::new(from, at(self.now)).at_version(version).with_id(id);
+                let life = LifeId::new(id.as_str()).unwrap();
+                let fork =
+                    ForkSession::new(from, at(self.now)).at_version(version).with_id(id).with_life(life);
                 self.sessions.extend(both!(self, fork, fork).map(|session| session.key));
             }
             2 | 3 => {
@@ -106,6 +109,8 @@ impl<S: SessionStore> Pair<S> {
                     invocation: InvocationId::new("i").unwrap(),
                     author: Author::new("user").unwrap(),
                     at: at(self.now),
+                    claim: None,
+                    taken: Vec::new(),
                 };
                 let _ = both!(self, rewind, request);
             }
@@ -141,8 +146,9 @@ async fn sqlite_tells_what_memory_tells() {
         let store = SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
         let (memory, luck) = (MemoryStore::new(), fastrand::Rng::with_seed(seed));
         let mut pair = Pair { memory, other: store, sessions: vec![key("s")], luck, now: 1 };
-        create(&pair.memory, &key("s")).await;
-        create(&pair.other, &key("s")).await;
+        let life = LifeId::new("s").unwrap();
+        let create = CreateSession::with_key(key("s"), &schema(), at(0)).with_life(life);
+        both!(pair, create, create).unwrap();
         for _ in 0..80 {
             pair.step().await;
             pair.compare().await;

@@ -102,6 +102,8 @@ impl Call {
                     invocation: InvocationId::new("i")?,
                     author: Author::new("user")?,
                     at: at(0),
+                    claim: None,
+                    taken: Vec::new(),
                 };
                 format!("{:?}", store.rewind(rewind).await?)
             }

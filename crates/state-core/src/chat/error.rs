@@ -73,6 +73,11 @@ pub enum ModelErrorKind {
     Malformed,
     /// The reply ended in the middle.
     CutOff,
+    /// The reply is larger than the reader allows. Sent again, the request may bring the same.
+    ReplyTooLarge {
+        /// The number of bytes that are allowed.
+        limit: usize,
+    },
     /// It took too long.
     TimedOut(TimeoutKind),
     /// A tool had to be called, and none was.
@@ -111,6 +116,9 @@ impl ModelErrorKind {
             ModelErrorKind::Refused => "change what is asked",
             ModelErrorKind::Malformed => "try again; check that the server speaks this protocol",
             ModelErrorKind::CutOff => "try again; what had come is in the error",
+            ModelErrorKind::ReplyTooLarge { .. } => {
+                "ask for less at once, or raise the limit on the bytes of a reply; what had come is in the error"
+            }
             ModelErrorKind::TimedOut(TimeoutKind::Connect) => "check the base URL and the network",
             ModelErrorKind::TimedOut(_) => "try again, or allow more time",
             ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
@@ -144,6 +152,9 @@ impl fmt::Display for ModelErrorKind {
             }
             ModelErrorKind::TooLong { limit: Some(limit), used: None } => {
                 return write!(f, "conversation too long, at most {limit} tokens");
+            }
+            ModelErrorKind::ReplyTooLarge { limit } => {
+                return write!(f, "reply too large, more than {limit} bytes");
             }
             ModelErrorKind::Transient => "transient failure",
             ModelErrorKind::RateLimited { .. } => "rate limited",

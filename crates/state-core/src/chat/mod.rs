@@ -22,6 +22,7 @@ pub mod notation;
 mod model;
 mod request;
 
+mod fragments;
 mod reply;
 
 mod error;
@@ -32,8 +33,9 @@ mod json;
 pub use check::{FaultKind, TranscriptFault, TranscriptFaults};
 pub use error::{ModelError, ModelErrorKind, TimeoutKind};
 pub use extras::Extras;
+pub use fragments::ArgumentsBuilder;
 pub use message::{Message, Role};
-pub use model::{ChatModel, ReplyStream};
+pub use model::{ChatModel, MAX_REPLY_BYTES, ReplyStream};
 pub use notation::NotationError;
 pub use part::{Content, Media, MediaSource, Part, UnknownPart};
 pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};

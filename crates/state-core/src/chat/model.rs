@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{ChatRequest, Chunk, ModelError, Reply, ReplyBuilder};
+use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder};
 
 /// A model that one can talk to.
 ///
@@ -88,6 +88,10 @@ macro_rules! forward {
 
 forward!(&T, Box<T>, Arc<T>);
 
+/// The bytes of a reply that are read by default: 32 MiB. A model that repeats itself for ever must not take all
+/// memory.
+pub const MAX_REPLY_BYTES: usize = 32 << 20;
+
 /// A reply as it comes. An error is its last item; after its end it stays at its end.
 pub struct ReplyStream {
     /// None once the stream has ended, so that its connection is let go at once.
@@ -123,18 +127,42 @@ impl ReplyStream {
         ReplyStream::from_results([Err(error)])
     }
 
-    /// Waits for the whole reply.
+    /// Waits for the whole reply, of at most [`MAX_REPLY_BYTES`].
     ///
     /// # Errors
-    /// The error that the stream ended with, or one of kind
-    /// [`CutOff`](super::ModelErrorKind::CutOff) if it ended before it was finished. Both carry
-    /// [what had come](ModelError::partial) until then.
-    pub async fn into_reply(mut self) -> Result<Reply, ModelError> {
+    /// As [`into_reply_within`](ReplyStream::into_reply_within).
+    pub async fn into_reply(self) -> Result<Reply, ModelError> {
+        self.into_reply_within(MAX_REPLY_BYTES).await
+    }
+
+    /// Waits for the whole reply, of at most so many [bytes](ReplyBuilder::bytes).
+    ///
+    /// # Errors
+    /// The error that the stream ended with, one of kind [`CutOff`](ModelErrorKind::CutOff) if it ended before
+    /// it was finished, or one of kind [`ReplyTooLarge`](ModelErrorKind::ReplyTooLarge), after which nothing
+    /// more is read. All carry [what had come](ModelError::partial) until then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::pin::pin;
+    /// # use std::task::{Context, Poll, Waker};
+    /// use stepfold_state_core::chat::{Chunk, ModelErrorKind, ReplyStream};
+    ///
+    /// let endless = ReplyStream::from_chunks(std::iter::repeat_with(|| Chunk::Text("area 3 ".to_owned())));
+    /// let reply = endless.into_reply_within(1_000);
+    /// # let Poll::Ready(reply) = pin!(reply).poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
+    /// assert_eq!(reply.unwrap_err().kind(), &ModelErrorKind::ReplyTooLarge { limit: 1_000 });
+    /// ```
+    pub async fn into_reply_within(mut self, bytes: usize) -> Result<Reply, ModelError> {
         let mut reply = ReplyBuilder::new();
         while let Some(chunk) = poll_fn(|cx| Pin::new(&mut self).poll_next(cx)).await {
             match chunk {
                 Ok(chunk) => reply.push(chunk),
                 Err(error) => return Err(reply.fail(error)),
+            }
+            if reply.bytes() > bytes {
+                let kind = ModelErrorKind::ReplyTooLarge { limit: bytes };
+                return Err(reply.fail(ModelError::new(kind, "")));
             }
         }
         reply.finish()

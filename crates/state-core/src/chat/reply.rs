@@ -8,6 +8,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::fragments::{ArgumentsBuilder, CallPlaces};
 use super::{Arguments, Content, Extras, Message, ModelError, ModelErrorKind, Part, Role, ToolCall};
 
 /// A piece of a reply.
@@ -80,6 +81,43 @@ impl Chunk {
             chunks.push(Chunk::MessageExtras(message.extras().clone()));
         }
         chunks
+    }
+}
+
+impl Chunk {
+    /// The bytes of what it says.
+    fn bytes(&self) -> usize {
+        let known = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        match self {
+            Chunk::Text(text) | Chunk::Reasoning(text) => text.len(),
+            Chunk::ToolCall(call) => call.arguments.len() + known(&call.id) + known(&call.name),
+            Chunk::Part(part) => json_bytes(part),
+            Chunk::PartExtras(extras) | Chunk::MessageExtras(extras) => json_bytes(extras),
+            Chunk::Identity { id, model } => known(id) + known(model),
+            Chunk::Usage(_) | Chunk::Finished(_) => 0,
+        }
+    }
+}
+
+/// The length of compact JSON, without making it.
+fn json_bytes(value: &impl Serialize) -> usize {
+    struct Counter(usize);
+
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        Err(_) => usize::MAX,
     }
 }
 
@@ -258,7 +296,10 @@ pub struct PartialReply {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReplyBuilder {
+    /// What has come, as [`bytes`](ReplyBuilder::bytes) counts.
+    bytes: usize,
     parts: Vec<Draft>,
+    calls: CallPlaces,
     /// The part that the last chunk was about.
     current: Option<usize>,
     /// The kind of a part that was begun with empty text, and so is not there yet.
@@ -270,6 +311,9 @@ pub struct ReplyBuilder {
     finish_reason: Option<FinishReason>,
 }
 
+/// What a part counts for beside what it says.
+const PART_BYTES: usize = 64;
+
 /// A part that is being written.
 #[derive(Clone, Debug)]
 struct Draft {
@@ -280,8 +324,15 @@ struct Draft {
 #[derive(Clone, Debug)]
 enum DraftContent {
     Prose(Prose, String),
-    Call(ToolCallChunk),
+    Call(CallDraft),
     Whole(Content),
+}
+
+#[derive(Clone, Debug)]
+struct CallDraft {
+    id: Option<String>,
+    name: Option<String>,
+    arguments: ArgumentsBuilder,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -298,6 +349,7 @@ impl ReplyBuilder {
 
     /// Adds a chunk. Empty text adds nothing.
     pub fn push(&mut self, chunk: Chunk) {
+        self.bytes = self.bytes.saturating_add(chunk.bytes());
         match chunk {
             Chunk::Text(text) => self.prose(Prose::Text, text),
             Chunk::Reasoning(text) => self.prose(Prose::Reasoning, text),
@@ -319,6 +371,22 @@ impl ReplyBuilder {
     /// What has come so far.
     pub fn partial(&self) -> PartialReply {
         self.clone().into_partial()
+    }
+
+    /// The bytes that have come: those of all text, arguments and extras, and 64 for each part, since many empty
+    /// parts take room as well. Whoever collects a stream bounds it by this: see
+    /// [`into_reply_within`](super::ReplyStream::into_reply_within).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{Chunk, ReplyBuilder};
+    ///
+    /// let mut reply = ReplyBuilder::new();
+    /// reply.push(Chunk::Text("area 3".to_owned()));
+    /// assert_eq!(reply.bytes(), 6 + 64);
+    /// ```
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether the stream has said that the reply is complete.
@@ -366,28 +434,31 @@ impl ReplyBuilder {
     }
 
     fn call(&mut self, chunk: ToolCallChunk) {
-        let belongs = |draft: &Draft| match &draft.content {
-            DraftContent::Call(call) => call.index == chunk.index && !has_another_id(call, &chunk),
-            _ => false,
-        };
-        let position = self.parts.iter().rposition(belongs);
+        let ToolCallChunk { index, id, name, arguments } = chunk;
+        let (id, name) = (known(id), known(name));
         self.announced = None;
+        let position = self.calls.find(index, id.as_deref());
         let call = position.and_then(|position| match &mut self.parts[position].content {
-            DraftContent::Call(call) if !is_another(call, &chunk) => Some(call),
+            DraftContent::Call(call) => (!is_another(call, id.as_deref(), name.as_deref())).then_some(call),
             _ => None,
         });
         let Some(call) = call else {
-            self.draft(DraftContent::Call(chunk), Extras::new());
+            self.begin_call(index, CallDraft { id, name, arguments: ArgumentsBuilder::new() }, &arguments);
             return;
         };
-        if !is_known(call.id.as_ref()) {
-            call.id = chunk.id.or(call.id.take());
+        if let (None, Some(id)) = (&call.id, id) {
+            self.calls.name_last(index, &id);
+            call.id = Some(id);
         }
-        if !is_known(call.name.as_ref()) {
-            call.name = chunk.name.or(call.name.take());
-        }
-        call.arguments.push_str(&chunk.arguments);
+        call.name = call.name.take().or(name);
+        call.arguments.push(&arguments);
         self.current = position;
+    }
+
+    fn begin_call(&mut self, index: usize, mut call: CallDraft, arguments: &str) {
+        self.calls.begin(index, call.id.as_deref(), self.parts.len());
+        call.arguments.push(arguments);
+        self.draft(DraftContent::Call(call), Extras::new());
     }
 
     fn part_extras(&mut self, more: &Extras) {
@@ -403,6 +474,7 @@ impl ReplyBuilder {
 
     fn draft(&mut self, content: DraftContent, extras: Extras) {
         self.announced = None;
+        self.bytes = self.bytes.saturating_add(PART_BYTES);
         self.current = Some(self.parts.len());
         self.parts.push(Draft { content, extras });
     }
@@ -426,7 +498,7 @@ impl Draft {
             DraftContent::Call(call) => Content::ToolCall(ToolCall {
                 id: call.id.unwrap_or_default(),
                 name: call.name.unwrap_or_default(),
-                arguments: Arguments::parse(call.arguments),
+                arguments: Arguments::parse(call.arguments.into_text()),
             }),
             DraftContent::Whole(content) => content,
         };
@@ -434,24 +506,19 @@ impl Draft {
     }
 }
 
-/// Whether the chunk is of another call at the same index: some servers number every call 0.
-fn has_another_id(call: &ToolCallChunk, chunk: &ToolCallChunk) -> bool {
-    is_known(call.id.as_ref()) && is_known(chunk.id.as_ref()) && call.id != chunk.id
-}
-
-/// Whether the chunk begins another call at an index that is taken, told without ids: a name appears that
-/// is another one, or that comes again after complete arguments.
-fn is_another(call: &ToolCallChunk, chunk: &ToolCallChunk) -> bool {
-    let has_same_id = is_known(chunk.id.as_ref()) && call.id == chunk.id;
-    if has_same_id || !is_known(call.name.as_ref()) || !is_known(chunk.name.as_ref()) {
-        return false;
+/// Whether a chunk with this id and name begins another call at an index that is taken, told without ids: a name
+/// appears that is another one, or that comes again after complete arguments.
+fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
+    let has_same_id = id.is_some() && call.id.as_deref() == id;
+    match (&call.name, name) {
+        (Some(ours), Some(theirs)) if !has_same_id => ours != theirs || call.arguments.is_complete(),
+        _ => false,
     }
-    let is_complete = || serde_json::from_str::<serde_json::Map<_, _>>(&call.arguments).is_ok();
-    call.name != chunk.name || is_complete()
 }
 
-fn is_known(text: Option<&String>) -> bool {
-    text.is_some_and(|text| !text.is_empty())
+/// A text that says something: some servers send empty ones.
+fn known(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
 }
 
 fn extend(extras: &mut Extras, more: &Extras) {

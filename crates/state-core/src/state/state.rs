@@ -130,6 +130,44 @@ impl State {
         Ok(state)
     }
 
+    /// Replaces values by what a store holds of their keys; none: the store holds nothing, and the key has its
+    /// default again. Keys that are not named keep what they have, and so does the conversation.
+    ///
+    /// As in [`from_cells`](State::from_cells), the values are *not* checked.
+    ///
+    /// # Errors
+    /// As [`from_cells`](State::from_cells). Nothing is changed then.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Cell, Schema, State};
+    ///
+    /// let schema = Schema::builder().key::<i64>("count").default(7).key::<String>("topic").build()?;
+    /// let mut state = State::with_values(&schema, json!({"count": 1, "topic": "engines"}))?;
+    /// state.replace_cells([("count", None), ("topic", Some(Cell::from(json!("stalls"))))])?;
+    /// assert_eq!(state, State::with_values(&schema, json!({"topic": "stalls"}))?);
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn replace_cells<K: AsRef<str>>(
+        &mut self,
+        cells: impl IntoIterator<Item = (K, Option<Cell>)>,
+    ) -> Result<(), StateError> {
+        let mut next = self.cells.clone();
+        for (key, cell) in cells {
+            let key = key.as_ref();
+            let entry = self.schema.entry(key)?;
+            match cell.or_else(|| self.schema.initial().get(key).cloned()) {
+                Some(cell) => next.insert_mut(entry.name_for(key), cell),
+                None => {
+                    next.remove_mut(key);
+                }
+            }
+        }
+        self.cells = next;
+        Ok(())
+    }
+
     fn from_stored(schema: &Schema, stored: StoredValues) -> Result<Self, StateError> {
         let mut state = State::new(schema);
         state.messages = stored.messages;

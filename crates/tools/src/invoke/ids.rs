@@ -9,9 +9,13 @@ use stepfold_state_core::chat::{Content, Message};
 /// fresh one. Everything else of the message stays as it is.
 ///
 /// An id cannot stay if it is blank, if an earlier call of the reply has it, or if it is `taken`, by an
-/// earlier reply of the same conversation for instance. Fresh ids are made of the old id and the place of
-/// the call, so that the same reply always gets the same ones. To be called once, when the reply arrives
-/// and before anything is stored.
+/// earlier reply of the same conversation for instance. Fresh ids are made of the old id and the number of
+/// the call in the conversation, of which `earlier` calls came before the reply, so that the same reply at
+/// the same place always gets the same ones. To be called once, when the reply arrives and before anything
+/// is stored.
+///
+/// The cost per call does not depend on `earlier`, also with a server that sends no ids or the same one for
+/// ever: the number is free, unless the server made up that very id. Then the search doubles its steps.
 ///
 /// `taken` must leave something free: it is asked until it says no.
 ///
@@ -25,12 +29,12 @@ use stepfold_state_core::chat::{Content, Message};
 ///     .with_part(ToolCall::new("", "search", json!({"q": "stalls"})))
 ///     .with_part(ToolCall::new("c1", "fetch", json!({"id": 7})))
 ///     .with_part(ToolCall::new("c1", "fetch", json!({"id": 8})));
-/// let reply = with_unique_call_ids(reply, |_| false);
+/// let reply = with_unique_call_ids(reply, 0, |_| false);
 /// let ids: Vec<&str> = reply.tool_calls().map(|call| call.id.as_str()).collect();
 /// assert_eq!(ids, ["call-1", "c1", "c1-3"]);
 /// ```
-pub fn with_unique_call_ids(reply: Message, taken: impl Fn(&str) -> bool) -> Message {
-    let Some(ids) = unique_ids(&reply, taken) else { return reply };
+pub fn with_unique_call_ids(reply: Message, earlier: usize, taken: impl Fn(&str) -> bool) -> Message {
+    let Some(ids) = unique_ids(&reply, earlier, taken) else { return reply };
     let (role, extras) = (reply.role(), reply.extras().clone());
     let mut parts = reply.into_parts();
     let calls = parts.iter_mut().filter_map(|part| match &mut part.content {
@@ -42,7 +46,7 @@ pub fn with_unique_call_ids(reply: Message, taken: impl Fn(&str) -> bool) -> Mes
 }
 
 /// The ids that the calls should have; none if they are those that they have.
-fn unique_ids(reply: &Message, taken: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let mut first_with = HashSet::new();
     let keeps: Vec<bool> = reply
         .tool_calls()
@@ -58,16 +62,37 @@ fn unique_ids(reply: &Message, taken: impl Fn(&str) -> bool) -> Option<Vec<Strin
             return call.id.clone();
         }
         let base = if call.id.trim().is_empty() { "call" } else { &call.id };
-        let mut number = place + 1;
-        loop {
-            let id = format!("{base}-{number}");
-            if !taken(&id) && used.insert(id.clone()) {
-                return id;
-            }
-            number += 1;
-        }
+        let id = fresh_id(base, earlier + place + 1, |id| !taken(id) && !used.contains(id));
+        used.insert(id.clone());
+        id
     });
     Some(ids.collect())
+}
+
+/// A free id with this number, else with one above it: found by steps that double, and then by halving, so
+/// that a server which takes all numbers ahead of us costs no more than their logarithm.
+fn fresh_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -> String {
+    let id = |number: usize| format!("{base}-{number}");
+    let found = id(first);
+    if is_free(&found) {
+        return found;
+    }
+    let (mut taken, mut step) = (first, 1_usize);
+    let mut free = first.saturating_add(step);
+    while !is_free(&id(free)) {
+        taken = free;
+        step = step.saturating_mul(2);
+        free = free.saturating_add(step);
+    }
+    while free - taken > 1 {
+        let middle = taken + (free - taken) / 2;
+        if is_free(&id(middle)) {
+            free = middle;
+        } else {
+            taken = middle;
+        }
+    }
+    id(free)
 }
 
 #[cfg(test)]
@@ -80,10 +105,10 @@ mod tests {
     fn check(reply: &str, taken: &[&str], expected: &str) {
         let transcript: Transcript = reply.parse().unwrap();
         let reply = (**transcript.get(0).unwrap()).clone();
-        let made = with_unique_call_ids(reply.clone(), |id| taken.contains(&id));
+        let made = with_unique_call_ids(reply.clone(), 0, |id| taken.contains(&id));
         let ids: Vec<&str> = made.tool_calls().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.join(" "), expected);
-        assert_eq!(with_unique_call_ids(reply, |id| taken.contains(&id)), made, "the same each time");
+        assert_eq!(with_unique_call_ids(reply, 0, |id| taken.contains(&id)), made, "the same each time");
     }
 
     #[test]
@@ -124,6 +149,6 @@ mod tests {
                 .with_part(call(second))
                 .with_extra("cache", true)
         };
-        assert_eq!(with_unique_call_ids(reply("c1", "c1"), |_| false), reply("c1", "c1-2"));
+        assert_eq!(with_unique_call_ids(reply("c1", "c1"), 0, |_| false), reply("c1", "c1-2"));
     }
 }

@@ -205,6 +205,8 @@ pub struct Invocation {
     running: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<Outcome>>,
+    /// Calls that ended since the last ones were announced.
+    ended: Vec<usize>,
     errors: BTreeMap<usize, Box<dyn Error + Send + Sync>>,
     progress: Progress,
     cancellation: CancellationToken,
@@ -226,6 +228,7 @@ impl Invocation {
             running: FuturesUnordered::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
+            ended: Vec::new(),
             errors: BTreeMap::new(),
             progress: Progress::default(),
             cancellation: options.cancellation.child_token(),
@@ -336,16 +339,61 @@ impl Invocation {
         }
     }
 
-    /// Runs what is left and gives all outcomes, in call order.
+    /// Takes back the outcome of a call that has not come to its end: it waits, for a decision for instance. To be
+    /// called when the call [finished](CallEvent::Finished), before anything else. The calls that wait for it do not
+    /// start here; like it, they have no outcome until the invocation is [resumed](Invocation::resume), so that the
+    /// order of the calls does not depend on when that is.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Tool, ToolError, Tools};
+    ///
+    /// async fn work() -> Result<(), ToolError> {
+    ///     Ok(())
+    /// }
+    /// let tools = Tools::of([
+    ///     Tool::new("set", "Sets the limit.", work).writes(["limit"]).build().unwrap(),
+    ///     Tool::new("show", "Shows the limit.", work).reads(["limit"]).build().unwrap(),
+    /// ]).unwrap();
+    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).snapshot();
+    /// let calls = ["set", "show"].map(|name| ToolCall::new(name, name, json!({}))).to_vec();
+    ///
+    /// let mut invocation = Invocation::new(&tools, state, calls, InvokeOptions::default());
+    /// while let Some(event) = invocation.next().await {
+    ///     if let CallEvent::Finished { call } = event {
+    ///         invocation.hold(call);
+    ///     }
+    /// }
+    /// // `show` waits for `set`.
+    /// assert!(invocation.finish().await.outcomes.is_empty());
+    /// # });
+    /// ```
+    pub fn hold(&mut self, call: usize) {
+        self.ended.retain(|ended| *ended != call);
+        self.errors.remove(&call);
+        if let Some(place) = self.outcomes.get_mut(call) {
+            *place = None;
+        }
+    }
+
+    /// Runs what is left and gives all outcomes, in call order. Calls that are [held](Invocation::hold), and those that
+    /// wait for them, have none.
     pub async fn finish(mut self) -> Outcomes {
         while self.next().await.is_some() {}
-        let outcomes: Vec<Outcome> = self.outcomes.drain(..).flatten().collect();
-        let error = first_error(&outcomes, &mut self.errors, self.options.raise_on_failure);
-        Outcomes { outcomes, error }
+        let error = first_error(&self.outcomes, &mut self.errors, self.options.raise_on_failure);
+        Outcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
     /// Prepares the calls that may start and announces those that can. Whether there is anything to tell.
     fn announce(&mut self) -> bool {
+        // Only now: when they ended, nobody had looked at their outcomes yet.
+        for call in self.ended.drain(..) {
+            self.schedule.finish(call);
+        }
         let free = self.options.limits.concurrency.max(1).saturating_sub(self.running.len());
         let ready = self.schedule.take_ready(free);
         let mut starting = Vec::new();
@@ -398,7 +446,7 @@ impl Invocation {
             let Some((call, report)) = self.progress.pop() else { break };
             self.tell_progress(call, report);
         }
-        self.schedule.finish(call);
+        self.ended.push(call);
         self.errors.extend(finished.error.map(|error| (call, error)));
         self.outcomes[call] = Some(finished.outcome);
         self.events.push_back(CallEvent::Finished { call });
@@ -474,16 +522,21 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
     }
 }
 
+/// A call that was kept from running did not go wrong.
 fn first_error(
-    outcomes: &[Outcome],
+    outcomes: &[Option<Outcome>],
     errors: &mut BTreeMap<usize, Box<dyn Error + Send + Sync>>,
     raise_on_failure: bool,
 ) -> Option<FatalError> {
-    let index = outcomes.iter().enumerate().position(|(index, outcome)| {
-        let is_fatal = errors.contains_key(&index) || outcome.status == Status::Failed(Failure::Fatal);
-        is_fatal || raise_on_failure && matches!(outcome.status, Status::Failed(_))
+    let raises = |status: Status| match status {
+        Status::Failed(Failure::Fatal) => true,
+        Status::Failed(Failure::Rejected | Failure::NotRun) => false,
+        status => raise_on_failure && matches!(status, Status::Failed(_)),
+    };
+    let (index, outcome) = outcomes.iter().enumerate().find_map(|(index, outcome)| {
+        let outcome = outcome.as_ref()?;
+        (errors.contains_key(&index) || raises(outcome.status)).then_some((index, outcome))
     })?;
-    let outcome = &outcomes[index];
     let source = errors.remove(&index).unwrap_or_else(|| outcome.result.text().into_owned().into());
     Some(FatalError { call_id: outcome.call_id().to_owned(), tool: outcome.tool().to_owned(), index, source })
 }

@@ -20,5 +20,5 @@ pub use self::deliver::{Offload, Overflow};
 pub use self::ids::with_unique_call_ids;
 pub use self::invocation::{CallEvent, Invocation, InvokeOptions, Limits};
 pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
-pub(crate) use self::prepare::checked;
+pub(crate) use self::prepare::{checked, refusal};
 pub use self::settle::settle;

@@ -119,7 +119,8 @@ impl Outcome {
 /// one does. A finished sibling's work is never thrown away.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// One for each call, in call order.
+    /// One for each call, in call order; none for those that are [held](super::Invocation::hold), and for those that wait
+    /// for them.
     pub outcomes: Vec<Outcome>,
     /// The first call, in call order, whose failure ends the run: because the tool said that it is fatal,
     /// or because [`raise_on_failure`](super::InvokeOptions::raise_on_failure) is set.

@@ -26,18 +26,15 @@ pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Bo
     })
 }
 
+/// The outcome of a call that cannot run, whatever the state holds.
+pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<Outcome> {
+    find(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
+}
+
 /// Checks the arguments that the model sent (all faults at once, before anything from the state is near
 /// them) and adds those that are fed from state.
 pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<Outcome>> {
-    let Some(sent) = call.arguments.as_object() else {
-        let error = call.arguments.malformed().map_or("", |(_, error)| error);
-        let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
-        return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
-    };
-    let mut arguments = checked(tool, sent).map_err(|faults| {
-        let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
-        Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
-    })?;
+    let mut arguments = arguments_of(tool, call)?;
     let inner = tool.inner();
     let mut fed = Vec::new();
     if let Value::Object(arguments) = &mut arguments {
@@ -50,6 +47,19 @@ pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Pre
         }
     }
     Ok(Prepared { arguments, fed })
+}
+
+/// The arguments that the model sent, or the outcome that says what is wrong with them.
+fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<Outcome>> {
+    let Some(sent) = call.arguments.as_object() else {
+        let error = call.arguments.malformed().map_or("", |(_, error)| error);
+        let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
+        return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
+    };
+    checked(tool, sent).map_err(|faults| {
+        let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
+        Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
+    })
 }
 
 /// The arguments that the model may set, if they fit; what only the state sets is ignored.

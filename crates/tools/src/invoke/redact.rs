@@ -1,10 +1,12 @@
 //! Errors are for the model, and values of the state are not: they are taken out of every error text.
 //!
-//! Nothing is collected while all goes well. What a text must not show is looked up when there is a text.
-//! (Haystack put the whole arguments, injected ones included, into its error message.)
+//! Nothing is collected while all goes well. What a text must not show is looked up when there is a text, in what the
+//! call was fed or says that it reads, and within a bound: a tool that reads a list of a million items fails as fast
+//! as any other. (Haystack put the whole arguments, injected ones included, into its error message.)
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 
 use serde_json::Value;
 use stepfold_state_core::state::ValueRef;
@@ -12,76 +14,160 @@ use stepfold_state_core::state::ValueRef;
 /// Shorter texts are not looked for: they would be found everywhere, and tell nothing.
 const SHORTEST: usize = 4;
 
-/// Texts that came from the state, each with what to write in its place.
-#[derive(Debug, Default)]
-pub(super) struct Secrets<'a>(Vec<(&'a str, Cow<'a, str>)>);
+/// The most values that are looked at for one text, and places of it that are compared with one.
+const MAX_WORK: usize = 100_000;
 
-impl<'a> Secrets<'a> {
-    /// Adds all texts of a state value, to be called by `name`.
-    pub(super) fn add_state(&mut self, name: &'a str, value: ValueRef<'a>) {
+/// What stands in place of a text that could not be looked through.
+const WITHHELD: &str =
+    "[the text is withheld: it may repeat values of the state, of which the tool reads too many to look for]";
+
+/// A text from which values of the state are to be taken out.
+#[derive(Debug)]
+pub(super) struct Redaction<'a> {
+    text: &'a str,
+    /// Where in the text each beginning of a value is.
+    starts: HashMap<&'a [u8], Vec<usize>>,
+    /// What was found: by its place, the length and the name of its source.
+    found: BTreeMap<usize, (usize, &'a str)>,
+    work: usize,
+}
+
+impl<'a> Redaction<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
+        for (place, _) in text.char_indices() {
+            if let Some(start) = text.as_bytes().get(place..place + SHORTEST) {
+                starts.entry(start).or_default().push(place);
+            }
+        }
+        Redaction { text, starts, found: BTreeMap::new(), work: 0 }
+    }
+
+    /// Takes out all values of a state value, to be called by `name`.
+    pub(super) fn take_out(&mut self, name: &'a str, value: ValueRef<'_>) {
         match value.as_json() {
-            Some(value) => self.add(name, value),
-            None => value.items().for_each(|item| self.add(name, item)),
+            Some(value) => self.value(name, value),
+            None => self.all(name, value.items()),
         }
     }
 
-    fn add(&mut self, name: &'a str, value: &'a Value) {
+    /// The text with the name of its source in place of each value of the state: the first one first, and of those
+    /// that begin at one place the longest.
+    pub(super) fn shown(&self) -> Cow<'a, str> {
+        if self.is_exhausted() {
+            return WITHHELD.into();
+        }
+        if self.found.is_empty() {
+            return self.text.into();
+        }
+        let (mut shown, mut after) = (String::with_capacity(self.text.len()), 0);
+        for (place, (length, name)) in &self.found {
+            if *place >= after {
+                shown.extend([&self.text[after..*place], "<", name, ">"]);
+                after = place + length;
+            }
+        }
+        shown.push_str(&self.text[after..]);
+        shown.into()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.work > MAX_WORK
+    }
+
+    fn all<'v>(&mut self, name: &'a str, mut values: impl Iterator<Item = &'v Value>) {
+        while !self.is_exhausted()
+            && let Some(value) = values.next()
+        {
+            self.value(name, value);
+        }
+    }
+
+    fn value(&mut self, name: &'a str, value: &Value) {
+        self.work += 1;
         match value {
-            Value::String(text) => self.note(name, text),
-            Value::Number(number) => self.note_form(name, number.to_string().into()),
-            Value::Array(items) => items.iter().for_each(|item| self.add(name, item)),
-            Value::Object(fields) => fields.iter().for_each(|(key, field)| {
-                self.note(name, key);
-                self.add(name, field);
-            }),
+            Value::String(text) => self.words(name, text),
+            Value::Number(number) => {
+                // Most numbers are too short to be looked for, and need not be written down for it.
+                if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
+                    self.find(name, &number.to_string());
+                }
+            }
+            Value::Array(items) => self.all(name, items.iter()),
+            Value::Object(fields) => {
+                for (key, field) in fields {
+                    if self.is_exhausted() {
+                        return;
+                    }
+                    if !is_field_name(key) {
+                        self.words(name, key);
+                    }
+                    self.value(name, field);
+                }
+            }
             Value::Null | Value::Bool(_) => {}
         }
     }
 
-    /// A text may stand in an error as it is, as debug output shows it, or as JSON does.
-    fn note(&mut self, name: &'a str, text: &'a str) {
-        self.note_form(name, text.into());
-        if text.chars().any(|character| matches!(character, '"' | '\\') || !(' '..='~').contains(&character))
-        {
-            let forms = [format!("{text:?}"), Value::from(text).to_string()];
-            for form in forms {
-                self.note_form(name, form[1..form.len() - 1].to_owned().into());
+    /// A text may stand in an error as it is, as debug output or JSON shows it, or as these show each other. Whether it
+    /// may is told by its first characters.
+    fn words(&mut self, name: &'a str, words: &str) {
+        if words.len() < SHORTEST || words.len() > self.text.len() {
+            return;
+        }
+        let head = words.char_indices().nth(SHORTEST).map_or(words, |(end, _)| &words[..end]);
+        let begins =
+            |form: &str| self.starts.contains_key(form.as_bytes().get(..SHORTEST).unwrap_or_default());
+        if !begins(head) && !escaped(head).iter().any(|form| begins(form)) {
+            return;
+        }
+        self.work += words.len() / 256;
+        self.find(name, words);
+        escaped(words).iter().for_each(|form| self.find(name, form));
+    }
+
+    fn find(&mut self, name: &'a str, form: &str) {
+        let Some(start) = form.as_bytes().get(..SHORTEST) else { return };
+        let Some(places) = self.starts.get(start) else { return };
+        self.work += places.len();
+        for place in places {
+            if self.text[*place..].starts_with(form) {
+                let found = self.found.entry(*place).or_insert((0, name));
+                *found = (*found).max((form.len(), name));
             }
         }
     }
+}
 
-    fn note_form(&mut self, name: &'a str, form: Cow<'a, str>) {
-        if form.len() >= SHORTEST {
-            self.0.push((name, form));
-        }
+/// The forms that debug output and JSON give a text, and those that they give each other's; none if it stands there as
+/// it is.
+fn escaped(text: &str) -> Vec<String> {
+    let is_plain =
+        |text: &str| text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'));
+    if is_plain(text) {
+        return Vec::new();
     }
+    let inside = |quoted: String| quoted[1..quoted.len() - 1].to_owned();
+    let debug = |text: &str| {
+        let mut quoted = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(quoted, "{text:?}");
+        inside(quoted)
+    };
+    let json = |text: &str| inside(Value::from(text).to_string());
+    let (as_debug, as_json) = (debug(text), json(text));
+    let mut forms =
+        vec![debug(&as_debug), json(&as_debug), debug(&as_json), json(&as_json), as_debug, as_json];
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
 
-    /// The text with the name of its source in place of each value of the state, the longest first.
-    pub(super) fn redact(&self, text: &str) -> String {
-        let mut by_start: HashMap<&[u8], Vec<&(&str, Cow<'_, str>)>> = HashMap::new();
-        for secret in &self.0 {
-            by_start.entry(&secret.1.as_bytes()[..SHORTEST]).or_default().push(secret);
-        }
-        let found_in = |rest: &str| {
-            let candidates = by_start.get(rest.as_bytes().get(..SHORTEST)?)?;
-            candidates
-                .iter()
-                .filter(|(_, secret)| rest.starts_with(&**secret))
-                .max_by_key(|(_, secret)| secret.len())
-        };
-        let mut shown = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(character) = rest.chars().next() {
-            if let Some((name, secret)) = found_in(rest) {
-                shown.extend(["<", name, ">"]);
-                rest = &rest[secret.len()..];
-            } else {
-                shown.push(character);
-                rest = &rest[character.len_utf8()..];
-            }
-        }
-        shown
-    }
+/// Whether a key of an object reads like the name of a field, which tells nothing. Others, as addresses are, are values
+/// that somebody used for keys.
+fn is_field_name(key: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    key.bytes().all(is_word) && key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
 }
 
 #[cfg(test)]
@@ -91,9 +177,9 @@ mod tests {
 
     /// The secrets of a `token`, an error text in, what is left of it out.
     fn check(token: &Value, text: &str, expected: &str) {
-        let mut secrets = Secrets::default();
-        secrets.add("token", token);
-        assert_eq!(secrets.redact(text), expected);
+        let mut redaction = Redaction::of(text);
+        redaction.take_out("token", token.into());
+        assert_eq!(redaction.shown(), expected);
     }
 
     #[test]
@@ -110,6 +196,39 @@ mod tests {
         let note = "it's\n\"quoted\" \u{301}\u{7f}";
         let text = format!("raw {note}, debug {note:?}, json {}", json!({"note": note}));
         check(&json!(note), &text, "raw <token>, debug \"<token>\", json {\"note\":\"<token>\"}");
+    }
+
+    /// As a snapshot shows itself that is shown by something else.
+    #[test]
+    fn takes_values_out_that_were_escaped_twice() {
+        let note = "it's\n\"quoted\"";
+        let (debug, json) = (format!("{note:?}"), json!(note).to_string());
+        let text = format!("{debug:?} {json:?} {} {}", json!(debug), json!(json));
+        let shown = r#""\"<token>\"" "\"<token>\"" "\"<token>\"" "\"<token>\"""#;
+        check(&json!({"note": note}), &text, shown);
+    }
+
+    #[test]
+    fn names_of_fields_stay() {
+        let profile = json!({"type": "premium", "first-name": "Alice", "alice@example.com": "555-0100"});
+        check(
+            &profile,
+            "wrong type of first-name for alice@example.com: premium",
+            "wrong type of first-name for <token>: <token>",
+        );
+    }
+
+    /// What is bounded is the work, and not what is kept back.
+    #[test]
+    fn withholds_a_text_that_cannot_be_looked_through() {
+        let most: Vec<Value> =
+            (0..MAX_WORK - 10).map(|_| json!("password")).chain([json!("s3cret")]).collect();
+        check(&json!(most), "bad: s3cret", "bad: <token>");
+        let many: Vec<Value> = (0..2 * MAX_WORK).map(|_| json!("password")).collect();
+        check(&json!(many), "bad: s3cret", WITHHELD);
+        // Places count as well: each value is in the text a thousand times.
+        let value = json!(vec!["password"; 1_000]);
+        check(&value, &"password ".repeat(1_000), WITHHELD);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::deliver;
 use super::invocation::InvokeOptions;
 use super::outcome::{Failure, Outcome, Status};
 use super::prepare::Prepared;
-use super::redact::Secrets;
+use super::redact::Redaction;
 use super::settle::unmerged;
 use crate::binding::InputBinding;
 use crate::context::{CallContext, ToolContext};
@@ -233,21 +233,18 @@ impl Running {
     /// reads.
     fn redacted(&self, text: &str) -> String {
         let inner = self.tool.inner();
-        let mut secrets = Secrets::default();
-        for (index, input) in inner.inputs.iter().enumerate() {
-            if self.fed.contains(&index)
-                && let Some(value) = self.state.get(&*input.key)
-            {
-                secrets.add_state(&input.parameter, value);
-            }
+        let fed: Vec<&InputBinding> = self.fed.iter().map(|input| &inner.inputs[*input]).collect();
+        let is_fed = |key: &str| fed.iter().any(|input| *input.key == *key);
+        let read = inner.access.reads.iter().map(|key| &**key).filter(|key| !is_fed(key));
+        let bound = fed.iter().map(|input| (input.parameter.as_str(), &*input.key));
+        let values = bound.chain(read.map(|key| (key, key)));
+        let mut values = values.filter_map(|(name, key)| Some((name, self.state.get(key)?))).peekable();
+        if values.peek().is_none() {
+            return text.to_owned();
         }
-        let is_added = |key: &str| self.fed.iter().any(|input| *inner.inputs[*input].key == *key);
-        for key in inner.access.reads.iter().filter(|key| !is_added(key)) {
-            if let Some(value) = self.state.get(&**key) {
-                secrets.add_state(key, value);
-            }
-        }
-        secrets.redact(text)
+        let mut redaction = Redaction::of(text);
+        values.for_each(|(name, value)| redaction.take_out(name, value));
+        redaction.shown().into_owned()
     }
 }
 

@@ -7,7 +7,7 @@ use stepfold_state_core::state::{Delta, State, Write};
 
 use super::attempt::words_of_panic;
 use super::outcome::{Failure, Outcome, Status};
-use super::redact::Secrets;
+use super::redact::Redaction;
 use crate::error::chain;
 
 /// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
@@ -66,13 +66,13 @@ pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
         Err(panic) => format!("a handler panicked: {}", words_of_panic(&*panic)),
     };
     // A custom handler sees what the state holds, and may put it into its words.
-    let mut secrets = Secrets::default();
+    let mut redaction = Redaction::of(&reason);
     for key in delta.iter().map(Write::key) {
         if let Some(value) = state.get(key) {
-            secrets.add_state(key, value);
+            redaction.take_out(key, value);
         }
     }
-    Err(secrets.redact(&reason))
+    Err(redaction.shown().into_owned())
 }
 
 /// What the model reads when a tool ran and its writes could not be merged.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use stepfold_state_core::chat::ToolSpec;
+use stepfold_state_core::chat::{ToolCall, ToolSpec};
 use stepfold_state_core::state::Schema;
 
 use super::parts::{fail_with, faults_of, merge};
 use crate::context::Resources;
 use crate::error::BuildError;
+use crate::invoke::Outcome;
 use crate::tool::Tool;
 
 /// The tools that the model may use at one step, each name once, in declared order. Immutable and cheap to
@@ -89,6 +90,28 @@ impl Tools {
     /// What the model sees of them, in declared order: made once, shared by all clones.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         Arc::clone(self.0.specs.get_or_init(|| self.iter().map(|tool| tool.spec().clone()).collect()))
+    }
+
+    /// The outcome of a call that cannot run with these tools, because there is no such tool or its arguments do not
+    /// fit; none of one that can. It is the outcome that an [`Invocation`](crate::Invocation) gives the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_tools::{Tool, ToolError, Tools};
+    ///
+    /// async fn ping() -> Result<&'static str, ToolError> {
+    ///     Ok("pong")
+    /// }
+    /// let tools = Tools::of([Tool::new("ping", "Answers.", ping).build()?])?;
+    /// assert!(tools.refusal(&ToolCall::new("c1", "ping", json!({}))).is_none());
+    /// let refusal = tools.refusal(&ToolCall::new("c2", "pong", json!({}))).expect("there is no such tool");
+    /// assert_eq!(refusal.result.text(), "tool 'pong' not found; available: ping");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn refusal(&self, call: &ToolCall) -> Option<Outcome> {
+        crate::invoke::refusal(self, call)
     }
 
     /// Checks each tool against the schema of the state and the resources of the run, as

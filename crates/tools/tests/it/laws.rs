@@ -245,7 +245,7 @@ fn reply_of(deeds: &[(Deed, String)]) -> Message {
         let name = if let Deed::Unknown = deed { "nothing".to_owned() } else { format!("t{place}") };
         Part::from(ToolCall::new(id.as_str(), name, arguments))
     });
-    with_unique_call_ids(Message::from_parts(Role::Assistant, calls.collect()), |_| false)
+    with_unique_call_ids(Message::from_parts(Role::Assistant, calls.collect()), 0, |_| false)
 }
 
 /// Runs a reply, cancelled after so many events, and notes what was told.
@@ -364,11 +364,11 @@ proptest! {
 
     /// Ids differ, those that can stay do, and doing it twice does nothing more.
     #[test]
-    fn call_ids_are_unique(ids in vec(prop_oneof![Just(String::new()), "c[0-3](-[0-4])?", "call-[0-4]"], 0..12), taken in vec("c[0-3](-[0-4])?", 0..4)) {
+    fn call_ids_are_unique(ids in vec(prop_oneof![Just(String::new()), "c[0-3](-[0-4])?", "call-[0-4]"], 0..12), taken in vec("c[0-3](-[0-4])?", 0..4), earlier in 0..3_usize) {
         let calls = ids.iter().map(|id| Part::from(ToolCall::new(id.as_str(), "t", json!({}))));
         let reply = Message::from_parts(Role::Assistant, calls.collect());
         let is_taken = |id: &str| taken.iter().any(|known| known == id);
-        let made = with_unique_call_ids(reply, is_taken);
+        let made = with_unique_call_ids(reply, earlier, is_taken);
         let unique: BTreeSet<&str> = made.tool_calls().map(|call| call.id.as_str()).collect();
         prop_assert_eq!(unique.len(), ids.len());
         prop_assert!(unique.iter().all(|id| !id.is_empty() && !is_taken(id)));
@@ -376,6 +376,6 @@ proptest! {
             let can_stay = !id.is_empty() && !is_taken(id) && !ids[..place].contains(id);
             prop_assert_eq!(can_stay, call.id == *id);
         }
-        prop_assert_eq!(with_unique_call_ids(made.clone(), is_taken), made);
+        prop_assert_eq!(with_unique_call_ids(made.clone(), earlier, is_taken), made);
     }
 }

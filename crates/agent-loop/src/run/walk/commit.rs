@@ -142,7 +142,8 @@ impl Run {
         };
         let state = node.state_on(&self.state, branch.planned.item.as_ref())?;
         let input = Input::recorded(state, event);
-        Run::new(&agent, input, id.as_str()).map_err(|error| fault(error.to_string()))
+        let child = Run::new(&agent, input, id.as_str()).map_err(|error| fault(error.to_string()))?;
+        Ok(child.with_key_prefix(self.branch_key(place)))
     }
 
     /// Puts the agents of its nodes to the runs of a walk that was loaded.
@@ -165,6 +166,7 @@ impl Run {
             branch.child = Some(Child::Run(Box::new(run)));
         }
         self.phase = Phase::Walking(walk);
+        self.pass_on_keys();
         Ok(differences)
     }
 }

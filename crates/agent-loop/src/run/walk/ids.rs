@@ -44,8 +44,9 @@ impl<'a> TakenIds<'a> {
         renamed: &mut HashMap<String, String>,
     ) -> Arc<Message> {
         let is_taken = |id: &str| self.log.contains(id) || self.new.contains(id);
+        let earlier = self.log.len() + self.new.len();
         let unique = match message.tool_calls().any(|call| is_taken(&call.id)) {
-            true => Arc::new(with_unique_call_ids((**message).clone(), is_taken)),
+            true => Arc::new(with_unique_call_ids((**message).clone(), earlier, is_taken)),
             false => Arc::clone(message),
         };
         for (old, new) in message.tool_calls().zip(unique.tool_calls()) {

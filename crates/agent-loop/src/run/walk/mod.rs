@@ -24,7 +24,7 @@ use super::machine::{Need, Phase, Run, nested_id};
 use crate::approval::{ApprovalRequest, AskReason, Decision};
 use crate::error::FeedError;
 use crate::graph::progress::{NodeOutput, NodeRun, keys};
-use crate::graph::{AgentNode, Arrived, Ended, NodeContext, NodeWork, OnError, Planned, Shape};
+use crate::graph::{AgentNode, Arrived, Ended, NodeContext, NodeError, NodeWork, OnError, Planned, Shape};
 
 /// Where the run of a graph is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -170,6 +170,17 @@ pub struct OpenBranch {
     pub planned: Planned,
     /// In which superstep this is that the node has branches, from 1.
     pub execution: u64,
+}
+
+impl Walk {
+    /// The runs of agents, each with the place of its branch.
+    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = (usize, &mut Run)> {
+        let branches = self.branches.iter_mut().enumerate();
+        branches.filter_map(|(place, branch)| match &mut branch.child {
+            Some(Child::Run(run)) => Some((place, &mut **run)),
+            _ => None,
+        })
+    }
 }
 
 impl Branch {
@@ -349,9 +360,22 @@ impl Run {
         self.walk()?.branches.get(place)
     }
 
-    /// What the idempotency keys of a branch begin with, and the id of its agent's run.
+    /// What the idempotency keys of a branch, and of the run of its agent, begin with.
     pub(crate) fn branch_key(&self, place: usize) -> String {
-        format!("{}/{}/{place}", self.id, self.tally.steps)
+        format!("{}/{place}", self.key_scope())
+    }
+
+    /// The run of a branch's agent, which has not begun. Its id is that of this run and its place, so that it is the same
+    /// for all who go on with the record; its keys are those of whoever goes on.
+    pub(crate) fn child_on(
+        &self,
+        agent: &AgentNode,
+        place: usize,
+        context: &NodeContext,
+    ) -> Result<Run, NodeError> {
+        let id = format!("{}/{}/{place}", self.id, self.tally.steps);
+        let child = agent.run(&self.state, context, id)?;
+        Ok(child.with_key_prefix(self.branch_key(place)))
     }
 
     fn agent_node(&self, planned: &Planned) -> Option<&AgentNode> {
@@ -403,7 +427,7 @@ impl Run {
         }
         let node = self.agent_node(&branch.planned).ok_or(FeedError::NoSuchBranch { branch: place })?;
         let context = NodeContext::of(self, place, CancellationToken::new(), None);
-        node.run(&self.state, &context, self.branch_key(place))
+        self.child_on(node, place, &context)
             .map_err(|error| FeedError::Node { node: branch.planned.node.clone(), words: error.to_string() })
     }
 

@@ -91,19 +91,19 @@ async fn side_by_side() {
         graph,
         "where?",
         expect![[r#"
-        1: a, b
-        --
-        user:      where?
-        assistant: > c1 search(q="x")
-        tool c1:   [3, 4]
-        assistant: area 3
-        assistant: > c1-1 fetch(id=7)
-        tool c1-1: area 7
-        assistant: area 7
-        --
-        exit: the graph came to its end
-        steps: 1
-    "#]],
+            1: a, b
+            --
+            user:      where?
+            assistant: > c1 search(q="x")
+            tool c1:   [3, 4]
+            assistant: area 3
+            assistant: > c1-2 fetch(id=7)
+            tool c1-2: area 7
+            assistant: area 7
+            --
+            exit: the graph came to its end
+            steps: 1
+        "#]],
     )
     .await;
 }

@@ -302,12 +302,12 @@ assistant: done
         assistant: > c1 fetch(id=0)
         tool c1:   area 0
         user:      where?
-        assistant: > c1-1 fetch(id=1)   > c1-2 fetch(id=2)   > call-3 fetch(id=3)
-        tool c1-1: area 1
-        tool c1-2: area 2
-        tool call-3: area 3
-        assistant: > c1-3 fetch(id=4)
-        tool c1-3: area 4
+        assistant: > c1-2 fetch(id=1)   > c1-3 fetch(id=2)   > call-4 fetch(id=3)
+        tool c1-2: area 1
+        tool c1-3: area 2
+        tool call-4: area 3
+        assistant: > c1-5 fetch(id=4)
+        tool c1-5: area 4
         assistant: done
         --
         exit: the model answered

@@ -10,6 +10,7 @@ mod steps;
 
 mod exits;
 mod limits;
+mod streams;
 
 mod hooks;
 
@@ -18,6 +19,7 @@ mod breakpoints;
 mod interruptions;
 
 mod build;
+mod decision_times;
 mod golden;
 mod history;
 mod nested;

@@ -2,8 +2,10 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
+use stepfold_agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
-use stepfold_agent_loop::tools::{Approval, Source};
+use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::tools::{Approval, Effect, Source, Tool, ToolBuilder};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
     RunLimits,
@@ -104,14 +106,11 @@ async fn replay_diverges() {
 async fn replay_of_another_schema() {
     let agent = visiting(&Notes::default()).build().unwrap();
     let (recording, _) = recorded(&agent).await;
-    // The key sums no more; but what was written says how it was merged.
+    // The key sums no more: a live run would have written something else.
     let schema = Schema::builder().key::<i64>("visits").build().unwrap();
     let changed = agent.to_builder().schema(schema).build().unwrap();
-    let replayed = recording.replay(&changed);
-    expect![[r#"{"visits": Number(7)}"#]].assert_eq(&match replayed {
-        Ok(run) => format!("{:?}", values(run.state())),
-        Err(divergence) => chain(&divergence),
-    });
+    expect!["the state schema has changed since the run was recorded: state key visits changed"]
+        .assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
 }
 
 /// All events are the same, but the run would not end there.
@@ -207,4 +206,234 @@ async fn replay_of_a_run_that_was_repaired() {
     let again = Run::new(&agent, Input::recorded(state, &recording.events()[0]), "run").unwrap();
     let replayed = again.replay(recording.events(), |_| true).unwrap();
     assert_eq!(replayed.digest(), outcome.run().digest());
+}
+
+fn visit(name: &str) -> ToolBuilder {
+    tool(name, |arguments: &Value| Ok(arguments["n"].clone())).output_to_state("visits", Source::Whole)
+}
+
+fn with(tool: ToolBuilder) -> impl FnOnce(AgentBuilder) -> AgentBuilder {
+    |agent| agent.tools(vec![tool.build().unwrap()])
+}
+
+/// The same for a run in which nobody was asked to decide.
+async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, expected: Expect) {
+    let agent = visiting(&Notes::default()).approval(Approval::Never).build().unwrap();
+    let (recording, _) = recorded(&agent).await;
+    let changed = change(agent.to_builder()).build().unwrap();
+    expected.assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+}
+
+/// A live run would tell the model that there is no such tool.
+#[tokio::test]
+async fn replay_of_a_call_whose_tool_is_gone_or_renamed() {
+    diverges_undecided(with(visit("go")), expect![""]).await;
+    diverges_undecided(|agent| agent.tools(vec![]), expect![""]).await;
+    diverges(with(visit("go")), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
+}
+
+#[tokio::test]
+async fn replay_of_a_call_whose_arguments_do_not_fit_any_more() {
+    let stricter = json!({
+        "type": "object",
+        "properties": {"n": {}, "why": {"type": "string"}},
+        "required": ["why"],
+    });
+    diverges_undecided(with(visit("visit").parameters(stricter)), expect![""]).await;
+    let typed = json!({"type": "object", "properties": {"n": {"type": "string"}}});
+    diverges_undecided(with(visit("visit").parameters(typed)), expect![""]).await;
+}
+
+/// What could not run then, and could now.
+#[tokio::test]
+async fn replay_of_a_call_that_was_refused() {
+    let script = script("assistant: > c1 go(n=1)   > c2 visit(n=\"x\")\nassistant: so");
+    let typed = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let visit = || visit("visit").parameters(typed.clone());
+    let schema = Schema::builder().key::<i64>("visits").build().unwrap();
+    let agent = Agent::builder(script).schema(schema).tools([visit().build().unwrap()]).build().unwrap();
+    let (recording, run) = recorded(&agent).await;
+    assert_eq!(recording.replay(&agent).unwrap().digest(), run.digest());
+    let replayed = |tools: Vec<Tool>| {
+        let changed = agent.to_builder().tools(tools).build().unwrap();
+        chain(&recording.replay(&changed).unwrap_err())
+    };
+    let go = || self::visit("go").build().unwrap();
+    expect!["event 2 (answered, step 1) differs for 'c1': recorded tool 'go' not found; available: visit, replayed that it runs"].assert_eq(&replayed(vec![visit().build().unwrap(), go()]));
+    expect!["event 3 (answered, step 1) differs for 'c2': recorded the arguments of tool 'visit' do not fit: at $.n: expected integer, found string, replayed that it runs"].assert_eq(&replayed(vec![self::visit("visit").build().unwrap()]));
+}
+
+/// A live run would not mark the calls, or would.
+#[tokio::test]
+async fn replay_of_a_call_whose_effect_is_another_one() {
+    diverges(with(visit("visit").effect(Effect::Pure)), expect!["event 3 (started, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"]).await;
+    let pure = visiting(&Notes::default()).tools(vec![visit("visit").effect(Effect::Pure).build().unwrap()]);
+    let pure = pure.build().unwrap();
+    let (recording, _) = recorded(&pure).await;
+    let changed = pure.to_builder().tools(vec![visit("visit").build().unwrap()]).build().unwrap();
+    expect!["event 3 (answered, step 1) differs for 'c1': recorded that it runs unmarked, replayed that it is marked before it runs"].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+}
+
+#[tokio::test]
+async fn replay_of_a_call_that_is_asked_about() {
+    diverges(
+        with(visit("visit").approval(Approval::Always)),
+        expect!["event 1 (replied, step 1) differs at $.kind.replied.fates[0][0]: recorded 1, replayed 0"],
+    )
+    .await;
+    let free = visiting(&Notes::default()).approval(Approval::Never).build().unwrap();
+    let (recording, _) = recorded(&free).await;
+    let changed = free.to_builder().approval(Approval::Always).build().unwrap();
+    expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded nothing, replayed [[0,{"ask":"rule"}],[1,{"ask":"rule"}]]"#]].assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+}
+
+/// What a tool takes from the state and what it writes there.
+#[tokio::test]
+async fn replay_with_other_bindings() {
+    let bound = |change: &dyn Fn(ToolBuilder) -> ToolBuilder| {
+        let base = tool("visit", |arguments: &Value| Ok(arguments["n"].clone()));
+        let parameters = json!({"type": "object", "properties": {"n": {}, "seen": {}}});
+        change(base.parameters(parameters))
+    };
+    let agent = visiting(&Notes::default());
+    let before =
+        bound(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole));
+    let agent = agent.tools(vec![before.build().unwrap()]).build().unwrap();
+    let (recording, run) = recorded(&agent).await;
+    assert_eq!(recording.replay(&agent).unwrap().digest(), run.digest());
+    let replayed = |change: &dyn Fn(ToolBuilder) -> ToolBuilder| {
+        let changed = agent.to_builder().tools(vec![bound(change).build().unwrap()]).build().unwrap();
+        chain(&recording.replay(&changed).unwrap_err())
+    };
+    let words = "event 0 (began, step 0) offers other tools, or with other bindings to the state";
+    let no_output = replayed(&|tool| tool.input_from_state("visits", "seen"));
+    let other_field =
+        replayed(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", "n"));
+    let reads = replayed(&|tool| {
+        tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole).reads(["messages"])
+    });
+    assert_eq!([no_output, other_field, reads], [words, words, words]);
+}
+
+/// Tools that nobody has called: the model would have been asked something else.
+#[tokio::test]
+async fn replay_with_other_tools_offered() {
+    let visit = || visit("visit").build().unwrap();
+    let agent = visiting(&Notes::default()).tools(vec![visit()]).build().unwrap();
+    let (recording, _) = recorded(&agent).await;
+    let other = tool("other", |_| Ok(json!(1))).build().unwrap();
+    let changed = agent.to_builder().tools(vec![visit(), other]).build().unwrap();
+    expect!["event 0 (began, step 0) offers other tools: tool other is new"]
+        .assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
+}
+
+#[tokio::test]
+async fn replay_with_another_state_schema() {
+    let schema = Schema::builder().key::<String>("visits").build().unwrap();
+    let other = visit("visit");
+    diverges(
+        |agent| with(other)(agent).schema(schema),
+        expect!["the state schema has changed since the run was recorded: state key visits changed"],
+    )
+    .await;
+    let schema = Schema::builder().key::<i64>("visits").handler(Handler::sum()).key::<i64>("more");
+    diverges(
+        |agent| agent.schema(schema.build().unwrap()),
+        expect!["the state schema has changed since the run was recorded: state key more is new"],
+    )
+    .await;
+}
+
+/// The run of an agent that is a node is compared as well.
+#[tokio::test]
+async fn replay_of_a_node_whose_agent_has_changed() {
+    let graph = |tool: ToolBuilder| {
+        let agent = visiting(&Notes::default()).approval(Approval::Never).tools(vec![tool.build().unwrap()]);
+        let schema = Schema::builder().key::<i64>("visits").handler(Handler::sum()).build().unwrap();
+        let graph = Graph::builder("round").schema(schema);
+        let node = AgentNode::new(agent.build().unwrap());
+        graph.node("visit", node).chain([START, "visit", END]).build().unwrap()
+    };
+    let agent = graph(visit("visit"));
+    let run = Run::new(agent.agent(), "go", "run").unwrap();
+    let mut recording = Recording::of(&run);
+    let outcome = run.resume().observe(&mut recording).await.unwrap();
+    let same = recording.replay(graph(visit("visit")).agent()).unwrap();
+    assert_eq!(same.digest(), outcome.run().digest());
+    let replayed = |tool: ToolBuilder| chain(&recording.replay(graph(tool).agent()).unwrap_err());
+    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"].assert_eq(&replayed(visit("go")));
+    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"].assert_eq(&replayed(visit("visit").effect(Effect::Pure)));
+    expect!["event 2 (inner, step 1) offers other tools, or with other bindings to the state"]
+        .assert_eq(&replayed(visit("visit").writes(["visits"])));
+}
+
+fn shared() -> AgentBuilder {
+    let schema =
+        Schema::builder().key::<String>("app:motto").key::<Vec<String>>("user:notes").key::<u64>("app:n");
+    agent("assistant: > c1 fetch(id=1)\nassistant: done")
+        .schema(schema.build().unwrap())
+        .instructions("Be {app:motto}. {user:notes?}")
+}
+
+fn with_values(motto: &str, notes: usize) -> State {
+    let mut state = State::new(shared().build().unwrap().schema());
+    state.set("app:motto", motto).unwrap();
+    if notes > 0 {
+        state.set("user:notes", vec!["a note".to_owned(); notes]).unwrap();
+    }
+    state
+}
+
+/// What a run reads of shared scopes is in its record, so that it replays whatever they hold by then.
+#[tokio::test]
+async fn replay_with_other_values_in_shared_scopes() {
+    let agent = shared().build().unwrap();
+    for notes in [0, 1, 5000] {
+        let run = Run::new(&agent, Input::on(with_values("brief", notes)).say("go"), "run").unwrap();
+        let mut recording = Recording::of(&run);
+        run.resume().observe(&mut recording).await.unwrap();
+        let began = &recording.events()[0];
+        for today in [State::new(agent.schema()), with_values("kind", 0), with_values("kind", 7)] {
+            let again = Run::new(&agent, Input::recorded(today, began), "run").unwrap();
+            again.replay(recording.events(), |_| true).unwrap();
+            let text = "Be {app:motto}! {user:notes?}";
+            let changed = agent.to_builder().instructions(text).build().unwrap();
+            let again = Run::new(&changed, Input::recorded(with_values("kind", 7), began), "run").unwrap();
+            let divergence = again.replay(recording.events(), |_| true).unwrap_err().to_string();
+            assert!(divergence.contains("differs at $.kind.began.instructions"), "{divergence}");
+        }
+    }
+}
+
+/// Only what is read, only if it has changed, and nothing large.
+#[tokio::test]
+async fn values_of_shared_scopes_are_recorded_once() {
+    let agent =
+        shared().model(Script::parse("assistant: a\nassistant: b\nassistant: c").unwrap()).build().unwrap();
+    let mut state = with_values("brief", 5000);
+    state.set("app:n", 7).unwrap();
+    let recorded = |seen: &[stepfold_agent_loop::RunEvent]| {
+        let began = seen.iter().find_map(stepfold_agent_loop::RunEvent::committed).unwrap();
+        let json = serde_json::to_value(began).unwrap();
+        let mut shared = json["kind"]["began"].get("shared").cloned().unwrap_or_default();
+        shared.sort_all_objects();
+        shared.to_string()
+    };
+    let mut seen = Vec::new();
+    let first = agent.run(Input::on(state.clone()).say("go")).observe(&mut seen).await.unwrap();
+    expect![[r#"{"app:motto":{"is":"brief"},"user:notes":"large"}"#]].assert_eq(&recorded(&seen));
+    // The next one in the same process, then in another one, and one after a change.
+    let mut seen = Vec::new();
+    let run = first.into_run();
+    agent
+        .run(Input::new().say("go").on_state(run.state().clone(), Some(&run)))
+        .observe(&mut seen)
+        .await
+        .unwrap();
+    expect![[r#"{"user:notes":"large"}"#]].assert_eq(&recorded(&seen));
+    let mut seen = Vec::new();
+    let mut changed = run.state().clone();
+    changed.remove("user:notes").unwrap();
+    agent.run(Input::new().say("go").on_state(changed, Some(&run))).observe(&mut seen).await.unwrap();
+    expect![[r#"{"user:notes":"unset"}"#]].assert_eq(&recorded(&seen));
 }

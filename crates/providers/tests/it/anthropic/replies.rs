@@ -171,3 +171,16 @@ async fn a_server_that_does_not_stream() {
     "#]]
     .assert_eq(&ask(Play::json(200, whole), request()).await);
 }
+
+/// Each costs the same, also when the server ends none of them before it begins the next.
+#[tokio::test]
+async fn twenty_thousand_streamed_calls_without_ids() {
+    let one = |number: usize| {
+        let block = r#"{"type":"tool_use","name":"a","input":{}}"#;
+        format!("data: {{\"type\":\"content_block_start\",\"index\":{number},\"content_block\":{block}}}\n\n")
+    };
+    let events: String =
+        [start()].into_iter().chain((0..20_000).map(one)).chain([stop("tool_use"), end()]).collect();
+    let shown = ask(Play::events(events), request()).await;
+    assert_eq!(shown.matches("> call_").count(), 20_000);
+}

@@ -247,3 +247,14 @@ async fn what_the_reply_is_called() {
     let reply = super::model(&server).respond(request()).into_reply().await.unwrap();
     assert_eq!((reply.id.as_deref(), reply.model.as_deref()), (Some("r1"), Some("some-model-2")));
 }
+
+/// Each costs the same: with the ids of all others looked through for each, this would not end.
+#[tokio::test]
+async fn twenty_thousand_streamed_calls_without_ids() {
+    let one = |number: usize| {
+        calls(&format!(r#"{{"index":{number},"function":{{"name":"a","arguments":"{{}}"}}}}"#))
+    };
+    let events: String = (0..20_000).map(one).chain([finish("tool_calls")]).collect();
+    let shown = ask(Play::events(events + DONE), request()).await;
+    assert_eq!(shown.matches("> call_").count(), 20_000);
+}

@@ -23,7 +23,7 @@ fn memory() -> AnyStore {
 fn dies(agent: &Agent, store: &AnyStore, reached: &Notify) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        session(agent, store).await.send("go").unwrap();
+        session(agent, store).await.send("go").await.unwrap();
         reached.notified().await;
     });
 }

@@ -1,9 +1,10 @@
 //! Stores, and one that is watched while it appends.
 
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions,
-    PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore,
-    Values, WriteScope,
+    AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned,
+    ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError,
+    SessionPage, SessionStore, Values, WriteScope,
 };
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
@@ -86,5 +87,29 @@ impl<W: Watch> SessionStore for Watched<W> {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.store.prune(request).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.store.claim(request).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.store.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.store.release(request).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        self.store.enqueue(request).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.store.inbox(request).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.store.dequeue(request).await
     }
 }

@@ -2,9 +2,12 @@
 
 mod addressing;
 mod appending;
+mod changes;
+mod claims;
 mod creating;
 mod handlers;
 mod hostile;
+mod inbox;
 mod listing;
 mod reading;
 mod schemas;
@@ -22,10 +25,16 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
         addressing::CASES,
         listing::CASES,
         versions::CASES,
+        changes::CASES,
         shared::CASES,
         schemas::CASES,
         hostile::CASES,
     ]
     .into_iter()
     .flatten()
+}
+
+/// The cases of claims and inboxes, which a store may do without.
+pub(super) fn of_claims() -> impl Iterator<Item = &'static Case> {
+    [claims::CASES, inbox::CASES].into_iter().flatten()
 }

@@ -14,9 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, Content, Extras, FinishReason, Media, Message, ModelError, ModelErrorKind,
-    ModelParams, Part, Reply, ReplyStream, ResponseFormat, TimeoutKind, ToolCallChunk, ToolChoice, ToolSpec,
-    Transcript, Usage,
+    ChatModel, ChatRequest, Chunk, Content, Extras, FinishReason, MAX_REPLY_BYTES, Media, Message,
+    ModelError, ModelErrorKind, ModelParams, Part, Reply, ReplyBuilder, ReplyStream, ResponseFormat,
+    TimeoutKind, ToolCallChunk, ToolChoice, ToolSpec, Transcript, Usage,
 };
 
 /// What the stream comes to, polled without a runtime.
@@ -396,4 +396,53 @@ fn what_crosses_threads_can() {
     drop(can_be_sent(ReplyStream::from_chunks([STOP]).into_reply()));
     can_be_sent(ModelError::new(ModelErrorKind::Cancelled, ""));
     can_be_sent(&ChatRequest::default());
+}
+
+/// Whether the calls of a reply are numbered, named or neither, each costs the same: two hundred thousand of them
+/// would take minutes otherwise.
+#[test]
+fn two_hundred_thousand_streamed_calls() {
+    const CALLS_OF_REPLY: usize = 200_000;
+    let numbered = |number: usize| call(number, "", "look", "{}");
+    let named = |number: usize| call(0, &format!("c{number}"), "look", "{}");
+    let neither = |_: usize| call(0, "", "look", "{}");
+    for server in [&numbered as &dyn Fn(usize) -> Chunk, &named, &neither] {
+        let mut reply = ReplyBuilder::new();
+        (0..CALLS_OF_REPLY).map(server).for_each(|chunk| reply.push(chunk));
+        reply.push(CALLS);
+        assert_eq!(reply.finish().unwrap().message.tool_calls().count(), CALLS_OF_REPLY);
+    }
+}
+
+/// A server that says the name again with each fragment: whether the arguments are complete is known without reading
+/// them again.
+#[test]
+fn a_name_that_comes_with_each_of_very_many_fragments() {
+    let fragments = (0..100_000).map(|number| call(0, "", "note", &format!("\"{number}\",")));
+    let mut reply = ReplyBuilder::new();
+    reply.push(call(0, "", "note", "{\"lines\": ["));
+    fragments.for_each(|chunk| reply.push(chunk));
+    reply.push(call(0, "", "note", "0]}"));
+    reply.push(CALLS);
+    let reply = reply.finish().unwrap();
+    let calls: Vec<_> = reply.message.tool_calls().collect();
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0].arguments.as_object().unwrap()["lines"].as_array().unwrap().len(), 100_001);
+}
+
+#[test]
+fn a_reply_is_bounded_in_bytes() {
+    let endless = || ReplyStream::from_chunks(std::iter::repeat_with(|| text(&"x".repeat(1 << 16))));
+    let error = reply(endless()).unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::ReplyTooLarge { limit: MAX_REPLY_BYTES });
+    assert!(!error.is_retryable());
+    let said = error.partial().unwrap().message.text().len();
+    assert!((MAX_REPLY_BYTES - (1 << 17)..=MAX_REPLY_BYTES + (1 << 16)).contains(&said), "{said}");
+    // Of parts without words as well.
+    let empty = ReplyStream::from_chunks((0..).map(|number| call(number, "", "", "")));
+    assert_eq!(reply(empty).unwrap_err().kind(), error.kind());
+    assert_eq!(
+        ModelError::new(ModelErrorKind::ReplyTooLarge { limit: 9 }, "").to_string(),
+        "reply too large, more than 9 bytes"
+    );
 }

@@ -6,6 +6,7 @@
 mod bindings;
 mod build;
 mod errors;
+mod ids;
 mod limits;
 mod order;
 mod regressions;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_tools::state_core::state::Schema;
-use stepfold_tools::{Args, Failure, Status, Tool, ToolError};
+use stepfold_tools::{Args, Failure, RawArgs, Status, Tool, ToolError};
 
 use super::World;
 
@@ -30,6 +30,39 @@ async fn error_text_does_not_show_the_keys_of_what_the_state_fed() {
     );
     let done = world.tool(tool).invocation(r#"> c1 call(query="x")"#).finish().await;
     assert_eq!(done.outcomes[0].result.text(), r#"cannot call {"<book>": String("<book>")}"#);
+}
+
+/// Names of fields tell nothing, and what is wrong cannot be said without them.
+#[tokio::test]
+async fn error_text_shows_the_names_of_fields() {
+    async fn call(RawArgs(arguments): RawArgs) -> Result<(), ToolError> {
+        Err(ToolError::new(format!("wrong type of profile: {}", arguments["profile"]["type"])))
+    }
+    let tool = Tool::new("call", "Calls.", call)
+        .parameters(json!({"type": "object", "properties": {"profile": {}}}))
+        .input_from_state("profile", "profile");
+    let world =
+        World::new(Schema::builder().key::<Value>("profile"), json!({"profile": {"type": "premium"}}));
+    let done = world.tool(tool).invocation("> c1 call()").finish().await;
+    assert_eq!(done.outcomes[0].result.text(), r#"wrong type of profile: "<profile>""#);
+}
+
+/// What a text may show is looked for within a bound, whatever the tool reads. Otherwise the text is kept back, and
+/// not half of what it must not show.
+#[tokio::test]
+async fn error_text_of_a_tool_that_reads_more_than_can_be_looked_through() {
+    let tool = |key: &str| {
+        Tool::new("call", "Calls.", || async { Err::<(), _>(ToolError::new("no item-7 today")) }).reads([key])
+    };
+    let text = async |items: usize| {
+        let items: Vec<String> = (0..items).map(|item| format!("item-{item}")).collect();
+        let world = World::new(Schema::builder().key::<Vec<Value>>("items"), json!({"items": items}));
+        let done = world.tool(tool("items")).invocation("> c1 call()").finish().await;
+        done.outcomes[0].result.text().into_owned()
+    };
+    assert_eq!(text(1_000).await, "no <items> today");
+    let withheld = text(300_000).await;
+    assert!(withheld.starts_with("[the text is withheld: ") && !withheld.contains("item-7"), "{withheld}");
 }
 
 /// In strict mode null is the only way to leave a parameter out.

@@ -1,0 +1,188 @@
+//! What a run reads of keys that it shares with others: recorded where it begins, so that a replay need not guess.
+//!
+//! What would surprise a reader: a value that is too large to be recorded costs nothing here, however large it is. It is
+//! looked at no further than the bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepfold_state_core::state::{Handler, KeySchema, State, ValueRef};
+
+use super::event::{Event, EventKind};
+use super::machine::{Phase, Run};
+use crate::agent::Agent;
+
+/// The prefixes of keys that other sessions write, too.
+const SHARED: [&str; 2] = ["app:", "user:"];
+
+/// The longest value that is recorded, in bytes of its JSON, roughly.
+const MAX_BYTES: usize = 4 * 1024;
+
+/// What a key of the scopes `app:` and `user:` held when a run began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SharedValue {
+    /// This value.
+    Is(Value),
+    /// None.
+    Unset,
+    /// One that is longer than is recorded: some 4 KiB of JSON.
+    Large,
+}
+
+impl SharedValue {
+    fn of(value: Option<ValueRef<'_>>) -> Self {
+        let Some(value) = value else { return SharedValue::Unset };
+        let mut left = MAX_BYTES;
+        let is_small = match value {
+            ValueRef::Json(value) => fits(value, &mut left),
+            ValueRef::List(items) => items.iter().all(|item| fits(item, &mut left)),
+            ValueRef::Messages(_) => false,
+        };
+        match is_small {
+            true => SharedValue::Is(value.to_json()),
+            false => SharedValue::Large,
+        }
+    }
+}
+
+/// Takes what the JSON of a value needs from what is left; stops where nothing is.
+fn fits(value: &Value, left: &mut usize) -> bool {
+    let mut take = |bytes: usize| match left.checked_sub(bytes) {
+        Some(rest) => {
+            *left = rest;
+            true
+        }
+        None => false,
+    };
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => take(8),
+        Value::String(text) => take(text.len() + 2),
+        Value::Array(items) => take(2) && items.iter().all(|item| fits(item, left)),
+        Value::Object(fields) => {
+            take(2)
+                && fields.iter().all(|(name, value)| {
+                    let key = left.checked_sub(name.len() + 3);
+                    *left = key.unwrap_or(0);
+                    key.is_some() && fits(value, left)
+                })
+        }
+    }
+}
+
+pub(crate) fn is_shared(key: &str) -> bool {
+    SHARED.iter().any(|prefix| key.starts_with(prefix))
+}
+
+/// The keys of shared scopes whose values decide what a run of this agent does: those that its instructions show, that
+/// its tools are fed from, and that its tools merge into. Of a graph, and of tools that are not known before they are
+/// asked for, all that the schema declares.
+pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
+    let config = agent.config();
+    let mut keys = BTreeSet::new();
+    for (name, _) in config.instructions.iter().flat_map(|template| template.placeholders()) {
+        // A dotted name may be a key, or lead into the value of one.
+        let dots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
+        keys.extend(dots.chain([name]).filter(|key| is_shared(key)).map(str::to_owned));
+    }
+    match agent.static_offer() {
+        Some(offer) if config.graph.is_none() => {
+            let used = offer.tools.iter().flat_map(|tool| tool.reads().chain(tool.writes()));
+            keys.extend(used.filter(|key| is_shared(key)).map(str::to_owned));
+        }
+        _ => {
+            let declared = config.schema.keys().map(KeySchema::name);
+            keys.extend(declared.filter(|key| is_shared(key)).map(str::to_owned));
+        }
+    }
+    keys
+}
+
+impl Event {
+    /// Gives the keys of shared scopes the values that they had when the run began, as far as the event has them: it is
+    /// the first one of the run. For a host that folds a record anew.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::{Agent, Event, Input, RunEvent};
+    /// use stepfold_state_core::state::{Schema, State};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: 12 stalls")?)
+    ///     .schema(Schema::builder().key::<String>("app:motto").build()?)
+    ///     .instructions("Be {app:motto}.")
+    ///     .build()?;
+    /// let mut state = State::new(agent.schema());
+    /// state.set("app:motto", "brief")?;
+    /// let mut seen = Vec::new();
+    /// agent.run(Input::on(state).say("how many?")).observe(&mut seen).await?;
+    ///
+    /// // Next year the motto is another one.
+    /// let mut state = State::new(agent.schema());
+    /// state.set("app:motto", "kind")?;
+    /// let began: &Event = seen.iter().find_map(RunEvent::committed).expect("it began");
+    /// began.restore_shared(&mut state);
+    /// assert_eq!(state.get("app:motto").unwrap(), json!("brief"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn restore_shared(&self, state: &mut State) {
+        let EventKind::Began { shared, .. } = &self.kind else { return };
+        for (key, value) in shared {
+            // A key that the schema does not have any more, or whose values have another type: the schema changed,
+            // which is a divergence of its own.
+            let _ = match value {
+                SharedValue::Is(value) => {
+                    state.set_with(key.as_str(), value.clone(), &Handler::replace_values())
+                }
+                SharedValue::Unset if state.has(key.as_str()) => state.remove(key),
+                SharedValue::Unset | SharedValue::Large => Ok(()),
+            };
+        }
+    }
+}
+
+impl Run {
+    /// What the run reads of shared scopes, but for what has not changed since the run before it ended.
+    pub(super) fn shared_values(&self) -> BTreeMap<String, SharedValue> {
+        let schema = self.state.schema();
+        let known = |key: &&str| schema.key(key).is_some() || self.state.has(*key);
+        let keys = self.agent.shared_keys().iter().map(String::as_str).filter(known);
+        let value = |key: &str| {
+            let value = SharedValue::of(self.state.get(key));
+            let before = self.ended_before.as_ref().map(|before| SharedValue::of(before.get(key)));
+            (before.as_ref() != Some(&value) || value == SharedValue::Large).then(|| (key.to_owned(), value))
+        };
+        keys.filter_map(value).collect()
+    }
+
+    /// A run that has not begun, on the values that a record of it says it began on.
+    pub(crate) fn restore_shared(&mut self, began: &Event) {
+        if let Phase::Fresh(_) = &self.phase {
+            began.restore_shared(&mut self.state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_recorded_up_to_a_bound() {
+        let small = |value: &Value| SharedValue::of(Some(ValueRef::Json(value))) != SharedValue::Large;
+        for value in [json!(null), json!("x".repeat(4000)), json!([1, 2]), json!({"a": {"b": [true]}})] {
+            assert!(small(&value), "{value}");
+        }
+        let text = "x".repeat(5000);
+        for value in [json!(text), json!([1, [text]]), json!({ text: 1 }), json!(vec![1; 600])] {
+            assert!(!small(&value));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What has changed in a session since it was read: so that a turn reads what is new, and nothing else.
+
+use stepfold_state_core::state::{Cell, State};
+
+use crate::error::SessionError;
+use crate::schema::SessionSchema;
+use crate::scope::Scope;
+use crate::session::{Session, is_known};
+
+/// The versions of the scopes that a session shares with others: how often each was written. A write is an
+/// event, the values of a new session or a write to the scope, however many keys it has; also one that changes
+/// nothing. As long as a session is there, no version
+/// comes again, not even after the values of its user were erased.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ScopeVersions {
+    /// Of `app:`.
+    pub app: u64,
+    /// Of `user:`.
+    pub user: u64,
+}
+
+/// What a reader has seen of a session: its version, and those of the scopes that it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The session's own version.
+    pub version: u64,
+    /// The versions of `app:` and `user:`.
+    pub scopes: ScopeVersions,
+}
+
+impl Session {
+    /// What whoever has read this has seen, for [`GetSession::changed_since`](crate::GetSession::changed_since).
+    pub fn seen(&self) -> Seen {
+        Seen { version: self.version, scopes: self.scopes }
+    }
+
+    /// A state that was made of this session earlier, with the values that were read now in place of those it
+    /// has. For sessions that were read with [`GetSession::changed_since`](crate::GetSession::changed_since) or
+    /// [`GetSession::keys`](crate::GetSession::keys), and for whole ones: what was not read stays as it is.
+    ///
+    /// The state has to be the one of the moment that was [`seen`](Session::seen), made under the same schema and
+    /// not written since. Its conversation stays as it is: what was said is in the events. While
+    /// [`Session::visible`] contains the version that was seen, all that was said then still counts, and what
+    /// [`Session::transcript`] has of newer events is to be added.
+    ///
+    /// # Errors
+    /// As [`Session::state`].
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{
+    ///     CreateSession, EventRange, GetSession, MemoryStore, ScopeKey, SessionSchema, SessionStore, Timestamp,
+    ///     WriteScope,
+    /// };
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema: SessionSchema =
+    ///     Schema::builder().key::<String>("user:name").key::<String>("topic").build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"topic": "engines", "user:name": "Ada"}))?;
+    /// let store = MemoryStore::new();
+    /// let session = store.create(request).await?;
+    /// let state = session.state(&schema)?;
+    ///
+    /// // Another session of the user writes. What is read now is what it has written.
+    /// let delta = [schema.schema().write("user:name", "Ada L.")?].into_iter().collect();
+    /// store.write_scope(WriteScope::new(ScopeKey::user("my_app", "alice")?, delta, &schema)).await?;
+    /// let get = GetSession::new(session.key.clone()).changed_since(session.seen()).events(EventRange::None);
+    /// let session = store.get(get).await?;
+    /// assert_eq!(session.to_json(), json!({"user:name": "Ada L."}));
+    ///
+    /// let state = session.update(state, &schema)?;
+    /// assert_eq!(state.get("user:name").unwrap(), "Ada L.");
+    /// assert_eq!(state.get("topic").unwrap(), "engines");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    pub fn update(&self, mut state: State, schema: &SessionSchema) -> Result<State, SessionError> {
+        let Some(values) = &self.values else { return Ok(state) };
+        let scopes =
+            [(Scope::App, &values.app), (Scope::User, &values.user), (Scope::Session, &values.session)];
+        let mut cells: Vec<(Box<str>, Option<Cell>)> = Vec::new();
+        for (scope, values) in scopes {
+            if values.is_whole() {
+                let before = state.iter().map(|(key, _)| key).filter(|key| *key != "messages");
+                let gone = before.filter(|key| Scope::of(key) == scope && values.get(key).is_none());
+                cells.extend(gone.map(|key| (key.into(), None)));
+            } else {
+                let gone = values.removed().filter(|key| is_known(schema, key));
+                cells.extend(gone.map(|key| (key.into(), None)));
+            }
+            let adopted = values.clone().adopted(schema)?;
+            cells.extend(adopted.into_iter().map(|(key, cell)| ((*key).into(), Some(cell))));
+        }
+        let what = format_args!("what has changed in session {}", self.key);
+        state.replace_cells(cells).map_err(SessionError::state(what))?;
+        Ok(state)
+    }
+}

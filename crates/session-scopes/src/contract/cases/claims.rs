@@ -1,0 +1,443 @@
+//! Claims: one worker at a time, and one that lost its claim changes nothing.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::contract::room::{
+    Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
+};
+use crate::error::SessionError;
+use crate::ids::{LifeId, SessionKey, WorkerId};
+use crate::store::{
+    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, DequeueInput, Expected,
+    ForkSession, GetSession, ListSessions, ReadInbox, Receipt, ReleaseClaim, RenewClaim, SessionStore,
+};
+
+cases! {
+    a_token_is_larger_than_all_before,
+    a_claim_is_refused_while_another_worker_holds_one,
+    an_expired_claim_is_taken_over_at_once,
+    an_expired_claim_that_nobody_took_is_still_its_holders,
+    a_stale_token_is_refused_and_changes_nothing,
+    releasing_a_lost_claim_changes_nothing,
+    an_append_takes_holds_and_releases_a_claim,
+    an_append_that_fails_takes_no_claim,
+    of_sixteen_workers_one_claims,
+    of_sixteen_appends_that_take_a_claim_one_is_made,
+    a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim,
+    a_rewind_is_fenced_as_an_append_is,
+    an_append_without_a_claim_is_made_under_any,
+    a_session_made_again_has_another_life_and_no_claim,
+    a_fork_has_a_life_of_its_own_and_no_claim,
+    reading_and_listing_give_the_claim,
+    there_is_nothing_to_claim_where_there_is_no_session,
+}
+
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+
+pub(super) fn worker(name: impl AsRef<str>) -> Result<WorkerId, SessionError> {
+    WorkerId::new(name.as_ref())
+}
+
+pub(super) fn hold(token: u64) -> AppendClaim {
+    AppendClaim::Hold { token, duration: MINUTE }
+}
+
+impl Room {
+    /// Claims a session for a worker, for this long.
+    pub(super) async fn claim(
+        &self,
+        key: &SessionKey,
+        owner: &str,
+        duration: Duration,
+        take_over: bool,
+    ) -> Result<Claim, SessionError> {
+        let request = ClaimSession::new(key.clone(), worker(owner)?, duration, at(1));
+        self.store.claim(ClaimSession { take_over, ..request }).await
+    }
+
+    pub(super) async fn renew(&self, key: &SessionKey, token: u64) -> Result<Claim, SessionError> {
+        let request = RenewClaim { key: key.clone(), token, duration: MINUTE, at: at(1) };
+        Ok(self.store.renew(request).await?.claim)
+    }
+
+    pub(super) async fn release(&self, key: &SessionKey, token: u64) -> Result<(), SessionError> {
+        self.store.release(ReleaseClaim { key: key.clone(), token }).await
+    }
+
+    /// Commits an event that counts in all scopes, about a claim.
+    pub(super) async fn count(
+        &self,
+        key: &SessionKey,
+        expected: impl Into<Expected>,
+        id: &str,
+        claim: AppendClaim,
+    ) -> Result<Receipt, SessionError> {
+        self.store.append(self.counting(key, expected, id)?.with_claim(claim)).await
+    }
+
+    pub(super) fn counting(
+        &self,
+        key: &SessionKey,
+        expected: impl Into<Expected>,
+        id: &str,
+    ) -> Result<AppendEvent, SessionError> {
+        let schema = schema().map_err(SessionError::state("the schema of a case"))?;
+        let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
+        let event = event(id)?.with_delta(delta(&schema, &writes)?);
+        Ok(AppendEvent::new(key.clone(), expected, event, &schema))
+    }
+
+    /// Commits an event without writes, about a claim.
+    async fn plain(&self, key: &SessionKey, id: &str, claim: AppendClaim) -> Result<Receipt, SessionError> {
+        let schema = schema().map_err(SessionError::state("the schema of a case"))?;
+        let append = AppendEvent::new(key.clone(), Expected::Any, event(id)?, &schema);
+        self.store.append(append.with_claim(claim)).await
+    }
+
+    /// All that an operation might have changed.
+    async fn everything(&self, key: &SessionKey) -> Result<String, SessionError> {
+        let session = self.get(key).await?;
+        let inbox = self.store.inbox(ReadInbox::new(key.clone())).await?;
+        Ok(format!("{} {:?} {} {inbox:?}", session.version, session.claim, session.to_json()))
+    }
+}
+
+fn take(owner: &str, take_over: bool) -> Result<AppendClaim, SessionError> {
+    Ok(AppendClaim::Take { owner: worker(owner)?, duration: MINUTE, take_over })
+}
+
+async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
+    let schema = schema()?;
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let key = room.create(&schema, "s1", json!({})).await?.key;
+        tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
+        // The same worker claims anew: what it did before is stale.
+        tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
+        tokens.push(room.claim(&key, "b", MINUTE, true).await?.token);
+        room.release(&key, tokens[tokens.len() - 1]).await?;
+        let taken = room.plain(&key, "e1", take("c", false)?).await?.claim;
+        tokens.extend(taken.map(|claim| claim.token));
+        room.store.delete(DeleteSession::new(key)).await?;
+    }
+    ensure_eq!(tokens.len(), 8);
+    ensure!(tokens.is_sorted_by(|before, after| before < after), "tokens do not grow: {tokens:?}");
+    Ok(())
+}
+
+async fn a_claim_is_refused_while_another_worker_holds_one(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let first = room.claim(&key, "a", MINUTE, false).await?;
+    match room.claim(&key, "b", MINUTE, false).await {
+        Err(SessionError::Claimed { owner, expires, .. }) => {
+            ensure_eq!((owner, expires), (worker("a")?, first.expires));
+        }
+        other => return Err(Fault::new(format!("{other:?}, expected Claimed"))),
+    }
+    ensure_error!(room.plain(&key, "e1", take("b", false)?).await, SessionError::Claimed { .. });
+    ensure_eq!(room.get(&key).await?.version, 0);
+    room.renew(&key, first.token).await?;
+    let second = room.claim(&key, "b", MINUTE, true).await?;
+    ensure_eq!(second.owner, worker("b")?);
+    ensure_error!(room.renew(&key, first.token).await, SessionError::ClaimLost { .. });
+    room.release(&key, second.token).await?;
+    room.claim(&key, "a", MINUTE, false).await?;
+    Ok(())
+}
+
+async fn an_expired_claim_is_taken_over_at_once(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let expired = room.claim(&key, "a", Duration::ZERO, false).await?;
+    let second = room.claim(&key, "b", Duration::ZERO, false).await?;
+    ensure!(second.token > expired.token, "the token did not grow: {expired:?}, {second:?}");
+    let third = room.plain(&key, "e1", take("c", false)?).await?.claim;
+    ensure_eq!(third.map(|claim| claim.owner), Some(worker("c")?));
+    Ok(())
+}
+
+async fn an_expired_claim_that_nobody_took_is_still_its_holders(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let claim = room.claim(&key, "a", Duration::ZERO, false).await?;
+    let renewed = room.plain(&key, "e1", hold(claim.token)).await?.claim;
+    ensure!(
+        renewed.as_ref().is_some_and(|renewed| renewed.expires > claim.expires),
+        "{claim:?} was not renewed: {renewed:?}"
+    );
+    let claim = room.claim(&key, "a", Duration::ZERO, false).await?;
+    ensure!(room.renew(&key, claim.token).await?.expires > claim.expires, "{claim:?} was not renewed");
+    ensure_error!(room.claim(&key, "b", MINUTE, false).await, SessionError::Claimed { .. });
+    Ok(())
+}
+
+async fn a_stale_token_is_refused_and_changes_nothing(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let first = room.claim(&key, "a", MINUTE, false).await?.token;
+    room.count(&key, 0, "e1", hold(first)).await?;
+    let entry = room.enqueue(&key, "m1", json!("hello")).await?.position;
+    let second = room.claim(&key, "b", MINUTE, true).await?.token;
+    for released in [false, true] {
+        if released {
+            room.release(&key, second).await?;
+        }
+        let before = room.everything(&key).await?;
+        // Also one that nobody has had yet, and that of the claim that was released.
+        for token in [first, second + 1].into_iter().chain(released.then_some(second)) {
+            for claim in [hold(token), AppendClaim::Release { token }] {
+                let counted = room.count(&key, 1, "x", claim.clone()).await;
+                ensure_error!(counted, SessionError::ClaimLost { .. });
+                ensure_error!(room.plain(&key, "x", claim.clone()).await, SessionError::ClaimLost { .. });
+                let taking = room.counting(&key, 1, "x")?.taking([entry]).with_claim(claim.clone());
+                ensure_error!(room.store.append(taking).await, SessionError::ClaimLost { .. });
+                let rewound = room.rewind_under(&key, "x", 0, claim).await;
+                ensure_error!(rewound, SessionError::ClaimLost { .. });
+            }
+            ensure_error!(room.renew(&key, token).await, SessionError::ClaimLost { .. });
+            let dropped = DequeueInput::new(key.clone(), [entry]).with_token(token);
+            ensure_error!(room.store.dequeue(dropped).await, SessionError::ClaimLost { .. });
+        }
+        ensure_eq!(room.everything(&key).await?, before);
+    }
+    Ok(())
+}
+
+async fn releasing_a_lost_claim_changes_nothing(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let first = room.claim(&key, "a", MINUTE, false).await?.token;
+    let second = room.claim(&key, "b", MINUTE, true).await?;
+    room.release(&key, first).await?;
+    ensure_eq!(room.get(&key).await?.claim, Some(second.clone()));
+    room.release(&key, second.token).await?;
+    room.release(&key, second.token).await?;
+    ensure_eq!(room.get(&key).await?.claim, None);
+    Ok(())
+}
+
+async fn an_append_takes_holds_and_releases_a_claim(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    // With writes and without: stores may go two ways.
+    for (turn, owner) in [(0, "a"), (4, "b")] {
+        let [e1, e2, e3, e4] = [1, 2, 3, 4].map(|number| format!("e{}", turn + number));
+        let claim = room.count(&key, turn, &e1, take(owner, false)?).await?.claim;
+        let claim = claim.ok_or_else(|| Fault::new("the receipt has no claim"))?;
+        ensure_eq!((claim.owner.as_str(), room.get(&key).await?.claim), (owner, Some(claim.clone())));
+        let held = hold(claim.token);
+        ensure_eq!(room.plain(&key, &e2, held.clone()).await?.claim, Some(claim.clone()));
+        ensure_eq!(room.count(&key, turn + 2, &e3, held.clone()).await?.claim, Some(claim.clone()));
+        let release = AppendClaim::Release { token: claim.token };
+        let receipt = if turn == 0 {
+            room.plain(&key, &e4, release).await?
+        } else {
+            room.count(&key, turn + 3, &e4, release).await?
+        };
+        ensure_eq!((receipt.version, receipt.claim), (turn + 4, None));
+        ensure_eq!(room.get(&key).await?.claim, None);
+        ensure_error!(room.plain(&key, "late", held).await, SessionError::ClaimLost { .. });
+    }
+    let taken = room.plain(&key, "e9", take("c", false)?).await?;
+    ensure_eq!((taken.version, taken.claim.map(|claim| claim.owner)), (9, Some(worker("c")?)));
+    Ok(())
+}
+
+async fn an_append_that_fails_takes_no_claim(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"sum": i64::MAX})).await?.key;
+    let stale = room.count(&key, 7, "e1", take("a", false)?).await;
+    ensure_error!(stale, SessionError::Conflict { .. });
+    let too_large = event("e1")?.with_delta(delta(&schema, &[("sum", json!(u64::MAX))])?);
+    let append = AppendEvent::new(key.clone(), 0, too_large, &schema).with_claim(take("a", false)?);
+    ensure_error!(room.store.append(append).await, SessionError::State { .. });
+    let missing = room.counting(&key, 0, "e1")?.taking([1]).with_claim(take("a", false)?);
+    ensure_error!(room.store.append(missing).await, SessionError::NotWaiting { position: 1, .. });
+    ensure_eq!(room.get(&key).await?.claim, None);
+    // Nor is one released.
+    let token = room.claim(&key, "a", MINUTE, false).await?.token;
+    let stale = room.count(&key, 7, "e1", AppendClaim::Release { token }).await;
+    ensure_error!(stale, SessionError::Conflict { .. });
+    room.renew(&key, token).await?;
+    Ok(())
+}
+
+async fn of_sixteen_workers_one_claims(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let owners: Vec<String> = (0..16).map(|number| format!("w{number}")).collect();
+    let results = join_all(owners.iter().map(|owner| room.claim(&key, owner, MINUTE, false))).await;
+    let claims: Vec<&Claim> = results.iter().flatten().collect();
+    let refused = results.iter().filter(|result| matches!(result, Err(SessionError::Claimed { .. })));
+    ensure_eq!((claims.len(), refused.count()), (1, 15));
+    ensure_eq!(room.get(&key).await?.claim, claims.first().copied().cloned());
+    // Who takes over does not ask; each token is given once all the same.
+    let results = join_all(owners.iter().map(|owner| room.claim(&key, owner, MINUTE, true))).await;
+    let mut tokens =
+        results.into_iter().map(|result| Ok(result?.token)).collect::<Result<Vec<_>, Fault>>()?;
+    tokens.sort_unstable();
+    tokens.dedup();
+    ensure_eq!(tokens.len(), 16);
+    let mut holders = 0;
+    for token in tokens {
+        holders += usize::from(room.renew(&key, token).await.is_ok());
+    }
+    ensure_eq!(holders, 1);
+    Ok(())
+}
+
+async fn of_sixteen_appends_that_take_a_claim_one_is_made(room: Room) -> Checked {
+    for (id, is_plain) in [("plain", true), ("writing", false)] {
+        let key = room.create(&schema()?, id, json!({})).await?.key;
+        let appends = (0..16).map(|number| {
+            let (room, key, owner) = (&room, &key, format!("w{number}"));
+            async move {
+                let claim = take(&owner, false)?;
+                if is_plain {
+                    room.plain(key, &owner, claim).await
+                } else {
+                    room.count(key, Expected::Any, &owner, claim).await
+                }
+            }
+        });
+        let results = join_all(appends).await;
+        let made: Vec<&Receipt> = results.iter().flatten().collect();
+        let refused = results.iter().filter(|result| matches!(result, Err(SessionError::Claimed { .. })));
+        ensure_eq!((made.len(), refused.count()), (1, 15));
+        let session = room.get(&key).await?;
+        ensure_eq!((session.version, session.events.len()), (1, 1));
+        ensure_eq!(session.claim, made[0].claim.clone());
+        ensure_eq!(session.claim.map(|claim| claim.owner.to_string()), Some(made[0].event.to_string()));
+    }
+    Ok(())
+}
+
+async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let taken = room.count(&key, 0, "e1", take("a", false)?).await?;
+    // The answer was lost: the worker learns its token, and gets no second one.
+    ensure_eq!(room.count(&key, 0, "e1", take("a", false)?).await?, taken);
+    let token = taken.claim.as_ref().map_or(0, |claim| claim.token);
+    let held = room.plain(&key, "e2", hold(token)).await?;
+    ensure_eq!(room.plain(&key, "e2", hold(token)).await?, held);
+    let other = room.claim(&key, "b", MINUTE, true).await?;
+    for (receipt, repeated) in [
+        (&taken, room.count(&key, 0, "e1", take("a", false)?).await?),
+        (&held, room.plain(&key, "e2", hold(token)).await?),
+    ] {
+        ensure_eq!(
+            (&repeated.event, repeated.version, repeated.claim),
+            (&receipt.event, receipt.version, None)
+        );
+    }
+    let release = AppendClaim::Release { token: other.token };
+    let released = room.plain(&key, "e3", release.clone()).await?;
+    ensure_eq!(room.plain(&key, "e3", release).await?, released);
+    ensure_eq!(room.get(&key).await?.version, 3);
+    Ok(())
+}
+
+async fn a_rewind_is_fenced_as_an_append_is(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    room.count(&key, 0, "e1", take("a", false)?).await?;
+    let refused = room.rewind_under(&key, "r1", 0, take("b", false)?).await;
+    ensure_error!(refused, SessionError::Claimed { .. });
+    let taken = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
+    ensure_eq!(taken.claim.as_ref().map(|claim| claim.owner.as_str()), Some("b"));
+    let repeated = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
+    ensure_eq!(repeated, taken);
+    let token = taken.claim.map_or(0, |claim| claim.token);
+    let released = room.rewind_under(&key, "r2", 1, AppendClaim::Release { token }).await?;
+    ensure_eq!((released.version, released.claim), (3, None));
+    let session = room.get(&key).await?;
+    ensure_eq!((session.claim.clone(), session.version), (None, 3));
+    ensure!(session.get("sum").is_some_and(|sum| sum == json!(1)), "not rewound: {}", session.to_json());
+    Ok(())
+}
+
+async fn an_append_without_a_claim_is_made_under_any(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let claim = room.claim(&key, "a", MINUTE, false).await?;
+    let receipt = room.store.append(room.counting(&key, 0, "e1")?).await?;
+    ensure_eq!((receipt.version, receipt.claim), (1, None));
+    ensure_eq!(room.get(&key).await?.claim, Some(claim));
+    Ok(())
+}
+
+async fn a_session_made_again_has_another_life_and_no_claim(room: Room) -> Checked {
+    let schema = schema()?;
+    let first = room.create(&schema, "s1", json!({})).await?;
+    let key = first.key.clone();
+    let token = room.claim(&key, "a", MINUTE, false).await?.token;
+    room.enqueue(&key, "m1", json!("hello")).await?;
+    ensure_eq!(&room.get(&key).await?.life, &first.life);
+    room.store.delete(DeleteSession::new(key.clone())).await?;
+    let second = room.create(&schema, "s1", json!({})).await?;
+    ensure!(second.life != first.life, "the life is the same: {}", first.life);
+    ensure_eq!((second.claim, second.inbox), (None, 0));
+    ensure_error!(room.renew(&key, token).await, SessionError::ClaimLost { .. });
+    ensure_error!(room.plain(&key, "e1", hold(token)).await, SessionError::ClaimLost { .. });
+    // The idempotency keys of the first life are free.
+    ensure!(!room.enqueue(&key, "m1", json!("other")).await?.is_repeat, "an entry of another life is known");
+    room.store.delete(DeleteSession::new(key.clone())).await?;
+    let life = LifeId::new("a-life-of-its-own")?;
+    let request = CreateSession::with_key(key.clone(), &schema, at(0)).with_life(life.clone());
+    ensure_eq!(room.store.create(request).await?.life, life.clone());
+    ensure_eq!(room.get(&key).await?.life, life);
+    Ok(())
+}
+
+async fn a_fork_has_a_life_of_its_own_and_no_claim(room: Room) -> Checked {
+    let session = room.create(&schema()?, "s1", json!({})).await?;
+    let key = session.key.clone();
+    let taken = room.count(&key, 0, "e1", take("a", false)?).await?;
+    room.enqueue(&key, "m1", json!("hello")).await?;
+    let mut lives = vec![session.life];
+    for version in [0, 1] {
+        let fork = room.store.fork(ForkSession::new(key.clone(), at(2)).at_version(version)).await?;
+        let fork = room.get(&fork.key).await?;
+        ensure_eq!((fork.claim.clone(), fork.inbox), (None, 0));
+        ensure!(!lives.contains(&fork.life), "a life was given twice: {}", fork.life);
+        lives.push(fork.life);
+        ensure_eq!(room.store.inbox(ReadInbox::new(fork.key.clone())).await?, []);
+        let claim = room.claim(&fork.key, "b", MINUTE, false).await?;
+        ensure_error!(room.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
+    }
+    let forked = ForkSession::new(key.clone(), at(2)).with_life(LifeId::new("given")?);
+    ensure_eq!(room.store.fork(forked).await?.life, LifeId::new("given")?);
+    let session = room.get(&key).await?;
+    ensure_eq!((session.claim, session.inbox), (taken.claim, 1));
+    Ok(())
+}
+
+async fn reading_and_listing_give_the_claim(room: Room) -> Checked {
+    let schema = schema()?;
+    let (first, second) =
+        (room.create(&schema, "s1", json!({})).await?, room.create(&schema, "s2", json!({})).await?);
+    room.claim(&first.key, "a", Duration::ZERO, false).await?;
+    let claim = room.claim(&second.key, "b", MINUTE, false).await?;
+    room.enqueue(&second.key, "m1", json!("hello")).await?;
+    let list = ListSessions::new(room.app.as_str(), "alice")?.now(at(1));
+    for list in [list.clone(), list.with_state()] {
+        let mut listed = room.store.list(list).await?.sessions;
+        listed.sort_by(|one, other| one.key.cmp(&other.key));
+        let found: Vec<_> =
+            listed.into_iter().map(|session| (session.life, session.claim, session.inbox)).collect();
+        let expected = [(first.life.clone(), None, 0), (second.life.clone(), Some(claim.clone()), 1)];
+        ensure_eq!(found, expected);
+    }
+    let read = room.store.get(GetSession::new(first.key).without_state().now(at(1))).await?;
+    ensure_eq!(read.claim, None);
+    Ok(())
+}
+
+async fn there_is_nothing_to_claim_where_there_is_no_session(room: Room) -> Checked {
+    let key = room.key("nothing")?;
+    ensure_error!(room.claim(&key, "a", MINUTE, true).await, SessionError::NotFound { .. });
+    ensure_error!(room.renew(&key, 1).await, SessionError::NotFound { .. });
+    ensure_error!(room.plain(&key, "e1", hold(1)).await, SessionError::NotFound { .. });
+    ensure_error!(room.enqueue(&key, "m1", json!(1)).await, SessionError::NotFound { .. });
+    ensure_error!(room.store.inbox(ReadInbox::new(key.clone())).await, SessionError::NotFound { .. });
+    let dropped = room.store.dequeue(DequeueInput::new(key.clone(), [1])).await;
+    ensure_error!(dropped, SessionError::NotFound { .. });
+    // It has nothing to give up: the session was deleted while the worker was busy.
+    room.release(&key, 1).await?;
+    Ok(())
+}

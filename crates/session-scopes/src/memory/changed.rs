@@ -1,0 +1,68 @@
+//! Which keys of a shared scope were written since a version of it.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::store::REMEMBERED_REMOVALS;
+
+/// The newest write of each key of a scope.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// How often the scope was written.
+    version: u64,
+    /// What was removed up to this version is forgotten.
+    known: u64,
+    newest: HashMap<Arc<str>, u64>,
+    by_version: BTreeSet<(u64, Arc<str>)>,
+    removed: BTreeSet<(u64, Arc<str>)>,
+}
+
+impl Changed {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Of a scope that takes the place of one that was erased: nobody who knew that one knows this one.
+    pub(super) fn after(erased: &Changed) -> Self {
+        let version = erased.version + 1;
+        Changed { version, known: version, ..Changed::default() }
+    }
+
+    /// Counts a write.
+    pub(super) fn begin(&mut self) {
+        self.version += 1;
+    }
+
+    /// That the write which was counted last was also to this key, which has a value now or has none.
+    pub(super) fn note(&mut self, key: &Arc<str>, has_value: bool) {
+        let version = self.version;
+        if let Some(before) = self.newest.insert(Arc::clone(key), version) {
+            let before = (before, Arc::clone(key));
+            self.by_version.remove(&before);
+            self.removed.remove(&before);
+        }
+        self.by_version.insert((version, Arc::clone(key)));
+        if !has_value {
+            self.removed.insert((version, Arc::clone(key)));
+        }
+        while self.removed.len() > REMEMBERED_REMOVALS
+            && let Some(oldest) = self.removed.pop_first()
+        {
+            self.known = oldest.0;
+            self.by_version.remove(&oldest);
+            self.newest.remove(&oldest.1);
+        }
+    }
+
+    /// The keys that were written after a version; none if that is not known.
+    pub(super) fn since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
+        if version < self.known || version > self.version {
+            return None;
+        }
+        let after = (Bound::Included((version + 1, Arc::from(""))), Bound::Unbounded);
+        Some(self.by_version.range(after).map(|(_, key)| Arc::clone(key)).collect())
+    }
+}

@@ -1,0 +1,81 @@
+//! The inbox of a session in memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+
+use crate::error::SessionError;
+use crate::ids::{OperationId, SessionKey};
+use crate::store::{
+    EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS,
+};
+
+/// What waits, and what is remembered of what waited.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    /// By position.
+    waiting: BTreeMap<u64, InboxEntry>,
+    /// Position and content of what waits, and of what was taken last.
+    known: HashMap<OperationId, (u64, InputDigest)>,
+    /// What was taken last, oldest first.
+    taken: VecDeque<OperationId>,
+    /// The newest position that was given.
+    last: u64,
+}
+
+impl Inbox {
+    /// The position of the newest entry that waits; 0 if none does.
+    pub(super) fn newest(&self) -> u64 {
+        self.waiting.last_key_value().map_or(0, |(position, _)| *position)
+    }
+
+    pub(super) fn after(&self, position: u64) -> Vec<InboxEntry> {
+        let from = position.saturating_add(1);
+        self.waiting.range(from..).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Adds an entry. The answer lacks the session's claim and version.
+    pub(super) fn enqueue(&mut self, prepared: PreparedInput) -> Result<Enqueued, SessionError> {
+        let PreparedInput { input, digest, .. } = prepared;
+        let EnqueueInput { key, kind, idempotency_key, body, at } = input;
+        let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim: None, version: 0 };
+        match self.known.get(&idempotency_key) {
+            Some((position, known)) if *known == digest => return Ok(enqueued(*position, true)),
+            Some(_) => return Err(SessionError::input_reused(&key, &idempotency_key)),
+            None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key)),
+            None => {}
+        }
+        self.last += 1;
+        let position = self.last;
+        self.known.insert(idempotency_key.clone(), (position, digest));
+        self.waiting.insert(position, InboxEntry { position, kind, idempotency_key, body, at });
+        Ok(enqueued(position, false))
+    }
+
+    /// Checks that all of these wait, each given once.
+    pub(super) fn check(&self, key: &SessionKey, positions: &[u64]) -> Result<(), SessionError> {
+        let mut seen = Vec::with_capacity(positions.len());
+        for position in positions {
+            if seen.contains(position) || !self.waiting.contains_key(position) {
+                return Err(SessionError::not_waiting(key, *position));
+            }
+            seen.push(*position);
+        }
+        Ok(())
+    }
+
+    /// Takes those of these that wait.
+    pub(super) fn take(&mut self, positions: &[u64]) -> Vec<u64> {
+        let waiting = |position: &u64| {
+            let entry = self.waiting.remove(position)?;
+            self.taken.push_back(entry.idempotency_key);
+            if self.taken.len() > REMEMBERED_INPUTS
+                && let Some(forgotten) = self.taken.pop_front()
+            {
+                self.known.remove(&forgotten);
+            }
+            Some(*position)
+        };
+        positions.iter().filter_map(waiting).collect()
+    }
+}

@@ -1,0 +1,329 @@
+//! Claims: which worker works on a session, and how one that lost it is kept from writing.
+//!
+//! A claim has an owner, an expiry and a *fencing token*, a number that grows with each claim. What a worker
+//! writes names its token, and the store compares it in the transaction of the write; so a worker that was
+//! suspended for long and wakes up changes nothing. The decisions are functions of what is stored, the same for
+//! every store. Surprising at first: a claim that has expired and that nobody took over is still its holder's.
+
+use std::time::Duration;
+
+use crate::error::SessionError;
+use crate::ids::{SessionKey, WorkerId};
+use crate::time::Timestamp;
+
+/// A worker's claim on a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The worker that holds it.
+    pub owner: WorkerId,
+    /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
+    pub token: u64,
+    /// When others may take it without asking. By the clock of the database, where it has one that counts.
+    pub expires: Timestamp,
+}
+
+/// A session to be claimed.
+#[derive(Clone, Debug)]
+pub struct ClaimSession {
+    /// Which.
+    pub key: SessionKey,
+    /// By which worker.
+    pub owner: WorkerId,
+    /// For how long, unless it is renewed.
+    pub duration: Duration,
+    /// When. Stores with a clock of their own (PostgreSQL) take theirs.
+    pub at: Timestamp,
+    /// Whether a claim that another worker holds is taken over, although it has not expired.
+    pub take_over: bool,
+}
+
+impl ClaimSession {
+    /// A claim that is refused while another worker holds one.
+    pub fn new(key: SessionKey, owner: WorkerId, duration: Duration, at: Timestamp) -> Self {
+        ClaimSession { key, owner, duration, at, take_over: false }
+    }
+
+    /// Also if another worker holds one.
+    #[must_use]
+    pub fn take_over(mut self) -> Self {
+        self.take_over = true;
+        self
+    }
+}
+
+/// A claim to be kept for longer: the heartbeat of a worker.
+#[derive(Clone, Debug)]
+pub struct RenewClaim {
+    /// On which session.
+    pub key: SessionKey,
+    /// The token of the claim.
+    pub token: u64,
+    /// For how long from now on.
+    pub duration: Duration,
+    /// When. Stores with a clock of their own take theirs.
+    pub at: Timestamp,
+}
+
+/// That a claim was renewed, and whether there is something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The claim as it is now.
+    pub claim: Claim,
+    /// The position of the newest entry that waits in the inbox; 0 if none does.
+    pub inbox: u64,
+}
+
+/// A claim to be given up.
+#[derive(Clone, Debug)]
+pub struct ReleaseClaim {
+    /// On which session.
+    pub key: SessionKey,
+    /// The token of the claim.
+    pub token: u64,
+}
+
+/// What an append does about the session's claim, in its own transaction.
+///
+/// Time is the event's, or the database's where it has a clock that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppendClaim {
+    /// Claims the session, as [`ClaimSession`] does.
+    Take {
+        /// By which worker.
+        owner: WorkerId,
+        /// For how long, unless it is renewed.
+        duration: Duration,
+        /// Whether a claim that another worker holds is taken over, although it has not expired.
+        take_over: bool,
+    },
+    /// Writes under a claim. It is renewed if less than half of the duration is left, so that most appends write
+    /// nothing for it.
+    Hold {
+        /// The token of the claim.
+        token: u64,
+        /// For how long from now on.
+        duration: Duration,
+    },
+    /// Writes under a claim, and gives it up.
+    Release {
+        /// The token of the claim.
+        token: u64,
+    },
+}
+
+/// The claim of a session as stores keep it: the newest token, and its holder if it was not released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) token: u64,
+    pub(crate) holder: Option<(WorkerId, Timestamp)>,
+}
+
+impl Fence {
+    /// How many tokens one life of a session may give: a session's number times this comes before its first. Numbers
+    /// are never used again, so neither are tokens.
+    pub(crate) const TOKENS: u64 = 1 << 24;
+
+    /// That of a new session, by its number in the store.
+    pub(crate) fn of_new(number: i64) -> Self {
+        Fence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None }
+    }
+
+    /// That of a session with this number, which was claimed so often.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn stored(number: i64, claims: i64, holder: Option<(WorkerId, Timestamp)>) -> Self {
+        Fence { token: Fence::of_new(number).token.saturating_add(claims.unsigned_abs()), holder }
+    }
+
+    /// How often the session with this number was claimed.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn claims(&self, number: i64) -> i64 {
+        crate::rows::to_db(self.token.saturating_sub(Fence::of_new(number).token))
+    }
+
+    /// The claim, whether or not it has expired.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        let (owner, expires) = self.holder.clone()?;
+        Some(Claim { owner, token: self.token, expires })
+    }
+
+    /// The claim, if it has not expired.
+    pub(crate) fn unexpired(&self, now: Timestamp) -> Option<Claim> {
+        self.claim().filter(|claim| claim.expires > now)
+    }
+
+    /// The claim as reading gives it.
+    pub(crate) fn as_of(&self, now: Option<Timestamp>) -> Option<Claim> {
+        now.map_or_else(|| self.claim(), |now| self.unexpired(now))
+    }
+
+    /// The claim, if it is that of the worker who asks: what the receipt of a repeated append says.
+    pub(crate) fn of_asker(&self, asked: Option<&AppendClaim>) -> Option<Claim> {
+        let claim = self.claim()?;
+        let is_its = match asked? {
+            AppendClaim::Take { owner, .. } => claim.owner == *owner,
+            AppendClaim::Hold { token, .. } => claim.token == *token,
+            AppendClaim::Release { .. } => false,
+        };
+        is_its.then_some(claim)
+    }
+
+    /// What is stored after an append that asks for this.
+    pub(crate) fn after(
+        &self,
+        key: &SessionKey,
+        asked: Option<&AppendClaim>,
+        now: Timestamp,
+    ) -> Result<Self, SessionError> {
+        match asked {
+            None => Ok(self.clone()),
+            Some(AppendClaim::Take { owner, duration, take_over }) => {
+                self.taken(key, owner, *duration, *take_over, now)
+            }
+            Some(AppendClaim::Hold { token, duration }) => {
+                let is_fresh = |expires: Timestamp| expires >= now.after(*duration / 2);
+                match &self.holder {
+                    Some((_, expires)) if self.token == *token && is_fresh(*expires) => Ok(self.clone()),
+                    _ => self.renewed(key, *token, *duration, now),
+                }
+            }
+            Some(AppendClaim::Release { token }) => self.released(key, *token),
+        }
+    }
+
+    /// What is stored once the worker has claimed the session.
+    pub(crate) fn taken(
+        &self,
+        key: &SessionKey,
+        owner: &WorkerId,
+        duration: Duration,
+        take_over: bool,
+        now: Timestamp,
+    ) -> Result<Self, SessionError> {
+        match self.unexpired(now) {
+            Some(claim) if claim.owner != *owner && !take_over => Err(SessionError::Claimed {
+                key: Box::new(key.clone()),
+                owner: claim.owner,
+                expires: claim.expires,
+            }),
+            _ => Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))) }),
+        }
+    }
+
+    /// What is stored once the claim is renewed. It never becomes shorter: clocks may go back.
+    pub(crate) fn renewed(
+        &self,
+        key: &SessionKey,
+        token: u64,
+        duration: Duration,
+        now: Timestamp,
+    ) -> Result<Self, SessionError> {
+        let (owner, expires) = self.holder_of(key, token)?;
+        Ok(Fence { token, holder: Some((owner.clone(), now.after(duration).max(*expires))) })
+    }
+
+    /// What is stored once the claim is released.
+    pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
+        self.holder_of(key, token)?;
+        Ok(Fence { token, holder: None })
+    }
+
+    /// Refuses a token that is not the current one.
+    pub(crate) fn check(&self, key: &SessionKey, token: u64) -> Result<(), SessionError> {
+        self.holder_of(key, token).map(drop)
+    }
+
+    fn holder_of(&self, key: &SessionKey, token: u64) -> Result<&(WorkerId, Timestamp), SessionError> {
+        match &self.holder {
+            Some(holder) if self.token == token => Ok(holder),
+            holder => {
+                let owner = holder.as_ref().map(|(owner, _)| owner.clone());
+                Err(SessionError::ClaimLost { key: Box::new(key.clone()), token, owner })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    fn worker(name: &str) -> WorkerId {
+        WorkerId::new(name).unwrap()
+    }
+
+    fn key() -> SessionKey {
+        SessionKey::new("app", "alice", "s").unwrap()
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn held_by_a() -> Fence {
+        Fence::of_new(7).taken(&key(), &worker("a"), MINUTE, false, at(0)).unwrap()
+    }
+
+    #[test]
+    fn a_claim_is_taken_when_it_is_free_expired_or_to_be_taken_over() {
+        let held = held_by_a();
+        let refused = held.taken(&key(), &worker("b"), MINUTE, false, at(59)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "cannot claim session app/alice/s: worker a holds it until 1970-01-01T00:01:00.000000Z; wait until it \
+             is released or has expired, or take it over"
+        );
+        let released = held.released(&key(), held.token).unwrap();
+        for (fence, owner, take_over, now) in [
+            (&held, "a", false, 1),
+            (&held, "b", true, 1),
+            (&held, "b", false, 60),
+            (&released, "b", false, 1),
+        ] {
+            let taken = fence.taken(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
+            assert!(taken.token > fence.token);
+            assert_eq!(taken.unexpired(at(now)).unwrap().owner, worker(owner));
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_not_current_is_refused() {
+        let first = held_by_a();
+        let second = first.taken(&key(), &worker("b"), MINUTE, true, at(1)).unwrap();
+        let released = second.released(&key(), second.token).unwrap();
+        for (fence, token, said) in [
+            (&second, first.token, "worker b holds it now, not token"),
+            (&second, second.token + 1, "worker b holds it now, not token"),
+            (&released, second.token, "nobody holds token"),
+        ] {
+            let hold = AppendClaim::Hold { token, duration: MINUTE };
+            for asked in [hold, AppendClaim::Release { token }] {
+                let error = fence.after(&key(), Some(&asked), at(2)).unwrap_err();
+                assert!(matches!(error, SessionError::ClaimLost { .. }), "{error:?}");
+                assert!(error.to_string().contains(said), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn holding_writes_nothing_before_half_of_the_duration_is_gone() {
+        let held = held_by_a();
+        let hold = AppendClaim::Hold { token: held.token, duration: MINUTE };
+        assert_eq!(held.after(&key(), Some(&hold), at(30)).unwrap(), held);
+        let renewed = held.after(&key(), Some(&hold), at(31)).unwrap();
+        assert_eq!(renewed.claim().unwrap().expires, at(91));
+        // Nobody took it over, so it is not lost.
+        let late = held.after(&key(), Some(&hold), at(100)).unwrap();
+        assert_eq!(late.claim().unwrap().expires, at(160));
+        // A clock that goes back makes no claim shorter.
+        assert_eq!(late.renewed(&key(), late.token, MINUTE, at(1)).unwrap(), late);
+    }
+
+    #[test]
+    fn tokens_of_another_life_are_others() {
+        let (first, second) = (held_by_a(), Fence::of_new(8));
+        assert!(second.token > first.token);
+        assert!(second.renewed(&key(), first.token, MINUTE, at(1)).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! The inbox of a session: what was accepted for it and has not been taken yet, in order.
+//!
+//! Whoever enqueues needs no claim; who takes is the holder of the session's claim, with the event that it makes of
+//! the entry ([`AppendEvent::taken`](crate::AppendEvent)), so that nothing is taken twice or lost between the two.
+//! The idempotency key of an entry is remembered beyond its being taken.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::Value;
+use stepfold_state_core::MAX_DEPTH;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::claims::Claim;
+use crate::error::SessionError;
+use crate::event::exceeds;
+use crate::ids::{OperationId, SessionKey};
+use crate::time::Timestamp;
+
+/// How many entries wait in an inbox at most.
+pub const MAX_INBOX: usize = 1_024;
+
+/// How many taken entries of an inbox are remembered by their idempotency keys.
+pub const REMEMBERED_INPUTS: usize = 1_000;
+
+/// The largest body of an entry, in bytes of its JSON.
+pub const MAX_INPUT_BYTES: usize = 16 * 1024 * 1024;
+
+/// What an entry of an inbox is for. A store looks at none of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InboxKind {
+    /// A message that begins a turn.
+    Message,
+    /// A message for the turn that is at work.
+    Steer,
+    /// A request to end the turn that is at work.
+    Cancel,
+}
+
+impl InboxKind {
+    /// The word that is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            InboxKind::Message => "message",
+            InboxKind::Steer => "steer",
+            InboxKind::Cancel => "cancel",
+        }
+    }
+}
+
+impl fmt::Display for InboxKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for InboxKind {
+    type Err = SessionError;
+
+    fn from_str(word: &str) -> Result<Self, SessionError> {
+        let kinds = [InboxKind::Message, InboxKind::Steer, InboxKind::Cancel];
+        kinds.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| SessionError::Stored {
+            what: "entry of an inbox".to_owned(),
+            source: serde::de::Error::custom(format_args!("unknown kind `{word}`")),
+        })
+    }
+}
+
+/// An entry for the inbox of a session.
+#[derive(Clone, Debug)]
+pub struct EnqueueInput {
+    /// Of which session.
+    pub key: SessionKey,
+    /// What it is for.
+    pub kind: InboxKind,
+    /// Makes a repeated request harmless: it gets the position of the first.
+    pub idempotency_key: OperationId,
+    /// The content.
+    pub body: Value,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What an entry is told by, once its idempotency key is known: its content, whatever the order of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InputDigest(u128);
+
+impl InputDigest {
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+/// An entry that was checked, with its stored form.
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedInput {
+    pub(crate) input: EnqueueInput,
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) body: String,
+    pub(crate) digest: InputDigest,
+}
+
+impl EnqueueInput {
+    /// Checks that the entry can be stored and read again.
+    pub(crate) fn prepare(self) -> Result<PreparedInput, SessionError> {
+        let what = || format!("entry {} of an inbox", self.idempotency_key);
+        if exceeds(&self.body, MAX_DEPTH) {
+            return Err(SessionError::TooDeep { what: what() });
+        }
+        let mut sorted = self.body.clone();
+        sorted.sort_all_objects();
+        let text = format!("{} {sorted}", self.kind);
+        let (bytes, limit) = (text.len(), MAX_INPUT_BYTES);
+        if bytes > limit {
+            return Err(SessionError::TooLarge { what: what(), bytes, limit });
+        }
+        let digest = InputDigest(xxh3_128(text.as_bytes()));
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
+        let body = self.body.to_string();
+        Ok(PreparedInput {
+            input: self,
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            body,
+            digest,
+        })
+    }
+}
+
+/// That an entry was accepted: it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    /// Its place: entries are taken in the order of their positions, which is that in which they were accepted.
+    pub position: u64,
+    /// Whether it had been accepted before, by a request with the same idempotency key and content. It may have been
+    /// taken since.
+    pub is_repeat: bool,
+    /// The claim on the session, if it has not expired: who will take the entry. If there is none, somebody has to
+    /// claim the session for that.
+    pub claim: Option<Claim>,
+    /// The version of the session.
+    pub version: u64,
+}
+
+/// An inbox to be read.
+#[derive(Clone, Debug)]
+pub struct ReadInbox {
+    /// Of which session.
+    pub key: SessionKey,
+    /// Entries behind this position only.
+    pub after: u64,
+}
+
+impl ReadInbox {
+    /// All of it.
+    pub fn new(key: SessionKey) -> Self {
+        ReadInbox { key, after: 0 }
+    }
+
+    /// Entries behind this position only.
+    #[must_use]
+    pub fn after(mut self, position: u64) -> Self {
+        self.after = position;
+        self
+    }
+}
+
+/// An entry that waits in an inbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InboxEntry {
+    /// Its place. Positions grow for as long as the session lives.
+    pub position: u64,
+    /// What it is for.
+    pub kind: InboxKind,
+    /// The idempotency key that it was accepted with.
+    pub idempotency_key: OperationId,
+    /// The content.
+    pub body: Value,
+    /// When it was accepted.
+    pub at: Timestamp,
+}
+
+/// Entries to be dropped from an inbox without an event: withdrawn, or obeyed.
+#[derive(Clone, Debug)]
+pub struct DequeueInput {
+    /// Of which session.
+    pub key: SessionKey,
+    /// Which.
+    pub positions: Vec<u64>,
+    /// The token of the claim under which it is done, if it is done by a worker.
+    pub token: Option<u64>,
+}
+
+impl DequeueInput {
+    /// Whoever holds the claim.
+    pub fn new(key: SessionKey, positions: impl IntoIterator<Item = u64>) -> Self {
+        DequeueInput { key, positions: positions.into_iter().collect(), token: None }
+    }
+
+    /// Under this claim.
+    #[must_use]
+    pub fn with_token(mut self, token: u64) -> Self {
+        self.token = Some(token);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn digest(kind: InboxKind, body: &str) -> InputDigest {
+        let body = serde_json::from_str(body).unwrap();
+        let (key, at) = (SessionKey::new("app", "alice", "s").unwrap(), Timestamp::from_micros(0));
+        let input = EnqueueInput { key, kind, idempotency_key: OperationId::new("k").unwrap(), body, at };
+        input.prepare().unwrap().digest
+    }
+
+    #[test]
+    fn content_is_compared_as_json() {
+        let message = digest(InboxKind::Message, r#"{"a": 1, "b": [1, 2]}"#);
+        assert_eq!(message, digest(InboxKind::Message, r#"{"b":[1,2],"a":1}"#));
+        assert_ne!(message, digest(InboxKind::Message, r#"{"b":[2,1],"a":1}"#));
+        assert_ne!(message, digest(InboxKind::Message, r#"{"b":[1,2],"a":1.0}"#));
+        assert_ne!(message, digest(InboxKind::Steer, r#"{"b":[1,2],"a":1}"#));
+    }
+
+    #[test]
+    fn kinds_survive_being_words() {
+        for kind in [InboxKind::Message, InboxKind::Steer, InboxKind::Cancel] {
+            assert_eq!(kind.to_string().parse::<InboxKind>().unwrap(), kind);
+        }
+        assert!("other".parse::<InboxKind>().is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_refused() {
+        let mut deep = json!(1);
+        for _ in 0..=MAX_DEPTH {
+            deep = json!([deep]);
+        }
+        let key = SessionKey::new("app", "alice", "s").unwrap();
+        let (idempotency_key, at) = (OperationId::new("k").unwrap(), Timestamp::from_micros(0));
+        let input = EnqueueInput { key, kind: InboxKind::Message, idempotency_key, body: deep, at };
+        assert!(matches!(input.clone().prepare(), Err(SessionError::TooDeep { .. })));
+        let large = EnqueueInput { body: json!("x".repeat(MAX_INPUT_BYTES)), ..input };
+        assert!(matches!(large.prepare(), Err(SessionError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,158 @@
+//! Tool calls that come in pieces: their arguments, and which call a piece belongs to. Each piece costs the same,
+//! however many came before it.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+/// The text of a call's arguments as it comes in fragments, which knows whether it is a whole JSON object.
+///
+/// For those who have to tell a fragment of one call from the beginning of the next: each byte is looked at once,
+/// and the text is parsed at most once.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::ArgumentsBuilder;
+///
+/// let mut arguments = ArgumentsBuilder::new();
+/// arguments.push(r#"{"query": "sta"#);
+/// assert!(!arguments.is_complete());
+/// arguments.push(r#"lls}"}"#);
+/// assert!(arguments.is_complete());
+/// assert_eq!(arguments.into_text(), r#"{"query": "stalls}"}"#);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ArgumentsBuilder {
+    text: String,
+    scan: Scan,
+    /// Whether it is JSON, once that was asked.
+    is_object: Option<bool>,
+}
+
+/// How far an object has come, by its brackets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Scan {
+    /// White space only.
+    #[default]
+    Before,
+    /// Inside of so many brackets.
+    Inside { depth: usize },
+    /// In a string there; `is_escaped` is true right behind a backslash.
+    Quoted { depth: usize, is_escaped: bool },
+    /// The outermost bracket was closed.
+    Closed,
+    /// It is no object, whatever follows.
+    Spoiled,
+}
+
+impl ArgumentsBuilder {
+    /// No arguments yet.
+    pub fn new() -> Self {
+        ArgumentsBuilder::default()
+    }
+
+    /// Adds a fragment.
+    pub fn push(&mut self, fragment: &str) {
+        self.scan = fragment.bytes().fold(self.scan, Scan::after);
+        self.text.push_str(fragment);
+    }
+
+    /// Whether the text is a whole JSON object.
+    pub fn is_complete(&mut self) -> bool {
+        if self.scan != Scan::Closed {
+            return false;
+        }
+        // Only white space can follow without spoiling it.
+        let parse = || serde_json::from_str::<Map<String, Value>>(&self.text).is_ok();
+        *self.is_object.get_or_insert_with(parse)
+    }
+
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+impl Scan {
+    fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Scan::Before | Scan::Closed, b' ' | b'\t' | b'\n' | b'\r') => self,
+            (Scan::Before, b'{') => Scan::Inside { depth: 1 },
+            (Scan::Before | Scan::Closed | Scan::Spoiled, _) => Scan::Spoiled,
+            (Scan::Inside { depth }, b'"') => Scan::Quoted { depth, is_escaped: false },
+            (Scan::Inside { depth }, b'{' | b'[') => Scan::Inside { depth: depth + 1 },
+            (Scan::Inside { depth: 1 }, b'}' | b']') => Scan::Closed,
+            (Scan::Inside { depth }, b'}' | b']') => Scan::Inside { depth: depth - 1 },
+            (Scan::Inside { .. }, _) => self,
+            (Scan::Quoted { depth, is_escaped: false }, b'"') => Scan::Inside { depth },
+            (Scan::Quoted { depth, is_escaped }, byte) => {
+                Scan::Quoted { depth, is_escaped: !is_escaped && byte == b'\\' }
+            }
+        }
+    }
+}
+
+/// Where the calls of a reply are among its parts, by what servers number and call them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallPlaces(HashMap<usize, AtIndex>);
+
+/// The calls with one index. Some servers number every call 0.
+#[derive(Clone, Debug, Default)]
+struct AtIndex {
+    last: usize,
+    /// The last one with each id.
+    by_id: HashMap<String, usize>,
+    /// Those without an id, in their order.
+    without_id: Vec<usize>,
+}
+
+impl CallPlaces {
+    /// The last call with this index that a piece with this id, or without one, can belong to.
+    pub(super) fn find(&self, index: usize, id: Option<&str>) -> Option<usize> {
+        let at = self.0.get(&index)?;
+        let Some(id) = id else { return Some(at.last) };
+        at.by_id.get(id).copied().max(at.without_id.last().copied())
+    }
+
+    /// Notes a call that begins.
+    pub(super) fn begin(&mut self, index: usize, id: Option<&str>, place: usize) {
+        let at = self.0.entry(index).or_default();
+        at.last = place;
+        match id {
+            Some(id) => drop(at.by_id.insert(id.to_owned(), place)),
+            None => at.without_id.push(place),
+        }
+    }
+
+    /// Notes that the last call with this index that had no id has one now.
+    pub(super) fn name_last(&mut self, index: usize, id: &str) {
+        let at = self.0.entry(index).or_default();
+        if let Some(place) = at.without_id.pop() {
+            let known = at.by_id.entry(id.to_owned()).or_default();
+            *known = place.max(*known);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// As a parser sees it, after each fragment.
+        #[test]
+        fn complete_is_what_parses_to_an_object(
+            fragments in prop::collection::vec(r#"[{}\[\]",:a1\\ ]|\{\}|"a":|\{"a":|\\""#, 0..12),
+        ) {
+            let (mut arguments, mut text) = (ArgumentsBuilder::new(), String::new());
+            for fragment in fragments {
+                arguments.push(&fragment);
+                text.push_str(&fragment);
+                let is_object = serde_json::from_str::<Map<String, Value>>(&text).is_ok();
+                prop_assert_eq!(arguments.is_complete(), is_object, "{}", text);
+            }
+        }
+    }
+}
