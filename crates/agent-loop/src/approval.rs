@@ -12,14 +12,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 
+use crate::digest;
+
 /// A call that somebody has to decide about.
 ///
 /// Stored with the run, so that a human is asked once, in whatever process the answer arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
-    /// What a decision names: the id of the call; for a call of an agent that is a tool or a node, the ids on the
-    /// way to it, with ` > ` between them.
+    /// The id that a decision names, such as `c1#9f86d081884c7d65`: where it is asked, and a digest of what is asked.
+    ///
+    /// The first part is the id of the call; of a question of a node, the branch and the label; of a request inside
+    /// of an agent that is a tool or a node, the whole path, with `/` between its parts. The digest is over the run,
+    /// the step, the tool or node, and the arguments. So an id is never used again for anything else, and a decision
+    /// approves what was shown and nothing else.
     pub id: String,
     /// The call as the model made it.
     pub call: ToolCall,
@@ -79,6 +85,15 @@ impl Decision {
         Decision::Reject { reason: reason.into() }
     }
 
+    /// What was decided, in one word.
+    pub(crate) const fn verb(&self) -> &'static str {
+        match self {
+            Decision::Approve => "approved",
+            Decision::Reject { .. } => "rejected",
+            Decision::Modify { .. } => "modified",
+        }
+    }
+
     /// The call runs with these arguments.
     pub fn modify(arguments: impl Into<Value>) -> Self {
         Decision::Modify { arguments: arguments.into() }
@@ -131,6 +146,59 @@ impl<A: Approver> DynApprover for A {
     fn decide_boxed(&self, requests: Vec<ApprovalRequest>) -> BoxFuture<'_, Vec<(String, Decision)>> {
         Box::pin(self.decide(requests))
     }
+}
+
+/// Where and what is asked: all that tells a request from every other one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    /// The recorded id of the run.
+    pub(crate) run: &'a str,
+    /// The step, or the superstep of a graph.
+    pub(crate) step: u64,
+    /// The place of the call or branch in the step.
+    pub(crate) place: usize,
+    /// How often something was asked about this call or branch before, after crashes for instance.
+    pub(crate) round: u32,
+    pub(crate) reason: AskReason,
+    /// The tool or the node.
+    pub(crate) name: &'a str,
+}
+
+impl Subject<'_> {
+    /// The id of a request about this at a path.
+    pub(crate) fn id(&self, path: &str, about: &Arguments) -> String {
+        match about.as_object() {
+            Some(arguments) => self.id_over(path, &digest::canonical_object(arguments)),
+            None => self.id_over(path, &about.to_text()),
+        }
+    }
+
+    /// The same about any value.
+    pub(crate) fn id_about(&self, path: &str, about: &Value) -> String {
+        self.id_over(path, &digest::canonical(about))
+    }
+
+    /// The id of a request inside of this, which is known there by its own id.
+    pub(crate) fn id_inside(&self, path: &str, inner: &str) -> String {
+        let (inner_path, _) = inner.rsplit_once('#').unwrap_or((inner, ""));
+        self.id_over(&nested_path(path, inner_path), inner)
+    }
+
+    fn id_over(&self, path: &str, content: &str) -> String {
+        let (step, place, round) = (self.step.to_string(), self.place.to_string(), self.round.to_string());
+        let reason = match self.reason {
+            AskReason::Rule => "rule",
+            AskReason::MayHaveHappened => "may_have_happened",
+            AskReason::Node => "node",
+        };
+        let digest = digest::of_parts(&[self.run, &step, &place, &round, reason, self.name, path, content]);
+        format!("{path}#{digest}")
+    }
+}
+
+/// The path of something inside of something else.
+pub(crate) fn nested_path(outer: &str, inner: &str) -> String {
+    format!("{outer}/{inner}")
 }
 
 /// What the model reads of a call that was rejected.

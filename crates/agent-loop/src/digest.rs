@@ -1,8 +1,12 @@
-//! Digests by which runs and agents are told apart. They find changes; they keep nobody out.
+//! Digests by which runs and agents are told apart, which find changes and keep nobody out; and digests of requests,
+//! which a model that chooses the arguments must not be able to forge.
 
+use std::fmt::Write as _;
 use std::io;
 
 use serde::Serialize;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::Xxh3;
 
 /// A digest of what a value serialises to.
@@ -11,6 +15,72 @@ pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
     // Writing to a hasher cannot fail; a value that has no JSON has the digest of what it has.
     let _ = serde_json::to_writer(&mut hasher, value);
     format!("{:032x}", hasher.0.digest128())
+}
+
+/// How many bytes of a digest a person is shown.
+const SHOWN: usize = 8;
+
+/// A digest of several texts in this order, which no other texts have.
+pub(crate) fn of_parts(parts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    let digest = hasher.finalize();
+    digest.iter().take(SHOWN).fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A value as text that equal values share, whatever the order of their keys. 1 is not 1.0.
+pub(crate) fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write_canonical(value, &mut text);
+    text
+}
+
+/// The same of an object.
+pub(crate) fn canonical_object(object: &Map<String, Value>) -> String {
+    let mut text = String::new();
+    write_object(object, &mut text);
+    text
+}
+
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(object) => write_object(object, text),
+        Value::Array(items) => {
+            text.push('[');
+            for (place, item) in items.iter().enumerate() {
+                separate(place, text);
+                write_canonical(item, text);
+            }
+            text.push(']');
+        }
+        value => text.push_str(&value.to_string()),
+    }
+}
+
+fn write_object(object: &Map<String, Value>, text: &mut String) {
+    let mut fields: Vec<(&String, &Value)> = object.iter().collect();
+    fields.sort_unstable_by_key(|(key, _)| *key);
+    text.push('{');
+    for (place, (key, value)) in fields.into_iter().enumerate() {
+        separate(place, text);
+        text.push_str(&Value::from(key.as_str()).to_string());
+        text.push(':');
+        write_canonical(value, text);
+    }
+    text.push('}');
+}
+
+fn separate(place: usize, text: &mut String) {
+    if place > 0 {
+        text.push(',');
+    }
 }
 
 struct Hasher(Xxh3);

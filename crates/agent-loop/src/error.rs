@@ -8,13 +8,14 @@ use std::error::Error;
 use std::fmt;
 
 use stepfold_state_core::chat::ModelError;
-use stepfold_state_core::state::{Faults, Names, StateError};
+use stepfold_state_core::state::{Faults, StateError};
 use stepfold_tools::{FatalError, ToolsetError};
 use thiserror::Error as ThisError;
 
 use crate::agent::HookPoint;
+use crate::decisions::DecisionError;
 use crate::outcome::Outcome;
-use crate::run::Run;
+use crate::run::{Exit, Pause, Run};
 
 /// Why an agent could not be built. All faults are listed.
 #[derive(Debug, ThisError)]
@@ -74,28 +75,9 @@ pub enum FeedError {
         /// The role of the message.
         role: &'static str,
     },
-    /// Nobody asked for this decision, or it was made already.
-    #[error("there is nothing to decide about \"{id}\"; pending: {known}")]
-    NothingToDecide {
-        /// The id that was decided about.
-        id: String,
-        /// The ids of the requests that are pending.
-        known: Names,
-    },
-    /// Two decisions for one request.
-    #[error("there are two decisions about \"{id}\"; give one")]
-    DecidedTwice {
-        /// The id of the request.
-        id: String,
-    },
-    /// The arguments of a decision do not fit the tool.
-    #[error("the modified arguments for \"{id}\" do not fit: {faults}")]
-    ModifiedArguments {
-        /// The id of the request.
-        id: String,
-        /// What is wrong with them.
-        faults: String,
-    },
+    /// Decisions were refused.
+    #[error(transparent)]
+    Decision(#[from] DecisionError),
     /// There is no open branch at this place of the superstep.
     #[error("there is no open branch at place {branch} of the superstep")]
     NoSuchBranch {
@@ -201,14 +183,37 @@ pub enum RunFault {
     /// An observer failed, so that what happened is not recorded. The event was not committed.
     #[error("the observer failed, so the event was not committed")]
     Observer(#[source] Box<dyn Error + Send + Sync>),
-    /// An answer did not fit: the instructions cannot be rendered, or a decision is wrong.
+    /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
+    #[error("the decision was refused: {0}")]
+    Decision(DecisionError),
+    /// An answer did not fit: the instructions cannot be rendered.
     #[error("the run could not go on")]
     Feed(#[source] FeedError),
 }
 
+impl From<FeedError> for RunFault {
+    fn from(error: FeedError) -> Self {
+        match error {
+            FeedError::Decision(error) => RunFault::Decision(error),
+            error => RunFault::Feed(error),
+        }
+    }
+}
+
+impl RunFault {
+    /// Why the run stops: it failed, or, when only decisions were refused, it waits as before.
+    pub(crate) fn exit(&self, run: &Run) -> Exit {
+        match self {
+            RunFault::Decision(_) if !run.pending().is_empty() => Exit::Paused(Pause::Approval),
+            _ => Exit::Failed,
+        }
+    }
+}
+
 impl RunError {
     pub(crate) fn new(fault: RunFault, run: Run) -> Self {
-        RunError(Box::new(Failed { fault, outcome: Outcome::failed(run) }))
+        let exit = fault.exit(&run);
+        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
     }
 
     /// What failed.
@@ -249,6 +254,9 @@ impl fmt::Debug for RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let run = self.outcome().run();
+        if let RunFault::Decision(_) = self.0.fault {
+            return write!(f, "run '{}' waits after step {}: {}", run.id(), run.steps(), self.0.fault);
+        }
         write!(f, "run '{}' failed after step {}: {}", run.id(), run.steps(), self.0.fault)
     }
 }

@@ -78,7 +78,9 @@
 //! let stored = outcome.run().to_json();
 //!
 //! // Next week, in another process:
-//! let outcome = Run::load(&agent, &stored)?.resume().decide("c1", Decision::Approve).await?;
+//! let run = Run::load(&agent, &stored)?;
+//! let request = run.pending().remove(0);
+//! let outcome = run.resume().decide(request.id, Decision::Approve).await?;
 //! assert_eq!(outcome.text(), "done");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -112,6 +114,7 @@
 
 mod agent;
 mod approval;
+mod decisions;
 mod digest;
 mod driver;
 mod error;
@@ -134,6 +137,7 @@ pub use crate::agent::{
     Output, OutputMode, RepeatGuard, RunLimits,
 };
 pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
+pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{AgentTool, RunBuilder, RunStream};
 pub use crate::error::{AgentError, FeedError, RunError, RunFault, StartError};
 pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};

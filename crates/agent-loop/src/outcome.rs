@@ -39,6 +39,7 @@ impl Outcome {
         Outcome { run, exit }
     }
 
+    #[cfg(feature = "test-kit")]
     pub(crate) fn failed(run: Run) -> Self {
         Outcome { run, exit: Exit::Failed }
     }

@@ -13,6 +13,7 @@ use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Usage};
 use stepfold_state_core::state::{Delta, Write};
 
 use crate::agent::{Agent, Fingerprint};
+use crate::decisions::Decisions;
 use crate::error::FeedError;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
@@ -463,7 +464,11 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             Answer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
-        (EventKind::Decided { decisions }, Need::Approval) => Answer::Decisions(decisions.clone()),
+        // They are taken at once, whatever else there is to do.
+        (EventKind::Decided { decisions, by, idempotency_key }, _) => {
+            let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
+            Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
+        }
         // Where calls run side by side, one may be under way or wait while another gets on.
         (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())

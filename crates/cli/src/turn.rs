@@ -304,7 +304,9 @@ impl Turns<'_> {
         };
         let resume = self.resume_words(session);
         match error {
-            RunnerError::NothingToResume { .. } | RunnerError::Input { .. } => Misuse(words).into(),
+            RunnerError::NothingToResume { .. }
+            | RunnerError::Input { .. }
+            | RunnerError::Decision { .. } => Misuse(words).into(),
             RunnerError::Store { .. } => error.clone().into(),
             RunnerError::AgentChanged { .. } => {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");

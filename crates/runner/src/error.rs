@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Divergence, FeedError, RunError, StartError};
+use stepfold_agent_loop::{DecisionError, Divergence, FeedError, RunError, StartError};
 use stepfold_session_scopes::{SessionError, SessionKey};
 use thiserror::Error;
 
@@ -75,18 +75,13 @@ pub enum RunnerError {
         /// The session.
         key: Box<SessionKey>,
     },
-    /// A decision is about a call that does not wait for one. None of the decisions was taken.
-    #[error(
-        "nobody asks for a decision about \"{id}\" in session {key}; pending: {}",
-        if pending.is_empty() { "nothing".to_owned() } else { pending.join(", ") }
-    )]
-    NothingToDecide {
+    /// Decisions were refused. None of them was taken, and the run waits as before.
+    #[error("the decision in session {key} was refused: {error}")]
+    Decision {
         /// The session.
         key: Box<SessionKey>,
-        /// What was decided about.
-        id: String,
-        /// The ids of the requests that are pending.
-        pending: Vec<String>,
+        /// Why.
+        error: Box<DecisionError>,
     },
     /// There is nothing that was cut off.
     #[error("there is nothing to resume in session {key}: its last run has ended")]
@@ -155,6 +150,10 @@ pub enum RunnerError {
 }
 
 impl RunnerError {
+    pub(crate) fn decision(key: &SessionKey, error: DecisionError) -> Self {
+        RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error) }
+    }
+
     pub(crate) fn store(key: &SessionKey, source: SessionError) -> Self {
         let (key, source) = (Box::new(key.clone()), Arc::new(source));
         match &*source {

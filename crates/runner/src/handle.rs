@@ -136,8 +136,9 @@ impl SessionHandle {
     ///
     /// session.run("pay the bill").await?;
     /// // Next week, in another process:
-    /// assert_eq!(session.pending().await?[0].id, "c1");
-    /// let outcome = session.resume().decide("c1", Decision::Approve).await?;
+    /// let request = session.pending().await?.remove(0);
+    /// assert_eq!(request.call.name, "pay");
+    /// let outcome = session.resume().decide(request.id, Decision::Approve).await?;
     /// assert_eq!((outcome.exit(), outcome.text()), (&Exit::Text, "done".into()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::Decision;
+use stepfold_agent_loop::{Decision, Decisions};
 
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
@@ -15,24 +15,24 @@ use crate::turn::Order;
 #[derive(Debug)]
 pub struct Resume {
     session: SessionHandle,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     with_changed_agent: bool,
 }
 
 impl Resume {
     pub(crate) fn new(session: SessionHandle) -> Self {
-        Resume { session, decisions: Vec::new(), with_changed_agent: false }
+        Resume { session, decisions: Decisions::new(), with_changed_agent: false }
     }
 
     /// With a decision about a pending call, by the id of the request. All decisions are one commit.
     pub fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
-        self.decisions.push((id.into(), decision));
+        self.decisions = self.decisions.decide(id, decision);
         self
     }
 
     /// With decisions about pending calls.
-    pub fn decide_all(mut self, decisions: impl IntoIterator<Item = (String, Decision)>) -> Self {
-        self.decisions.extend(decisions);
+    pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
+        self.decisions = self.decisions.and(decisions);
         self
     }
 

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use stepfold_agent_loop::{Decision, Input, Outcome, Run, RunError, RunFault};
+use stepfold_agent_loop::{Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
 use stepfold_state_core::chat::Message;
 use tokio::sync::OwnedMutexGuard;
@@ -28,7 +28,7 @@ pub(crate) enum Order {
     /// A new turn, with a message that stands in the inbox.
     TakeInbox,
     /// Go on with the last run.
-    Resume { decisions: Vec<(String, Decision)>, with_changed_agent: bool },
+    Resume { decisions: Decisions, with_changed_agent: bool },
     /// Cancel the last run.
     Abandon,
 }
@@ -92,7 +92,7 @@ impl Turn {
             wants: Wants::Nothing,
             input: None,
             acceptance: None,
-            decisions: Vec::new(),
+            decisions: Decisions::new(),
             with_changed_agent: false,
         };
         work.wants = match order {
@@ -180,7 +180,7 @@ struct Work<'a> {
     /// The message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     with_changed_agent: bool,
 }
 
@@ -320,15 +320,8 @@ impl Work<'_> {
 
     /// A decision is about a call that is stored. It must not lie in wait for one that the model makes later.
     fn check_decisions(&self, run: &Run) -> Result<(), RunnerError> {
-        let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
-        match self.decisions.iter().find(|(id, _)| !pending.contains(id)) {
-            None => Ok(()),
-            Some((id, _)) => Err(RunnerError::NothingToDecide {
-                key: Box::new(self.turn.slot.key.clone()),
-                id: id.clone(),
-                pending,
-            }),
-        }
+        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
+        run.check_decisions(&self.decisions).map_err(refused)
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
@@ -442,6 +435,7 @@ impl Work<'_> {
                 },
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }

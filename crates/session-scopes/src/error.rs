@@ -237,6 +237,44 @@ pub enum SessionError {
         /// What the database says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What is stored is not what was written: a digest or a checksum does not fit, or a part is gone.
+    #[error(
+        "the stored {what} is damaged: {why}; restore it from a backup, and verify the rest of the store"
+    )]
+    Damaged {
+        /// What was being read.
+        what: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// There is no store at the path, and none may be made.
+    #[error("there is no store of sessions at `{path}`: {why}; check the path")]
+    NoStore {
+        /// The path.
+        path: String,
+        /// What is there instead.
+        why: &'static str,
+    },
+    /// The file of a store is empty. A store's file never is, so something has emptied it.
+    #[error(
+        "the file `{path}` is empty: no store's file ever is; restore it from a backup, or remove it to begin a new store"
+    )]
+    EmptyFile {
+        /// The path.
+        path: String,
+    },
+    /// The process that had a SQLite file open was killed, and the log that it needs since then is gone.
+    #[error(
+        "the write-ahead log `{path}-wal` is missing: the process that wrote `{path}` was killed, and what it \
+         committed last is in that log; put the log beside the file again, or restore a backup"
+    )]
+    LogMissing {
+        /// The path of the file.
+        path: String,
+    },
+    /// The store was opened for reading.
+    #[error("the store was opened for reading; open it for writing to change it")]
+    ReadOnly,
     /// A custom handler or migration panicked. Its transaction was rolled back.
     #[error("a custom handler or migration panicked")]
     Panicked,
@@ -282,8 +320,11 @@ impl SessionError {
             | SessionError::TooLarge { .. }
             | SessionError::TooDeep { .. }
             | SessionError::InvalidCursor
+            | SessionError::ReadOnly
             | SessionError::Panicked => ErrorKind::Invalid,
-            SessionError::NotFound { .. } | SessionError::NoSuchVersion { .. } => ErrorKind::NotFound,
+            SessionError::NoStore { .. }
+            | SessionError::NotFound { .. }
+            | SessionError::NoSuchVersion { .. } => ErrorKind::NotFound,
             SessionError::AlreadyExists { .. } => ErrorKind::AlreadyExists,
             SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => ErrorKind::Conflict,
             SessionError::Claimed { .. } => ErrorKind::Claimed,
@@ -296,12 +337,21 @@ impl SessionError {
             | SessionError::OtherLayout { .. }
             | SessionError::ForeignTable { .. } => ErrorKind::Incompatible,
             SessionError::Unavailable { .. } => ErrorKind::Transient,
-            SessionError::Stored { .. } | SessionError::Store { .. } => ErrorKind::Broken,
+            SessionError::Stored { .. }
+            | SessionError::Store { .. }
+            | SessionError::Damaged { .. }
+            | SessionError::EmptyFile { .. }
+            | SessionError::LogMissing { .. } => ErrorKind::Broken,
         }
     }
 
     pub(crate) fn not_found(key: &SessionKey) -> Self {
         SessionError::NotFound { key: Box::new(key.clone()) }
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn damaged(what: impl Into<String>, why: impl Into<String>) -> Self {
+        SessionError::Damaged { what: what.into(), why: why.into() }
     }
 
     pub(crate) fn already_exists(key: &SessionKey) -> Self {

@@ -99,6 +99,7 @@ mod apply;
 mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
+mod digest;
 mod error;
 mod event;
 mod ids;
@@ -118,6 +119,7 @@ mod time;
 pub use stepfold_state_core as state_core;
 
 pub use crate::changes::{ScopeVersions, Seen};
+pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Record};
 pub use crate::ids::{
@@ -134,9 +136,10 @@ pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
-    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, ForkSession, GetSession, InboxEntry,
-    InboxKind, ListSessions, MAX_INBOX, MAX_INPUT_BYTES, PruneSession, Pruned, REMEMBERED_INPUTS,
-    REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed,
-    RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, Expected, Fault, FaultKind, FaultPlace,
+    ForkSession, GetSession, InboxEntry, InboxKind, ListSessions, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
+    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 pub use crate::time::Timestamp;

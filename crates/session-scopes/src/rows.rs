@@ -13,9 +13,11 @@ use stepfold_state_core::state::{Cell, Delta, ValueRef, Write};
 
 use crate::apply::{WritesOf, guarded, is_blind, merge_write};
 use crate::error::SessionError;
-use crate::ids::EventId;
+use crate::ids::{EventId, OperationId};
 use crate::schema::SessionSchema;
 use crate::session::Held;
+use crate::store::InboxEntry;
+use crate::time::Timestamp;
 
 /// Where the items of a list are: their generation, the place of the first, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +279,18 @@ pub(crate) fn delta_body(delta: &Delta) -> Result<String, SessionError> {
 
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) -> Result<T, SessionError> {
     serde_json::from_str(text).map_err(|source| SessionError::Stored { what: what.to_owned(), source })
+}
+
+/// An entry of an inbox, from its columns.
+pub(crate) fn inbox_entry(
+    position: i64,
+    kind: &str,
+    key: &str,
+    body: &str,
+    at: Timestamp,
+) -> Result<InboxEntry, SessionError> {
+    let (idempotency_key, body) = (OperationId::new(key)?, read_json("entry of an inbox", body)?);
+    Ok(InboxEntry { position: from_db(position), kind: kind.parse()?, idempotency_key, body, at })
 }
 
 /// A number as databases keep it. Ours stay far below the limit.

@@ -9,6 +9,7 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Cell, State, ValueRef};
 
 use crate::changes::ScopeVersions;
+use crate::digest::Digest;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
 use crate::ids::{LifeId, SessionId, SessionKey};
@@ -41,6 +42,10 @@ pub struct Session {
     pub oldest: u64,
     /// The versions that count today: all of them, unless the session was rewound.
     pub visible: Visible,
+    /// The digest of the history up to the version, in stores that keep digests. Noted elsewhere, it shows any later
+    /// change to the events: forks share the digests of what they share, a rewind adds an event like any other, and
+    /// retention keeps the digest of the newest event that it takes.
+    pub head: Option<Digest>,
     /// How often the scopes were written that it shares with other sessions.
     pub scopes: ScopeVersions,
     /// The values of all scopes, if they were asked for: all of them, or [those that were asked for](Values::is_whole).

@@ -241,7 +241,9 @@ fn streamed_calls(bencher: Bencher<'_, '_>, calls: usize) {
     };
     bencher.counter(ItemsCount::new(calls)).with_inputs(chunks).bench_local_values(|chunks| {
         let mut reply = ReplyBuilder::new();
-        chunks.into_iter().for_each(|chunk| reply.push(chunk));
+        for chunk in chunks {
+            reply.push(chunk);
+        }
         reply.push(Chunk::Finished(FinishReason::ToolCalls));
         reply.finish().unwrap()
     });

@@ -95,8 +95,8 @@ pub mod otel;
 pub mod prelude {
     pub use stepfold_agent_loop::graph::Graph;
     pub use stepfold_agent_loop::{
-        Agent, Decision, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run, RunEvent,
-        RunLimits,
+        Agent, Decision, Decisions, Exit, HookAction, HookContext, Input, Outcome, Output, Pause, Run,
+        RunEvent, RunLimits,
     };
     pub use stepfold_runner::{Busy, Runner, SessionHandle};
     pub use stepfold_state_core::chat::{ChatModel, Message, Transcript};

@@ -127,7 +127,7 @@ impl Host<'_> {
         .await?;
         let raises = run.agent().config().raise_on_failure;
         let answer = Answer::Outcome { call: place, outcome, usage, stop };
-        let event = run.feed(answer, self.elapsed()).map_err(RunFault::Feed)?;
+        let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let results: Vec<_> =
             event.messages.iter().filter_map(|message| message.tool_result().cloned()).collect();

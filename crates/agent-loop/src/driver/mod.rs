@@ -20,7 +20,8 @@ use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
 use crate::agent::HookPoint;
-use crate::approval::{Decision, DynApprover};
+use crate::approval::DynApprover;
+use crate::decisions::Decisions;
 use crate::error::RunFault;
 use crate::observe::{DynObserver, RunEvent};
 use crate::ports::Clock;
@@ -29,6 +30,7 @@ use stepfold_state_core::chat::Message;
 
 /// Runs until there is nothing more to do, or until the run waits for somebody.
 async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
+    host.take_given(run).await?;
     loop {
         if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
             host.break_off(run, Answer::Cancelled).await?;
@@ -68,7 +70,7 @@ struct Host<'a> {
     observer: Option<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     /// Decisions that were given with the run, until they are used.
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
     inbox: Option<Inbox<'a>>,
@@ -101,7 +103,7 @@ impl Host<'_> {
 
     /// Has the event of an answer observed, and then commits it.
     async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
-        let event = run.feed(answer, self.elapsed()).map_err(RunFault::Feed)?;
+        let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
         self.commit_event(run, event).await
     }
 
@@ -119,7 +121,7 @@ impl Host<'_> {
                 }
             }
         };
-        run.commit(event).map_err(RunFault::Feed)?;
+        run.commit(event).map_err(RunFault::from)?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();
             self.tell(|| RunEvent::Trimmed(words)).await?;
@@ -144,24 +146,30 @@ impl Host<'_> {
         }
     }
 
-    /// The decisions that there are about what is pending: those that were given with the run, else those of
-    /// the approver. None if there is nothing new.
-    async fn decisions(&mut self, run: &Run) -> Option<Vec<(String, Decision)>> {
-        let pending = run.pending();
-        let is_pending = |id: &str| pending.iter().any(|request| request.id == id);
-        let given: Vec<_> = self.decisions.extract_if(.., |(id, _)| is_pending(id)).collect();
-        if !given.is_empty() {
-            return Some(given);
+    /// Commits the decisions that were given with the run, before anything else happens: a failure must not lose them.
+    async fn take_given(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        let given = std::mem::take(&mut self.decisions);
+        if given.is_empty() || self.is_cancelled() {
+            return Ok(());
         }
+        // Modified arguments are checked against the tools of the step.
+        if run.tools().is_none() {
+            self.offer_tools(run).await?;
+        }
+        self.commit(run, Answer::Decisions(given)).await
+    }
+
+    /// What the approver decides about what is pending; none if there is nothing new.
+    async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
         let approver = self.approver.as_ref()?;
         let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
             () = self.cancellation.cancelled() => Vec::new(),
-            decided = approver.decide_boxed(pending) => decided,
+            decided = approver.decide_boxed(run.pending()) => decided,
         };
         // To wait for somebody is a pause, whether the process stays or not.
         self.since += self.clock.now().saturating_sub(asked);
-        (!decided.is_empty()).then_some(decided)
+        (!decided.is_empty()).then(|| decided.into())
     }
 }

@@ -12,6 +12,7 @@ use super::stream::RunStream;
 use super::{Host, Inbox, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
+use crate::decisions::Decisions;
 use crate::error::{RunError, RunFault};
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
@@ -52,7 +53,7 @@ pub struct RunBuilder<'a> {
     clock: Option<Arc<dyn Clock + 'a>>,
     observer: Option<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
-    decisions: Vec<(String, Decision)>,
+    decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
     inbox: Option<Inbox<'a>>,
@@ -103,7 +104,7 @@ impl<'a> RunBuilder<'a> {
             clock: None,
             observer: None,
             approver: None,
-            decisions: Vec::new(),
+            decisions: Decisions::new(),
             breakpoints: Vec::new(),
             cancellation: CancellationToken::new(),
             inbox: None,
@@ -162,14 +163,18 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// With a decision about a [pending](Outcome::pending) call, by the id of the request.
+    /// Decides about a [pending](Outcome::pending) request, by its [id](crate::ApprovalRequest::id).
+    ///
+    /// The decision holds for what the request showed and for nothing else. It is committed before anything else
+    /// happens. One that is [refused](crate::DecisionError) is an error of its own ([`RunFault::Decision`]): nothing is
+    /// committed then, and the run waits as before.
     pub fn decide(self, id: impl Into<String>, decision: Decision) -> Self {
         self.decide_all([(id.into(), decision)])
     }
 
-    /// With decisions about pending calls.
-    pub fn decide_all(mut self, decisions: impl IntoIterator<Item = (String, Decision)>) -> Self {
-        self.decisions.extend(decisions);
+    /// Decides about several pending requests at once: all of the decisions are taken, or none.
+    pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
+        self.decisions = self.decisions.and(decisions);
         self
     }
 
@@ -221,9 +226,11 @@ impl<'a> RunBuilder<'a> {
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
-        if let Err(error) = run.check_pending(&decisions) {
-            return Err(RunError::new(RunFault::Feed(error), run));
+        if let Err(error) = run.check_decisions(&decisions) {
+            return Err(RunError::new(RunFault::Decision(error), run));
         }
+        // A repeat changes nothing.
+        let decisions = if run.has_decided(&decisions) { Decisions::new() } else { decisions };
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {
@@ -248,7 +255,8 @@ impl<'a> RunBuilder<'a> {
             }
             Err(fault) => {
                 // The run has failed already; an observer that fails as well cannot add to that.
-                let _ = host.tell(|| RunEvent::Ended(crate::run::Exit::Failed)).await;
+                let exit = fault.exit(&run);
+                let _ = host.tell(|| RunEvent::Ended(exit)).await;
                 Err(RunError::new(fault, run))
             }
         }

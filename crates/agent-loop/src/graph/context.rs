@@ -16,7 +16,7 @@ use super::node::words_of_panic;
 use super::progress::NodeRun;
 use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::run::{Run, track};
+use crate::run::{Asker, Run, track};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -47,6 +47,7 @@ struct Inner {
     resources: Resources,
     cancellation: CancellationToken,
     decisions: Vec<(String, Decision)>,
+    asker: Asker,
     speaker: Option<mpsc::Sender<Said>>,
     place: usize,
 }
@@ -80,6 +81,7 @@ impl NodeContext {
             resources: run.agent().config().resources.clone(),
             cancellation,
             decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
+            asker: run.asker(),
             speaker,
             place,
         }))
@@ -171,13 +173,14 @@ impl NodeContext {
         }
     }
 
-    /// Asks somebody to decide. The first time this is an error, which the function returns with `?`: the run pauses
-    /// with what is asked among its [pending](crate::Outcome::pending) requests, here with the arguments
-    /// `about`. When it is decided the function runs again, and gets the decision here. So ask before anything
-    /// that costs.
+    /// Asks for a decision about something. The first time this is an error, which the function returns with `?`: the
+    /// run pauses with the question among its [pending](crate::Outcome::pending) requests, in which the call has the
+    /// arguments `about`. After the decision the function runs again, and gets the decision here. So ask before
+    /// anything that costs.
     ///
-    /// `label` tells the questions of one run of the function apart. Arguments that somebody changed are in
-    /// [`Decision::Modify`].
+    /// A decision holds for what was shown. If the function runs again and asks under the same label about something
+    /// else, that is a new request. `label` tells the questions of one run of the function apart. Modified arguments are
+    /// in [`Decision::Modify`].
     ///
     /// # Errors
     /// One that makes the run pause, until there is a decision.
@@ -196,13 +199,13 @@ impl NodeContext {
     /// }
     /// ```
     pub fn ask(&self, label: &str, about: impl Serialize) -> Result<Decision, NodeError> {
-        if let Some((_, decision)) = self.0.decisions.iter().find(|(id, _)| id == label) {
+        let about = serde_json::to_value(&about)?;
+        // The walk puts the branch before the id.
+        let id = self.0.asker.subject(self.0.place, 0, AskReason::Node, &self.0.node).id_about(label, &about);
+        if let Some((_, decision)) = self.0.decisions.iter().find(|(decided, _)| *decided == id) {
             return Ok(decision.clone());
         }
-        let about = serde_json::to_string(&about)?;
-        let call = ToolCall::new(label, &*self.0.node, Arguments::parse(about));
-        // The walk puts the branch before the id.
-        let id = label.to_owned();
+        let call = ToolCall::new(label, &*self.0.node, Arguments::from(about));
         Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
     }
 }
@@ -259,7 +262,7 @@ impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Failed { message, .. } => f.write_str(message),
-            Kind::Asks(request) => write!(f, "somebody has to decide about \"{}\"", request.id),
+            Kind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
         }
     }
 }

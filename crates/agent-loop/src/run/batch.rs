@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{Failure, Outcome, Status, settle};
 
-use super::event::StepEnd;
+use super::event::{StepEnd, is_zero};
 use super::exit::Exit;
 use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
 
@@ -36,6 +36,9 @@ pub(crate) struct Call {
     /// Writes of hooks before the call.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
+    /// How often somebody was asked about it before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) round: u32,
     pub(crate) state: CallState,
 }
 
@@ -67,16 +70,9 @@ pub(crate) struct Suspended {
     pub(crate) decisions: Vec<(String, Decision)>,
 }
 
-impl Suspended {
-    pub(crate) fn open(&self) -> impl Iterator<Item = &ApprovalRequest> {
-        let is_decided = |id: &str| self.decisions.iter().any(|(decided, _)| decided == id);
-        self.requests.iter().filter(move |request| !is_decided(&request.id))
-    }
-}
-
 impl Call {
     pub(crate) fn new(state: CallState) -> Self {
-        Call { modified: None, writes: Delta::new(), state }
+        Call { modified: None, writes: Delta::new(), round: 0, state }
     }
 
     pub(crate) fn outcome(&self) -> Option<&Outcome> {

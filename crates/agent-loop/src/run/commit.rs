@@ -9,9 +9,10 @@ use stepfold_tools::{Failure, Outcome, Status};
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::call_ids::CallIds;
+use super::decide::inner_decisions;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
-use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, inner_decisions, outcome_unknown};
+use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, outcome_unknown};
 use super::machine::{Approved, Phase, Run};
 use super::prompt::{Prompt, view_of};
 use crate::agent::HookPoint;
@@ -46,6 +47,7 @@ impl Run {
         self.tally.steps = event.step;
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(&event);
+        self.note_decisions(&event.kind);
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(&event, phase, reply.as_deref());
         let step_end = event.step_end;
@@ -153,10 +155,10 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, fates, output.as_ref(), last)
             }
-            (EventKind::Decided { decisions }, Phase::Calling(batch)) => {
+            (EventKind::Decided { decisions, .. }, Phase::Calling(batch)) => {
                 Phase::Calling(self.after_decisions(batch, reply, decisions))
             }
-            (_, Phase::Walking(walk)) => Run::after_walk(event, walk),
+            (_, Phase::Walking(walk)) => self.after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
@@ -263,24 +265,30 @@ impl Run {
         reply: Option<&Message>,
         decisions: &[(String, Decision)],
     ) -> Batch {
-        for (call, tool_call) in batch.calls.iter_mut().zip(calls_of(reply)) {
-            if let CallState::Suspended(suspended) = &mut call.state {
-                let inner = inner_decisions(&tool_call.id, &suspended.requests, decisions);
-                suspended.decisions.extend(inner);
+        let asker = self.asker();
+        let mut approved = Vec::new();
+        for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
+            if let CallState::Suspended(suspended) = &call.state {
+                let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
+                let inner = inner_decisions(&suspended.requests, decisions, id);
+                if let CallState::Suspended(suspended) = &mut call.state {
+                    suspended.decisions.extend(inner);
+                }
+                continue;
             }
-            if let Some(outcome) = decided_outcome(call, tool_call, decisions) {
+            let Some(decision) = asker.decision(place, call, tool_call, decisions) else { continue };
+            if let Some(outcome) = decided_outcome(call, tool_call, decision) {
                 call.state = done(outcome);
                 continue;
             }
-            let CallState::Asking(_) = call.state else { continue };
-            let Some((_, decision)) = decisions.iter().find(|(id, _)| *id == tool_call.id) else { continue };
             if let Decision::Modify { arguments } = decision {
                 call.modified = Some(arguments.clone());
             }
-            let arguments = call.as_run(tool_call).arguments.to_text().into_owned();
-            self.approved.push(Approved { tool: tool_call.name.clone(), arguments });
+            approved.push(Approved::of(&call.as_run(tool_call)));
             call.state = CallState::Ready;
+            call.round += 1;
         }
+        self.approved.extend(approved);
         batch
     }
 

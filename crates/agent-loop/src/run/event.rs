@@ -168,8 +168,14 @@ pub enum EventKind {
     },
     /// Somebody decided about calls.
     Decided {
-        /// Each call by the id of its request.
+        /// Each decision with the id of its request.
         decisions: Vec<(String, Decision)>,
+        /// Who decided.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+        /// The key under which the same decisions may be sent again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
     },
     /// Calls that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
@@ -397,7 +403,7 @@ impl Event {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-const fn is_zero(number: &u32) -> bool {
+pub(super) const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 

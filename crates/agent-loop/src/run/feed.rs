@@ -13,10 +13,11 @@ use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
 use super::commit::Folding;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
-use super::machine::{Need, Phase, Run, nested_id};
+use super::machine::{Approved, Need, Phase, Run};
 use super::walk::{Branch, NodeOutcome};
 use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
+use crate::decisions::Decisions;
 use crate::error::{FeedError, StartError};
 use crate::trim::{Summary, SummaryPlan};
 
@@ -40,8 +41,8 @@ pub enum Answer {
     Steer(Vec<Message>),
     /// The model's reply.
     Reply(Reply),
-    /// Decisions about pending calls, each by the id of its request. They may be some of those needed.
-    Decisions(Vec<(String, Decision)>),
+    /// Decisions about pending requests. They may be some of those needed.
+    Decisions(Decisions),
     /// Calls that must not run twice are about to start; by their places.
     Started(Vec<usize>),
     /// A call has its outcome.
@@ -202,7 +203,7 @@ impl Run {
             (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
                 self.replied(reply, last.is_some(), elapsed)
             }
-            (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, &decisions, elapsed),
+            (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, decisions, elapsed),
             (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
                 true => Ok(new(EventKind::Started { calls })),
                 false => Err(self.not_needed("started calls")),
@@ -228,7 +229,7 @@ impl Run {
                 self.node_asks(walk, branch, requests, elapsed)
             }
             (Answer::Decisions(decisions), Phase::Walking(walk)) => {
-                self.nodes_decided(walk, &decisions, elapsed)
+                self.nodes_decided(walk, decisions, elapsed)
             }
             (Answer::Started(calls), Phase::Walking(walk)) => match Run::may_start_nodes(walk, &calls) {
                 true => Ok(new(EventKind::Started { calls })),
@@ -522,8 +523,7 @@ impl Run {
     }
 
     fn was_approved(&self, call: &ToolCall) -> bool {
-        let arguments = call.arguments.to_text();
-        self.approved.iter().any(|approved| approved.tool == call.name && approved.arguments == arguments)
+        self.approved.contains(&Approved::of(call))
     }
 
     /// If the call gives the output: its outcome, and what became of the output.
@@ -566,69 +566,6 @@ impl Run {
         let spec = self.agent.output_spec();
         let steps_left = self.tally.steps + 1 < self.agent.limits().steps;
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
-    }
-
-    /// A decision is about a call that waits for one. It does not wait for a call, and is not too late for one.
-    pub(crate) fn check_pending(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
-        if decisions.is_empty() {
-            return Ok(());
-        }
-        let pending = self.pending();
-        let is_pending = |id: &str| pending.iter().any(|request| request.id == id);
-        let Some((id, _)) = decisions.iter().find(|(id, _)| !is_pending(id)) else { return Ok(()) };
-        let known = pending.iter().map(|request| request.id.as_str()).collect();
-        Err(FeedError::NothingToDecide { id: id.clone(), known })
-    }
-
-    /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
-    fn decided(
-        &self,
-        batch: &Batch,
-        decisions: &[(String, Decision)],
-        elapsed: Duration,
-    ) -> Result<Event, FeedError> {
-        self.check_decisions(decisions)?;
-        let mut event =
-            Event::new(self.tally.steps, elapsed, EventKind::Decided { decisions: decisions.to_vec() });
-        self.closing_if_done(&mut event, batch, |place, call| {
-            decided_outcome(&batch.calls[place], call, decisions)
-        });
-        Ok(event)
-    }
-
-    /// Whether each decision is about something that waits for one, once, and fits.
-    pub(super) fn check_decisions(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
-        self.check_pending(decisions)?;
-        let pending = self.pending();
-        for (place, (id, decision)) in decisions.iter().enumerate() {
-            let Some(request) = pending.iter().find(|request| request.id == *id) else { continue };
-            if decisions[..place].iter().any(|(earlier, _)| earlier == id) {
-                return Err(FeedError::DecidedTwice { id: id.clone() });
-            }
-            if let Decision::Modify { arguments } = decision {
-                self.check_modified(request, arguments)?;
-            }
-        }
-        self.check_decisions_of_nodes(decisions)
-    }
-
-    fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), FeedError> {
-        let fault = |faults| FeedError::ModifiedArguments { id: request.id.clone(), faults };
-        let Value::Object(arguments) = arguments else {
-            return Err(fault("they are not a JSON object".to_owned()));
-        };
-        if self.shape().is_some() && request.reason == AskReason::MayHaveHappened {
-            return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
-        }
-        // The tools of an agent that is a tool are its own: it checks them when it goes on.
-        if request.id != request.call.id {
-            return Ok(());
-        }
-        // Without the tools of the step, they are checked before the call runs.
-        let Some(tools) = self.tools() else { return Ok(()) };
-        let tool = tools.get(&request.call.name);
-        let tool = tool.ok_or_else(|| fault("there is no such tool any more".to_owned()))?;
-        tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
     fn answered(
@@ -701,7 +638,7 @@ impl Run {
 
     /// Puts the end of the step into the event, if every call of the batch has its outcome: one that it has
     /// already, or the one that `new` gives it.
-    fn closing_if_done(
+    pub(super) fn closing_if_done(
         &self,
         event: &mut Event,
         batch: &Batch,
@@ -775,16 +712,11 @@ fn summarized(
     new(EventKind::Summarized { summary, error, usage })
 }
 
-/// The outcome that decisions give a call at once: if it was rejected.
-pub(super) fn decided_outcome(
-    call: &Call,
-    tool_call: &ToolCall,
-    decisions: &[(String, Decision)],
-) -> Option<Outcome> {
-    let CallState::Asking(reason) = &call.state else { return None };
-    let (_, decision) = decisions.iter().find(|(id, _)| *id == tool_call.id)?;
+/// The outcome that a decision gives a call at once: if it was rejected.
+pub(super) fn decided_outcome(call: &Call, tool_call: &ToolCall, decision: &Decision) -> Option<Outcome> {
+    let CallState::Asking(asked) = &call.state else { return None };
     match decision {
-        Decision::Reject { .. } if !reason.is_rule() => Some(outcome_unknown(tool_call)),
+        Decision::Reject { .. } if !asked.is_rule() => Some(outcome_unknown(tool_call)),
         Decision::Reject { reason } => {
             let text = rejection(&tool_call.name, reason);
             Some(Outcome::without_result(tool_call, Status::Failed(Failure::Rejected), text))
@@ -831,18 +763,4 @@ pub(super) fn broken_off_outcome(call: &Call, tool_call: &ToolCall, is_cancelled
             Outcome::without_result(tool_call, Status::NotStarted, text)
         }
     }
-}
-
-/// The decisions for a suspended call, under the ids of its own run.
-pub(super) fn inner_decisions(
-    call: &str,
-    requests: &[ApprovalRequest],
-    decisions: &[(String, Decision)],
-) -> Vec<(String, Decision)> {
-    let inner = requests.iter().filter_map(|request| {
-        let outer = nested_id(call, &request.id);
-        let (_, decision) = decisions.iter().find(|(id, _)| *id == outer)?;
-        Some((request.id.clone(), decision.clone()))
-    });
-    inner.collect()
 }

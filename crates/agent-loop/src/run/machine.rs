@@ -19,7 +19,8 @@ use super::input::{Input, Known};
 use super::prompt::Prompt;
 use super::walk::{self, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
-use crate::approval::{ApprovalRequest, AskReason};
+use crate::approval::{AskReason, nested_path};
+use crate::decisions::Settled;
 use crate::error::StartError;
 use crate::trim::{Summary, SummaryPlan, View};
 
@@ -73,6 +74,8 @@ pub struct Run {
     pub(super) summary: Option<Summary>,
     /// Calls that were approved once, for agreement that holds for the same arguments.
     pub(super) approved: Vec<Approved>,
+    /// The decisions that requests have, by their ids.
+    pub(super) decided: BTreeMap<String, Settled>,
     pub(super) prompt: Prompt,
     /// Ids of all calls in the log.
     pub(super) call_ids: CallIds,
@@ -156,7 +159,18 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Approved {
     pub(crate) tool: String,
+    /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
+}
+
+impl Approved {
+    pub(super) fn of(call: &ToolCall) -> Self {
+        let arguments = match call.arguments.as_object() {
+            Some(arguments) => crate::digest::canonical_object(arguments),
+            None => call.arguments.to_text().into_owned(),
+        };
+        Approved { tool: call.name.clone(), arguments }
+    }
 }
 
 /// What a run needs to go on.
@@ -215,6 +229,7 @@ impl Run {
             tally: Tally::default(),
             summary: input.summary,
             approved: Vec::new(),
+            decided: BTreeMap::new(),
             prompt: Prompt::empty(),
             call_ids,
             known_good,
@@ -235,6 +250,7 @@ impl Run {
             tally: Tally::default(),
             summary: None,
             approved: Vec::new(),
+            decided: BTreeMap::new(),
             prompt: Prompt::empty(),
             call_ids: CallIds::default(),
             known_good: 0,
@@ -360,33 +376,6 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
-    /// The calls that somebody has to decide about, and what nodes ask.
-    pub fn pending(&self) -> Vec<ApprovalRequest> {
-        let batch = match &self.phase {
-            Phase::Calling(batch) => batch,
-            Phase::Walking(walk) => return walk::pending(walk),
-            _ => return Vec::new(),
-        };
-        let mut pending = Vec::new();
-        for (call, tool_call) in batch.calls.iter().zip(self.calls()) {
-            match &call.state {
-                CallState::Asking(reason) => pending.push(ApprovalRequest {
-                    id: tool_call.id.clone(),
-                    call: tool_call.clone(),
-                    reason: *reason,
-                }),
-                CallState::Suspended(suspended) => {
-                    pending.extend(suspended.open().map(|request| ApprovalRequest {
-                        id: nested_id(&tool_call.id, &request.id),
-                        ..request.clone()
-                    }));
-                }
-                _ => {}
-            }
-        }
-        pending
-    }
-
     /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
     /// changed. Empty unless the run [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
@@ -428,7 +417,7 @@ impl Run {
             (EventKind::Inner { branch, event }, Phase::Walking(walk)) => {
                 let Some(open) = walk.branches.get(*branch) else { return Vec::new() };
                 let started = open.child().map(|child| child.starts(event)).unwrap_or_default();
-                started.iter().map(|id| nested_id(&open.label(*branch), id)).collect()
+                started.iter().map(|id| nested_path(&open.label(*branch), id)).collect()
             }
             _ => Vec::new(),
         }
@@ -617,11 +606,6 @@ impl Run {
     pub fn digest(&self) -> String {
         crate::digest::of(&self.state)
     }
-}
-
-/// The id of a request that comes from a call of a call.
-pub(crate) fn nested_id(call: &str, inner: &str) -> String {
-    format!("{call} > {inner}")
 }
 
 impl AskReason {

@@ -8,6 +8,7 @@
 mod batch;
 mod call_ids;
 mod commit;
+mod decide;
 mod event;
 mod exit;
 mod feed;
@@ -29,8 +30,7 @@ pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
-#[cfg(feature = "test-kit")]
-pub(crate) use self::machine::nested_id;
+pub(crate) use self::decide::Asker;
 pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{Branch, takes_failures, track};

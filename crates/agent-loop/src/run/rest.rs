@@ -599,7 +599,11 @@ mod tests {
             1 => usage().prop_map(|usage| EventKind::Summarized {
                 summary: None, error: Some("no".to_owned()), usage,
             }),
-            1 => Just(EventKind::Decided { decisions: vec![("c1".to_owned(), Decision::Approve)] }),
+            1 => Just(EventKind::Decided {
+                decisions: vec![("c1".to_owned(), Decision::Approve)],
+                by: Some("ada".to_owned()),
+                idempotency_key: None,
+            }),
             1 => Just(EventKind::Started { calls: vec![0, 2] }),
             1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
             1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),

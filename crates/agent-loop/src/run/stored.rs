@@ -3,6 +3,7 @@
 //! Derived things are not stored: which tools there are, which ids are taken, what the model is shown (but
 //! for which messages it was shown, because a window may have left some out).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use super::event::FORMAT_VERSION;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
 use crate::agent::{Agent, Fingerprint};
+use crate::decisions::Settled;
 use crate::trim::{Kept, Summary, View};
 
 /// What is written.
@@ -36,6 +38,8 @@ struct RunOut<'a> {
     summary: Option<&'a Summary>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     approved: &'a [Approved],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    decided: &'a BTreeMap<String, Settled>,
 }
 
 #[derive(Serialize)]
@@ -62,6 +66,8 @@ struct RunIn {
     summary: Option<Summary>,
     #[serde(default)]
     approved: Vec<Approved>,
+    #[serde(default)]
+    decided: BTreeMap<String, Settled>,
 }
 
 #[derive(Deserialize)]
@@ -154,6 +160,7 @@ impl Serialize for Run {
             },
             summary: self.summary.as_ref(),
             approved: &self.approved,
+            decided: &self.decided,
         }
         .serialize(serializer)
     }
@@ -216,6 +223,7 @@ impl Run {
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
+            decided: stored.decided,
             prompt,
             offer: agent.static_offer().cloned(),
         };

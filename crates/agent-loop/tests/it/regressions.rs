@@ -94,7 +94,9 @@ async fn a_rejected_exit_tool_does_not_keep_the_other() {
         .exit_on(["ask", "end"])
         .build()
         .unwrap();
-    let outcome = agent.run("go").await.unwrap().into_run().resume().decide("c1", Decision::reject("no"));
+    let run = agent.run("go").await.unwrap().into_run();
+    let id = run.pending().remove(0).id;
+    let outcome = run.resume().decide(id, Decision::reject("no"));
     assert_eq!(outcome.await.unwrap().exit(), &Exit::Tool("end".to_owned()));
 }
 

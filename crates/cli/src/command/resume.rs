@@ -70,18 +70,32 @@ impl Decided<'_> {
                 serde_json::from_str(json).map_err(|error| misuse(format!("this is no JSON: {error}")))?;
             decisions.push((id.to_owned(), Decision::modify(arguments)));
         }
-        // Said here, the names of those that wait are at hand.
         let known: Vec<&str> = pending.iter().map(|request| request.id.as_str()).collect();
-        match decisions.iter().find(|(id, _)| !known.contains(&id.as_str())) {
-            None => Ok(decisions),
-            Some((id, _)) if known.is_empty() => {
-                Err(Misuse(format!("nothing waits for a decision, so there is none to make about `{id}`"))
-                    .into())
-            }
-            Some((id, _)) => {
-                let known = known.join(", ");
-                Err(Misuse(format!("no call `{id}` waits for a decision; those that do: {known}")).into())
-            }
-        }
+        decisions.into_iter().map(|(id, decision)| Ok((resolved(&id, &known)?, decision))).collect()
     }
+}
+
+/// The id that begins like this: the whole id, all of it but the digest, or any prefix that no other has.
+fn resolved(given: &str, known: &[&str]) -> Result<String, Misuse> {
+    if known.is_empty() {
+        return Err(Misuse(format!("no approval is pending, so there is no decision about `{given}`")));
+    }
+    let path = |id: &str| id.rsplit_once('#').map(|(path, _)| path.to_owned());
+    let whole: Vec<&&str> =
+        known.iter().filter(|id| **id == given || path(id).as_deref() == Some(given)).collect();
+    let begin: Vec<&&str> = known.iter().filter(|id| id.starts_with(given)).collect();
+    match (whole.as_slice(), begin.as_slice()) {
+        ([id], _) | ([], [id]) => Ok((**id).to_owned()),
+        ([], []) => {
+            let known = known.join(", ");
+            Err(Misuse(format!("no pending approval with id `{given}`; pending: {known}")))
+        }
+        (several, _) if !several.is_empty() => Err(ambiguous(given, several)),
+        (_, several) => Err(ambiguous(given, several)),
+    }
+}
+
+fn ambiguous(given: &str, several: &[&&str]) -> Misuse {
+    let several = several.iter().map(|id| **id).collect::<Vec<_>>().join(", ");
+    Misuse(format!("ambiguous approval id `{given}`: it could be {several}"))
 }

@@ -25,7 +25,7 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let mark = if outcome.succeeded() { "" } else { ", failed" };
             vec![format!("({} {}{mark})", outcome.call_id(), outcome.tool())]
         }
-        EventKind::Decided { decisions } if said.is_empty() => {
+        EventKind::Decided { decisions, .. } if said.is_empty() => {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));
             vec![words.collect::<Vec<_>>().join(", ")]
         }

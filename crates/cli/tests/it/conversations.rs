@@ -146,11 +146,11 @@ fn an_approval_pauses_and_another_process_decides() {
         expect![[r#"
             I pay.
             | session s1
-            | decide about p1: pay {"euro":5}
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume a.toml --session s1 --approve p1
-            |   stepfold resume a.toml --session s1 --reject p1=REASON
-            |   stepfold resume a.toml --session s1 --modify p1=JSON
+            |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
             exit 3
         "#]],
     );
@@ -159,11 +159,11 @@ fn an_approval_pauses_and_another_process_decides() {
         "run a.toml -s s1 'what now?'",
         expect![[r#"
             | session s1
-            | decide about p1: pay {"euro":5}
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume a.toml --session s1 --approve p1
-            |   stepfold resume a.toml --session s1 --reject p1=REASON
-            |   stepfold resume a.toml --session s1 --modify p1=JSON
+            |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
             | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
             |   stepfold resume a.toml --session s1 --abandon
             exit 3
@@ -179,25 +179,23 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check(
         "resume a.toml --approve p9",
         expect![[r#"
-        | session s1
-        | error: no call `p9` waits for a decision; those that do: p1
-        exit 2
-    "#]],
+            | session s1
+            | error: no pending approval with id `p9`; pending: p1#DIGEST
+            exit 2
+        "#]],
     );
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
-        | goes on with "pay the bill", which waits in step 1 for a decision about p1
-        | error: the run failed after 1 step: the run could not go on: the modified arguments for "p1" do not fit: at $.euro: expected integer, found string
-        | what was done is stored; go on with
-        |   stepfold resume a.toml --session s1
-        exit 1
+        | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
+        | error: the decision in session a/local/s1 was refused: invalid arguments for approval `p1#DIGEST`: at $.euro: expected integer, found string; the request stays pending
+        exit 2
     "#]]);
     room.check(
         "resume a.toml --modify 'p1={\"euro\": 4}'",
         expect![[r#"
             It is paid.
             | session s1
-            | goes on with "pay the bill", which waits in step 1 for a decision about p1
+            | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
             | > p1 pay(euro=4)
             |   p1: paid
         "#]],
@@ -210,7 +208,7 @@ fn an_approval_pauses_and_another_process_decides() {
         expect![[r#"
             That was all.
             | session s1
-            | goes on with "the other one", which waits in step 1 for a decision about p2
+            | goes on with "the other one", which waits in step 1 for a decision about p2#DIGEST
         "#]],
     );
     room.check(
@@ -224,21 +222,21 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check(
         "inspect a.toml",
         expect![[r#"
-        session s1 of a/local, version 10
+            session s1 of a/local, version 10
 
-            1  began     user:      pay the bill
-            2  replied   assistant: I pay.   > p1 pay(euro=5)
-            3  decided   p1 approved with {"euro":4}
-            4  started   starts p1
-            5  answered  tool p1 pay: paid
-                                    [The arguments were changed before the call ran, to {"euro":4}]
-            6  replied   assistant: It is paid.
-            7  began     user:      the other one
-            8  replied   assistant: > p2 pay(euro=7)
-            9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
-           10  replied   assistant: That was all.
+                1  began     user:      pay the bill
+                2  replied   assistant: I pay.   > p1 pay(euro=5)
+                3  decided   p1#DIGEST approved with {"euro":4}
+                4  started   starts p1
+                5  answered  tool p1 pay: paid
+                                        [The arguments were changed before the call ran, to {"euro":4}]
+                6  replied   assistant: It is paid.
+                7  began     user:      the other one
+                8  replied   assistant: > p2 pay(euro=7)
+                9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
+               10  replied   assistant: That was all.
 
-    "#]],
+        "#]],
     );
 }
 
@@ -253,12 +251,12 @@ fn whoever_is_asked_can_decide_change_or_wait() {
             It is paid.
             That was all.
             | session s1
-            | decide about p1: pay {"euro":5}
+            | decide about p1#DIGEST: pay {"euro":5}
             | answer y, n, m or l
             | this is no JSON: expected ident at line 1 column 2
             | > p1 pay(euro=1)
             |   p1: paid
-            | decide about p2: pay {"euro":7}
+            | decide about p2#DIGEST: pay {"euro":7}
         "#]],
     );
     let room = Room::new(PAYER, PAYING);
@@ -268,11 +266,11 @@ fn whoever_is_asked_can_decide_change_or_wait() {
         expect![[r#"
             I pay.
             | session s1
-            | decide about p1: pay {"euro":5}
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume a.toml --session s1 --approve p1
-            |   stepfold resume a.toml --session s1 --reject p1=REASON
-            |   stepfold resume a.toml --session s1 --modify p1=JSON
+            |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
             exit 3
         "#]],
     );
@@ -293,24 +291,24 @@ fn a_message_that_is_not_taken_is_no_secret() {
         "chat a.toml -s s1",
         "pay\nand the other\n",
         expect![[r#"
-        I pay.
-        | session s1
-        | decide about p1: pay {"euro":5}
-        | the run waits for a decision, and is stored; decide with
-        |   stepfold resume a.toml --session s1 --approve p1
-        |   stepfold resume a.toml --session s1 --reject p1=REASON
-        |   stepfold resume a.toml --session s1 --modify p1=JSON
-        | the chat ends here: lines after this one are not taken before the decision
-        exit 3
-    "#]],
+            I pay.
+            | session s1
+            | decide about p1#DIGEST: pay {"euro":5}
+            | the run waits for a decision, and is stored; decide with
+            |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
+            | the chat ends here: lines after this one are not taken before the decision
+            exit 3
+        "#]],
     );
     room.check_with("chat a.toml -s s1", "hello?\n", expect![[r#"
         | session s1
-        | decide about p1: pay {"euro":5}
+        | decide about p1#DIGEST: pay {"euro":5}
         | the run waits for a decision, and is stored; decide with
-        |   stepfold resume a.toml --session s1 --approve p1
-        |   stepfold resume a.toml --session s1 --reject p1=REASON
-        |   stepfold resume a.toml --session s1 --modify p1=JSON
+        |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+        |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+        |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
         | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
         |   stepfold resume a.toml --session s1 --abandon
         | the chat ends here: lines after this one are not taken before the decision
@@ -322,19 +320,19 @@ fn a_message_that_is_not_taken_is_no_secret() {
         "run a.toml -s s1 --interactive 'and the other'",
         "y\nl\n",
         expect![[r#"
-        It is paid.
-        | session s1
-        | the message is not taken yet: the session waits for a decision; decide first
-        | decide about p1: pay {"euro":5}
-        | > p1 pay(euro=5)
-        |   p1: paid
-        | decide about p2: pay {"euro":7}
-        | the run waits for a decision, and is stored; decide with
-        |   stepfold resume a.toml --session s1 --approve p2
-        |   stepfold resume a.toml --session s1 --reject p2=REASON
-        |   stepfold resume a.toml --session s1 --modify p2=JSON
-        exit 3
-    "#]],
+            It is paid.
+            | session s1
+            | the message is not taken yet: the session waits for a decision; decide first
+            | decide about p1#DIGEST: pay {"euro":5}
+            | > p1 pay(euro=5)
+            |   p1: paid
+            | decide about p2#DIGEST: pay {"euro":7}
+            | the run waits for a decision, and is stored; decide with
+            |   stepfold resume a.toml --session s1 --approve p2#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p2#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p2#DIGEST=JSON
+            exit 3
+        "#]],
     );
     let said = room.say("inspect a.toml", "");
     assert!(!said.contains("hello") && said.contains("user:      and the other"), "{said}");

@@ -441,13 +441,13 @@ fn nodes_wait_for_decisions_in_another_process() {
             | pay#0 | starts with {"euro":5}
             | pay#1 | starts with {"euro":7}
             | clerk | starts
-            | decide about pay#0 > run: pay {"item":{"euro":5}}
-            | decide about pay#1 > run: pay {"item":{"euro":7}}
-            | decide about clerk > f1: file {}
+            | decide about pay#0/run#DIGEST: pay {"item":{"euro":5}}
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
+            | decide about clerk/f1#DIGEST: file {}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume g.toml --session s1 --approve 'pay#0 > run'
-            |   stepfold resume g.toml --session s1 --reject 'pay#0 > run=REASON'
-            |   stepfold resume g.toml --session s1 --modify 'pay#0 > run=JSON'
+            |   stepfold resume g.toml --session s1 --approve pay#0/run#DIGEST
+            |   stepfold resume g.toml --session s1 --reject pay#0/run#DIGEST=REASON
+            |   stepfold resume g.toml --session s1 --modify pay#0/run#DIGEST=JSON
             exit 3
         "#]],
     );
@@ -455,33 +455,33 @@ fn nodes_wait_for_decisions_in_another_process() {
         "run g.toml -s s1 'and now?'",
         expect![[r#"
             | session s1
-            | decide about pay#0 > run: pay {"item":{"euro":5}}
-            | decide about pay#1 > run: pay {"item":{"euro":7}}
-            | decide about clerk > f1: file {}
+            | decide about pay#0/run#DIGEST: pay {"item":{"euro":5}}
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
+            | decide about clerk/f1#DIGEST: file {}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume g.toml --session s1 --approve 'pay#0 > run'
-            |   stepfold resume g.toml --session s1 --reject 'pay#0 > run=REASON'
-            |   stepfold resume g.toml --session s1 --modify 'pay#0 > run=JSON'
+            |   stepfold resume g.toml --session s1 --approve pay#0/run#DIGEST
+            |   stepfold resume g.toml --session s1 --reject pay#0/run#DIGEST=REASON
+            |   stepfold resume g.toml --session s1 --modify pay#0/run#DIGEST=JSON
             | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
             |   stepfold resume g.toml --session s1 --abandon
             exit 3
         "#]],
     );
     room.check(
-        "resume g.toml --approve 'pay#0 > run' --reject 'clerk > f1=not now'",
+        "resume g.toml --approve pay#0/run --reject 'clerk/f1=not now'",
         expect![[r#"
             | session s1
-            | goes on with "pay the bills", which waits in step 2 for a decision about pay#0 > run, pay#1 > run, clerk > f1
+            | goes on with "pay the bills", which waits in step 2 for a decision about pay#0/run#DIGEST, pay#1/run#DIGEST, clerk/f1#DIGEST
             | pay#0 | starts with {"euro":5}
             | pay#0 | done
             | clerk | starts
             | clerk | It is filed.
             | clerk | done
-            | decide about pay#1 > run: pay {"item":{"euro":7}}
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
             | the run waits for a decision, and is stored; decide with
-            |   stepfold resume g.toml --session s1 --approve 'pay#1 > run'
-            |   stepfold resume g.toml --session s1 --reject 'pay#1 > run=REASON'
-            |   stepfold resume g.toml --session s1 --modify 'pay#1 > run=JSON'
+            |   stepfold resume g.toml --session s1 --approve pay#1/run#DIGEST
+            |   stepfold resume g.toml --session s1 --reject pay#1/run#DIGEST=REASON
+            |   stepfold resume g.toml --session s1 --modify pay#1/run#DIGEST=JSON
             exit 3
         "#]],
     );
@@ -495,8 +495,8 @@ fn nodes_wait_for_decisions_in_another_process() {
         expect![[r#"
             Paid: [{"euro":5},{"euro":6}]
             | session s1
-            | goes on with "pay the bills", which waits in step 2 for a decision about pay#1 > run
-            | decide about pay#1 > run: pay {"item":{"euro":7}}
+            | goes on with "pay the bills", which waits in step 2 for a decision about pay#1/run#DIGEST
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
             | pay#1 | starts with {"euro":7}
             | pay#1 | done
             |   ~ paid: unset -> [{"euro":5},{"euro":6}]
@@ -504,6 +504,10 @@ fn nodes_wait_for_decisions_in_another_process() {
             | done | done
         "#]],
     );
+    inspected_with_their_decisions(&room);
+}
+
+fn inspected_with_their_decisions(room: &Room) {
     room.check("inspect g.toml", expect![[r#"
         session s1 of g/local, version 20
 
@@ -517,13 +521,13 @@ fn nodes_wait_for_decisions_in_another_process() {
             6  asked     pay#1 asks: > run pay(item={"euro": 7})
             7  inner     clerk | began     user:      File it.
             8  inner     clerk | replied   assistant: > f1 file()
-            9  decided   pay#0 > run approved, clerk > f1 rejected: not now
+            9  decided   pay#0/run#DIGEST approved, clerk/f1#DIGEST rejected: not now
            10  started   starts pay#0
            11  answered  pay#0 is done
            12  inner     clerk | decided   tool f1 file!: tool 'file' was not run: the call was rejected: not now
            13  inner     clerk | replied   assistant: It is filed.
            14  answered  clerk is done
-           15  decided   pay#1 > run approved with {"item":{"euro":6}}
+           15  decided   pay#1/run#DIGEST approved with {"item":{"euro":6}}
            16  started   starts pay#1
            17  answered  pay#1 is done
                          ~ paid: unset -> [{"euro":5},{"euro":6}]
@@ -623,27 +627,27 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
     room.check(
         "inspect g.toml",
         expect![[r#"
-        session s1 of g/local, version 14
+            session s1 of g/local, version 14
 
-            1  began     user:      go
-            2  planned   quick, agent, slow
-            3  answered  quick is done
-            4  inner     agent | began     user:      Do it.
-            5  inner     agent | replied   assistant: > w1 work()
-            6  inner     starts agent > w1
-            7  inner     agent | answered  tool w1 work: ""
-            8  inner     agent | replied   assistant: agent
-            9  answered  agent is done
-           10  started   starts slow
-           11  interrupted slow: its outcome is unknown
-                         ~ did: unset -> ["quick","agent"]
-           12  planned   end
-           13  answered  end is done
-                         assistant: Did ["quick","agent"].
-           14  planned   the graph came to its end
+                1  began     user:      go
+                2  planned   quick, agent, slow
+                3  answered  quick is done
+                4  inner     agent | began     user:      Do it.
+                5  inner     agent | replied   assistant: > w1 work()
+                6  inner     starts agent/w1
+                7  inner     agent | answered  tool w1 work: ""
+                8  inner     agent | replied   assistant: agent
+                9  answered  agent is done
+               10  started   starts slow
+               11  interrupted slow: its outcome is unknown
+                             ~ did: unset -> ["quick","agent"]
+               12  planned   end
+               13  answered  end is done
+                             assistant: Did ["quick","agent"].
+               14  planned   the graph came to its end
 
-        did = ["quick","agent"]  (version 11, merge_lists, the last of 2 writes)
-    "#]],
+            did = ["quick","agent"]  (version 11, merge_lists, the last of 2 writes)
+        "#]],
     );
 }
 
@@ -952,7 +956,7 @@ fn agents_follow_the_state() {
     "#]],
     );
     let said = room.say("run g.toml -s s2 --set auto=false pay", "");
-    assert!(said.contains("| decide about work > c1: pay {}\n") && said.ends_with("exit 3\n"), "{said}");
+    assert!(said.contains("| decide about work/c1#DIGEST: pay {}\n") && said.ends_with("exit 3\n"), "{said}");
     let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
     assert!(said.starts_with("I never pay.\n"), "{said}");
     let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");

@@ -21,15 +21,15 @@ fn nothing_hides_what_is_approved() {
     run.check(
         0,
         expect![[r#"
-        session s1
-        I tidy\u001b[8m up\u202e.
-        decide about p1: run {"command":"ls\u001b[8m; rm -rf /\u001b[0m","note":"a\u202eb\u200d\nc"}
-        run it? [y]es, [n]o, [m]odify, [l]ater: y
-        > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")
-          p1: \u001b[2Jgone
-        Done\u009b8m.
-        go on: stepfold chat a.toml --session s1
-    "#]],
+            session s1
+            I tidy\u001b[8m up\u202e.
+            decide about p1#DIGEST: run {"command":"ls\u001b[8m; rm -rf /\u001b[0m","note":"a\u202eb\u200d\nc"}
+            run it? [y]es, [n]o, [m]odify, [l]ater: y
+            > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")
+              p1: \u001b[2Jgone
+            Done\u009b8m.
+            go on: stepfold chat a.toml --session s1
+        "#]],
     );
     // Nor what was done, for whoever looks at it later.
     Terminal::open(&room, "inspect a.toml").check(0, expect![[r#"
@@ -37,7 +37,7 @@ fn nothing_hides_what_is_approved() {
 
             1  began     user:      tidy up
             2  replied   assistant: "I tidy\u001b[8m up\u202e."   > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")
-            3  decided   p1 approved
+            3  decided   p1#DIGEST approved
             4  started   starts p1
             5  answered  tool p1 run: "\u001b[2Jgone"
             6  replied   assistant: "Done\u009b8m."
@@ -60,7 +60,9 @@ fn long_arguments_are_shown_whole() {
     let room = Room::new(AGENT, &format!("assistant: > p1 run(command=\"{text}\")\nassistant: Done."));
     let said = room.say("run a.toml -s s1 go", "");
     assert!(
-        said.contains(&format!("| decide about p1: run\n|   {{\n|     \"command\": \"{text}\"\n|   }}\n")),
+        said.contains(&format!(
+            "| decide about p1#DIGEST: run\n|   {{\n|     \"command\": \"{text}\"\n|   }}\n"
+        )),
         "{said}"
     );
 }

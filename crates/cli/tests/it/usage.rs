@@ -1,6 +1,7 @@
 //! What is wrong with a request ends with the exit status 2, and nothing was done; what fails, with 1 and the name of the
 //! file that a person has to look at.
 
+use std::fs;
 use std::process::Stdio;
 
 use expect_test::expect;
@@ -74,6 +75,22 @@ fn a_file_that_is_no_store_is_named() {
     let said = room.say("sessions a.toml --store text.db", "");
     assert!(said.contains("text.db") && said.ends_with("exit 1\n"), "{said}");
     assert!(!said.contains("commit"), "{said}");
+}
+
+#[test]
+fn a_damaged_store_is_named_and_reading_says_nothing_of_commits() {
+    let room = Room::new("", SCRIPT);
+    room.say("run a.toml -s s1 hello", "");
+    let path = room.path("data/stepfold/sessions.db");
+    let mut bytes = fs::read(&path).unwrap();
+    // All but the first page, which says that it is a database.
+    bytes[4096..].fill(0x5a);
+    fs::write(&path, bytes).unwrap();
+    for line in ["sessions a.toml", "inspect a.toml -s s1", "state get a.toml -s s1"] {
+        let said = room.say(line, "");
+        assert!(said.contains("sessions.db") && said.ends_with("exit 1\n"), "{line}: {said}");
+        assert!(!said.contains("commit"), "{line}: {said}");
+    }
 }
 
 #[test]

@@ -188,6 +188,9 @@ fn listed(failures: &[String]) -> Vec<String> {
 
 impl<M: ChatModel> fmt::Debug for Retried<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retried").field("model", &self.inner.id()).field("policy", &self.policy).finish()
+        f.debug_struct("Retried")
+            .field("model", &self.inner.id())
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
     }
 }

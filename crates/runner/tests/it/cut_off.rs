@@ -181,9 +181,12 @@ fn what_may_have_happened_can_be_asked_about() {
             let session = world.session(agent()).await;
             let error = session.run("thanks").await.unwrap_err();
             let RunnerError::Pending { pending, .. } = &error else { panic!("{error:?}") };
-            assert_eq!(pending, &["c3"]);
-            let outcome =
-                session.resume().decide("c3", stepfold_runner::agent_loop::Decision::Approve).await.unwrap();
+            assert_eq!(pending.len(), 1);
+            let outcome = session
+                .resume()
+                .decide(&*pending[0], stepfold_runner::agent_loop::Decision::Approve)
+                .await
+                .unwrap();
             assert_eq!(outcome.text(), "done");
             expect![[r#"
                 pay stalls/ada/s1/i1/1/c3

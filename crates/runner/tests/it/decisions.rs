@@ -3,11 +3,11 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_runner::RunnerError;
-use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit, Pause};
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, Decisions, Exit, Pause};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_tools::{Approval, Effect};
 
-use crate::world::{World, each_store, process, shown};
+use crate::world::{World, each_store, id_at, paths, process, shown};
 
 const SCRIPT: &str = "\
 assistant: > c1 send(to=\"Bob\")  > c2 look()  > c3 send(to=\"Eve\")
@@ -38,10 +38,10 @@ fn some_are_decided_now_and_some_later() {
         process(async {
             let session = world.session(agent(world)).await;
             let pending = session.pending().await.unwrap();
-            let ids: Vec<_> = pending.iter().map(|request| request.id.as_str()).collect();
-            assert_eq!(ids, ["c1", "c3"]);
+            assert_eq!(paths(&pending), ["c1", "c3"]);
             assert_eq!(pending[1].call.arguments.to_text(), r#"{"to":"Eve"}"#);
-            let outcome = session.resume().decide("c3", Decision::reject("not to Eve")).await.unwrap();
+            let id = &*pending[1].id;
+            let outcome = session.resume().decide(id, Decision::reject("not to Eve")).await.unwrap();
             assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
             assert!(world.trace.take().is_empty(), "no call runs before all decisions are there");
         });
@@ -49,9 +49,9 @@ fn some_are_decided_now_and_some_later() {
             let session = world.session(agent(world)).await;
             assert_eq!(session.pending().await.unwrap().len(), 1);
             let changed = Decision::modify(json!({"to": "Rob"}));
-            let outcome = session.resume().decide("c1", changed).await.unwrap();
-            assert_eq!(outcome.pending()[0].id, "c4");
-            session.resume().decide("c4", Decision::Approve).await.unwrap();
+            let outcome = session.resume().decide(id_at(&session, "c1").await, changed).await.unwrap();
+            assert_eq!(paths(&outcome.pending()), ["c4"]);
+            session.resume().decide(&*outcome.pending()[0].id, Decision::Approve).await.unwrap();
             expect![[r#"
                 user:      send letters
                 assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
@@ -84,8 +84,8 @@ fn all_decisions_are_one_commit() {
         process(async {
             let session = world.session(agent(world)).await;
             let before = session.read(EventRange::None).await.unwrap().version;
-            let both = [("c1", Decision::Approve), ("c3", Decision::Approve)];
-            let both = both.map(|(id, decision)| (id.to_owned(), decision));
+            let pending = session.pending().await.unwrap();
+            let both: Decisions = pending.into_iter().map(|asked| (asked.id, Decision::Approve)).collect();
             session.resume().decide_all(both).await.unwrap();
             let events = session.read(EventRange::AfterVersion(before)).await.unwrap().events;
             let kinds: Vec<_> = events.iter().map(|event| event.event.kind.as_str()).collect();
@@ -104,9 +104,14 @@ fn a_message_waits_until_all_is_decided() {
             let session = world.session(agent(world)).await;
             let error = session.run("and thanks").await.unwrap_err();
             let RunnerError::Pending { pending, .. } = &error else { panic!("{error:?}") };
-            assert_eq!(pending, &["c1", "c3"]);
-            expect!["session stalls/ada/s1 waits for decisions about c1, c3; decide with `resume()`, or give the run up with `abandon()`"]
-                .assert_eq(&error.to_string());
+            let known: Vec<_> = session.pending().await.unwrap().into_iter().map(|asked| asked.id).collect();
+            assert_eq!(pending, &known);
+            let words = format!(
+                "session stalls/ada/s1 waits for decisions about {}; decide with `resume()`, or give the run up with \
+                 `abandon()`",
+                known.join(", "),
+            );
+            assert_eq!(error.to_string(), words);
             // To resume without a decision changes nothing.
             let version = session.read(EventRange::None).await.unwrap().version;
             let outcome = session.resume().await.unwrap();
@@ -130,7 +135,7 @@ fn what_waits_can_be_given_up() {
             assert!(matches!(nothing, RunnerError::NothingToResume { .. }), "{nothing:?}");
             assert!(matches!(session.resume().await, Err(RunnerError::NothingToResume { .. })));
             let outcome = session.run("then something else").await.unwrap();
-            assert_eq!(outcome.pending()[0].id, "c4");
+            assert_eq!(paths(&outcome.pending()), ["c4"]);
             expect![[r#"
                 user:      send letters
                 assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
@@ -154,18 +159,21 @@ fn a_decision_is_about_a_stored_call() {
         asked(world);
         process(async {
             let session = world.session(agent(world)).await;
+            let pending = session.pending().await.unwrap();
             let early = session
                 .resume()
-                .decide("c1", Decision::Approve)
-                .decide("c3", Decision::Approve)
+                .decide(&*pending[0].id, Decision::Approve)
+                .decide(&*pending[1].id, Decision::Approve)
                 .decide("c4", Decision::Approve)
                 .await;
             let error = early.unwrap_err();
-            expect![[r#"nobody asks for a decision about "c4" in session stalls/ada/s1; pending: c1, c3"#]]
-                .assert_eq(&error.to_string());
+            let words = format!(
+                "the decision in session stalls/ada/s1 was refused: no pending approval with id `c4`; pending: {}, {}",
+                pending[0].id, pending[1].id,
+            );
+            assert_eq!(error.to_string(), words);
             assert!(world.trace.take().is_empty());
-            let ids: Vec<_> = session.pending().await.unwrap().into_iter().map(|asked| asked.id).collect();
-            assert_eq!(ids, ["c1", "c3"]);
+            assert_eq!(session.pending().await.unwrap(), pending);
         });
     });
 }
@@ -176,11 +184,12 @@ fn arguments_that_do_not_fit_are_refused_and_can_be_put_right() {
         asked(world);
         process(async {
             let session = world.session(agent(world)).await;
-            let wrong = session.resume().decide("c1", Decision::modify(json!([1]))).await.unwrap_err();
-            assert!(matches!(wrong, RunnerError::Run { .. }), "{wrong:?}");
+            let (first, second) = (id_at(&session, "c1").await, id_at(&session, "c3").await);
+            let wrong = session.resume().decide(&*first, Decision::modify(json!([1]))).await.unwrap_err();
+            assert!(matches!(wrong, RunnerError::Decision { .. }), "{wrong:?}");
             assert_eq!(session.pending().await.unwrap().len(), 2);
-            let right = session.resume().decide("c1", Decision::Approve).decide("c3", Decision::Approve);
-            assert_eq!(right.await.unwrap().pending()[0].id, "c4");
+            let right = session.resume().decide(first, Decision::Approve).decide(second, Decision::Approve);
+            assert_eq!(paths(&right.await.unwrap().pending()), ["c4"]);
         });
     });
 }

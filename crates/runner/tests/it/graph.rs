@@ -9,13 +9,13 @@ use serde_json::json;
 use stepfold_runner::agent_loop::graph::{
     AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update,
 };
-use stepfold_runner::agent_loop::{Decision, Exit, Input, Pause};
+use stepfold_runner::agent_loop::{Decision, Decisions, Exit, Input, Pause};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_state_core::state::ValueRef;
 use stepfold_tools::{Approval, Effect};
 
-use crate::world::{Fault, World, each_store, process, schema, shown};
+use crate::world::{Fault, World, each_store, paths, process, schema, shown};
 
 const SCRIPT: &str = "\
 assistant: > c1 look()  > c2 pay()
@@ -92,8 +92,8 @@ fn each_outcome_is_an_event() {
                 inner 0
                 inner 0
                 inner 0
-                inner 0 work#0 > c2
-                inner 0 work#1 > c2
+                inner 0 work#0/c2
+                inner 0 work#1/c2
                 inner 0
                 inner 0
                 inner 0
@@ -271,14 +271,13 @@ fn approvals_inside_nodes_outlive_the_process() {
         process(async {
             let session = world.runner(graph().into()).build().session("ada", "s1").await.unwrap();
             let pending = session.pending().await.unwrap();
-            let ids: Vec<&str> = pending.iter().map(|request| request.id.as_str()).collect();
-            assert_eq!(ids, ["work#0 > c1", "work#0 > c2", "work#1 > c1", "work#1 > c2"]);
+            assert_eq!(paths(&pending), ["work#0/c1", "work#0/c2", "work#1/c1", "work#1/c2"]);
             assert!(world.trace.take().iter().all(|line| line == "the model is asked"));
-            let decide = pending.iter().map(|request| match request.id.ends_with("c2") {
+            let decide = pending.iter().map(|request| match request.call.id == "c2" {
                 true => (request.id.clone(), Decision::reject("not now")),
                 false => (request.id.clone(), Decision::Approve),
             });
-            let outcome = session.resume().decide_all(decide).await.unwrap();
+            let outcome = session.resume().decide_all(decide.collect::<Decisions>()).await.unwrap();
             assert_eq!(outcome.exit(), &Exit::End);
             assert_eq!(outcome.state().get("log").unwrap(), json!(["look", "look"]));
         });

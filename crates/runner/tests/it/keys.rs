@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepfold_runner::SessionHandle;
 use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, Decision, Exit, Pause};
+use stepfold_runner::agent_loop::{Agent, Decision, Decisions, Exit, Pause};
 use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
@@ -64,7 +64,7 @@ async fn finish(session: &SessionHandle) {
     while let Ok(pending) = session.pending().await
         && session.last_run().await.unwrap().is_some_and(|run| run.exit().is_none())
     {
-        let approve = pending.into_iter().map(|request| (request.id, Decision::Approve));
+        let approve: Decisions = pending.into_iter().map(|request| (request.id, Decision::Approve)).collect();
         session.resume().decide_all(approve).await.unwrap();
     }
 }

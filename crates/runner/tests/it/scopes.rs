@@ -9,7 +9,7 @@ use stepfold_runner::session_scopes::EventRange;
 use stepfold_state_core::state::ValueRef;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
-use crate::world::{World, each_store, process, threads};
+use crate::world::{World, each_store, id_at, process, threads};
 
 const SECRET: &str = "the-secret-of-this-invocation";
 const SCRIPT: &str = "\
@@ -56,7 +56,8 @@ fn temporary_values_last_for_one_invocation_and_are_never_stored() {
             // Nor does another request of the same process that comes for the decision.
             let runner = session.clone();
             drop(session);
-            let outcome = runner.resume().decide("c2", Decision::Approve).await.unwrap();
+            let outcome =
+                runner.resume().decide(id_at(&runner, "c2").await, Decision::Approve).await.unwrap();
             assert_eq!(outcome.text(), "done");
             let sees: Vec<_> = world.trace.take().into_iter().filter(|line| line.contains("sees")).collect();
             let all = ["the hook", "c1", "the hook", "c3", "the hook"];
@@ -87,7 +88,7 @@ fn temporary_values_outlive_the_handle() {
             runner.session("ada", "s1").await.unwrap().run(input).await.unwrap();
             world.trace.take();
             let session = runner.session("ada", "s1").await.unwrap();
-            session.resume().decide("c2", Decision::Approve).await.unwrap();
+            session.resume().decide(id_at(&session, "c2").await, Decision::Approve).await.unwrap();
             assert!(world.trace.take().contains(&format!("c3 sees \"{SECRET}\"")));
         });
     });

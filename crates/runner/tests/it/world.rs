@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Ids};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore,
@@ -55,6 +55,22 @@ pub(crate) fn each_store(test: impl Fn(&World)) {
         let names = Names(Arc::default());
         test(&World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names });
     }
+}
+
+/// The id of the request that waits at a path, such as `c1`; the path itself if none does.
+pub(crate) async fn id_at(session: &SessionHandle, path: &str) -> String {
+    let ids = session.pending().await.unwrap().into_iter().map(|request| request.id);
+    ids.into_iter().find(|id| path_of(id) == path).unwrap_or_else(|| path.to_owned())
+}
+
+/// Where something is asked: the id of its request without the digest.
+pub(crate) fn path_of(id: &str) -> &str {
+    id.rsplit_once('#').map_or(id, |(path, _)| path)
+}
+
+/// Where something waits for a decision.
+pub(crate) fn paths(pending: &[ApprovalRequest]) -> Vec<&str> {
+    pending.iter().map(|request| path_of(&request.id)).collect()
 }
 
 /// A process: when its future is done, whatever it has started is gone.
@@ -144,6 +160,20 @@ impl World {
         }
         bytes
     }
+}
+
+/// Ids of requests without their digests, which name the life of the session.
+pub(crate) fn without_digests(text: &str) -> String {
+    const DIGITS: usize = 16;
+    let mut parts = text.split('#');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_digest =
+            part.len() >= DIGITS && part.bytes().take(DIGITS).all(|byte| byte.is_ascii_hexdigit());
+        plain.push('#');
+        plain.push_str(if is_digest { &part[DIGITS..] } else { part });
+    }
+    plain
 }
 
 /// Keys, and what runs are called, without what is another for each life of a session.

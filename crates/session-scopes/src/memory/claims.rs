@@ -67,15 +67,14 @@ impl Inner {
         let work = &mut self.at_work(key)?.work;
         let fence = work.fence.taken(key, owner, *duration, *take_over, *at)?;
         work.fence = fence;
-        work.fence.claim().ok_or_else(|| SessionError::not_found(key))
+        work.fence.held(key)
     }
 
     pub(super) fn renew(&mut self, request: &RenewClaim) -> Result<Renewed, SessionError> {
         let RenewClaim { key, token, duration, at } = request;
         let work = &mut self.at_work(key)?.work;
         work.fence = work.fence.renewed(key, *token, *duration, *at)?;
-        let claim = work.fence.claim().ok_or_else(|| SessionError::not_found(key))?;
-        Ok(Renewed { claim, inbox: work.inbox.newest() })
+        Ok(Renewed { claim: work.fence.held(key)?, inbox: work.inbox.newest() })
     }
 
     pub(super) fn release(&mut self, request: &ReleaseClaim) {

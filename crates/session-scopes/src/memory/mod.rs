@@ -23,7 +23,7 @@ use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession,
     Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage,
-    SessionStore, WriteScope,
+    SessionStore, Verified, VerifySessions, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -120,6 +120,11 @@ impl SessionStore for MemoryStore {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.lock().place(&request.key)?.entry.prune(&request)
+    }
+
+    /// What is in memory is what was written.
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        self.lock().verify(&request)
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
@@ -282,6 +287,18 @@ impl Inner {
             ScopeKey::User(app, user) => &mut self.tenant_or_new(app, user).1.user,
         };
         shared.write(request)
+    }
+
+    fn verify(&self, request: &VerifySessions) -> Result<Verified, SessionError> {
+        let apps = self.apps.iter().filter(|(app, _)| match request {
+            VerifySessions::App(wanted) => *app == wanted,
+            _ => true,
+        });
+        let sessions = match request {
+            VerifySessions::Session(key) => self.entry(key).map(|_| 1)?,
+            _ => apps.flat_map(|(_, app)| app.users.values()).map(|user| user.sessions.len() as u64).sum(),
+        };
+        Ok(Verified { sessions, ..Verified::default() })
     }
 
     fn shared(&self, scope: &ScopeKey) -> Option<&Shared> {

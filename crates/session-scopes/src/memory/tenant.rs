@@ -450,6 +450,7 @@ impl Entry {
             parent: self.parent.clone(),
             oldest: self.oldest,
             visible: Visible::at(version, &self.rewinds),
+            head: None,
             scopes: ScopeVersions { app: app.version(), user: user.version() },
             values: request.state.then(|| ByScope {
                 app: app.asked(request, Scope::App, scopes.map(|scopes| scopes.app)),

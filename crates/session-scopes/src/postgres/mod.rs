@@ -3,7 +3,9 @@
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes
 //! one. Handlers run here, on values that are locked for as long as that takes.
 
+mod claims;
 mod error;
+mod inbox;
 mod plan;
 mod read;
 mod rows;
@@ -28,8 +30,9 @@ use crate::error::SessionError;
 use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
 };
 
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
@@ -219,5 +222,36 @@ impl SessionStore for PostgresStore {
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
         Box::pin(write::prune(connection, &request)).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::claim(connection, &request)).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::renew(connection, &request)).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(claims::release(connection, &request)).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        let prepared = request.prepare()?;
+        let connection = self.connection().await?;
+        Box::pin(inbox::enqueue(connection, &prepared)).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(inbox::read(connection, &request)).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(inbox::dequeue(connection, &request)).await
     }
 }

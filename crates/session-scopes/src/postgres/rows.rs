@@ -80,16 +80,12 @@ pub(super) struct SessionRow {
     /// The position of the newest entry that waits in the inbox.
     pub(super) inbox: u64,
     /// When the row was read, by the server's clock.
-    now: Timestamp,
+    pub(super) now: Timestamp,
 }
 
 impl SessionRow {
     pub(super) fn read(row: &Row) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
-        let holder = match row.get::<_, Option<&str>>(10) {
-            Some(owner) => Some((WorkerId::new(owner)?, Timestamp::from_micros(row.get(11)))),
-            None => None,
-        };
         Ok(SessionRow {
             number: row.get(0),
             version: from_db(row.get(1)),
@@ -98,7 +94,7 @@ impl SessionRow {
             updated: Timestamp::from_micros(row.get(4)),
             parent: parent.zip(parent_version.map(from_db)),
             life: row.get(8),
-            fence: Fence::stored(row.get(0), row.get(9), holder),
+            fence: fence_of(row.get(0), row, 9)?,
             inbox: from_db(row.get(12)),
             now: Timestamp::from_micros(row.get(13)),
         })
@@ -130,10 +126,25 @@ impl SessionRow {
             oldest: self.oldest,
             visible,
             scopes,
+            head: None,
             values: None,
             events: Vec::new(),
         })
     }
+}
+
+/// The claim of a session, from its columns `number, claims, claim_owner, claim_expires` that begin here.
+pub(super) fn fence(row: &Row, number: usize) -> Result<Fence, SessionError> {
+    fence_of(row.get(number), row, number + 1)
+}
+
+/// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
+fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError> {
+    let holder = match row.get::<_, Option<&str>>(claims + 1) {
+        Some(owner) => Some((WorkerId::new(owner)?, Timestamp::from_micros(row.get(claims + 2)))),
+        None => None,
+    };
+    Ok(Fence::stored(number, row.get(claims), holder))
 }
 
 /// The history of a session.

@@ -131,15 +131,56 @@ statements! {
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body) VALUES ($1, $2, $3, $4, $5)";
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3 WHERE number = $1";
     ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target) VALUES ($1, $2, $3)";
-    // An event without writes, in one statement. No row: something is not as expected, look closer.
-    APPEND_PLAIN = "WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6 \
+    // An event without writes, in one statement. No row: something is not as expected, look closer. With $8 it is
+    // written under the claim of this token: held for $9 from now on once half of that is gone, released without $9.
+    APPEND_PLAIN = concat!("WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6, \
+        claim_owner = CASE WHEN $8::bigint IS NULL OR $9::bigint IS NOT NULL THEN claim_owner END, \
+        claim_expires = CASE WHEN $8::bigint IS NULL THEN claim_expires WHEN $9::bigint IS NULL THEN NULL \
+        WHEN claim_expires >= ", now!(), " + $9::bigint / 2 THEN claim_expires \
+        ELSE GREATEST(claim_expires, ", now!(), " + $9::bigint) END \
         WHERE app = $1 AND owner = $2 AND id = $3 AND ($4::bigint IS NULL OR version = $4) \
+        AND ($8::bigint IS NULL OR claim_owner IS NOT NULL AND number * $10::bigint + claims = $8::bigint) \
         AND NOT EXISTS (SELECT 1 FROM stepfold_events e WHERE e.stream = number AND e.id = $5) \
-        RETURNING number, version) \
-        INSERT INTO stepfold_events (stream, version, id, at, body) \
-        SELECT number, version, $5, $6, $7 FROM moved RETURNING version, \
-        (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = ''), \
-        (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2)";
+        RETURNING number, version, claims, claim_owner, claim_expires, inbox), \
+        added AS (INSERT INTO stepfold_events (stream, version, id, at, body) \
+        SELECT number, version, $5, $6, $7 FROM moved) \
+        SELECT version, (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = ''), \
+        (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2), \
+        number, claims, claim_owner, claim_expires, inbox FROM moved");
+
+    PUT_CLAIM = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4 WHERE number = $1";
+    LOOK_AT_INBOX = concat!(
+        "SELECT COALESCE(ARRAY_AGG(position) FILTER (WHERE position = ANY($4::bigint[])), '{}'), ",
+        "COALESCE(MAX(position) FILTER (WHERE position <> ALL($4::bigint[])), 0) ",
+        "FROM stepfold_inbox WHERE number = ", number!()
+    );
+    // How many wait; and if the idempotency key $4 is known, its position, and whether the content was the same.
+    FIND_INPUT = concat!(
+        "SELECT (SELECT COUNT(*) FROM stepfold_inbox WHERE number = ", number!(), "), known.position, known.is_same ",
+        "FROM (SELECT 1) AS one LEFT JOIN (",
+        "SELECT position, digest = $5 AS is_same FROM stepfold_inbox WHERE key = $4 AND number = ", number!(),
+        " UNION ALL ",
+        "SELECT position, digest = $5 AS is_same FROM stepfold_taken WHERE key = $4 AND number = ", number!(),
+        ") AS known ON TRUE"
+    );
+    ADD_INPUT = "WITH moved AS (UPDATE stepfold_sessions SET inbox = inbox_last + 1, inbox_last = inbox_last + 1 \
+        WHERE number = $1 RETURNING number, inbox) \
+        INSERT INTO stepfold_inbox (number, position, key, digest, kind, body, at) \
+        SELECT number, inbox, $2, $3, $4, $5, $6 FROM moved RETURNING position";
+    READ_INBOX = "SELECT i.position, i.kind, i.key, i.body, i.at FROM stepfold_sessions s \
+        LEFT JOIN stepfold_inbox i ON i.number = s.number AND i.position > $4 \
+        WHERE s.app = $1 AND s.owner = $2 AND s.id = $3 ORDER BY i.position";
+    TAKE_INPUTS = "WITH gone AS (DELETE FROM stepfold_inbox WHERE number = $1 AND position = ANY($2::bigint[]) \
+        RETURNING key, position, digest) \
+        INSERT INTO stepfold_taken (number, place, key, position, digest) SELECT $1, \
+        (SELECT COALESCE(MAX(place), 0) FROM stepfold_taken WHERE number = $1) \
+        + ROW_NUMBER() OVER (ORDER BY ARRAY_POSITION($2, position)), key, position, digest FROM gone";
+    FORGET_TAKEN = "DELETE FROM stepfold_taken WHERE number = $1 AND place <= \
+        (SELECT MAX(place) FROM stepfold_taken WHERE number = $1) - $2::bigint";
+    MOVE_INBOX = "UPDATE stepfold_sessions SET inbox = \
+        (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = $1) WHERE number = $1";
+    DELETE_INBOX = "DELETE FROM stepfold_inbox WHERE number = $1";
+    DELETE_TAKEN = "DELETE FROM stepfold_taken WHERE number = $1";
 
     READ_CELLS = concat!(
         "SELECT key, schema, value, generation, start, length FROM stepfold_cells WHERE stream = ", number!()

@@ -60,6 +60,29 @@ impl Transaction {
     }
 }
 
+/// Runs `$body` in a transaction; what it gives is committed, and what it refuses is rolled back.
+macro_rules! in_transaction {
+    ($connection:expr, |$inside:ident| $body:expr) => {{
+        let transaction = Transaction::new($connection);
+        let result = {
+            let $inside = transaction.connection()?;
+            let body = async { $body };
+            match try_join!(biased; begin($inside), body) {
+                Ok(((), done)) => commit($inside).await.map(|()| done),
+                Err(error) => Err(error),
+            }
+        };
+        match result {
+            Ok(done) => {
+                transaction.end();
+                Ok(done)
+            }
+            Err(error) => transaction.give_up(error).await,
+        }
+    }};
+}
+pub(super) use in_transaction;
+
 /// Begins a transaction that writes: each statement sees what was committed before it.
 pub(super) async fn begin(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("BEGIN").await.map_err(failed("begin"))

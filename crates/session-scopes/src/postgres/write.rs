@@ -6,18 +6,21 @@ use stepfold_state_core::state::{Delta, Write};
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::claims::{self, PlainClaim};
+use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
-use super::rows::{History, Schemas, Scopes, SessionRow};
+use super::rows::{History, Schemas, Scopes, SessionRow, fence};
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
-    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_LINEAGE, DELETE_OPERATIONS,
-    DELETE_REMOVED, DELETE_SESSION, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION, FIND_SHARED, FIRST_SINCE,
-    FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT, MOVE_OLDEST,
-    MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS,
-    SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
+    DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION,
+    FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
+    LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED,
+    REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST,
+    SWEEP_REWINDS,
 };
-use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, query};
+use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
@@ -27,32 +30,10 @@ use crate::rows::{Planner, Segment, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
     GetSession, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
-
-/// Runs `$body` in a transaction; what it gives is committed, and what it refuses is rolled back.
-macro_rules! in_transaction {
-    ($connection:expr, |$inside:ident| $body:expr) => {{
-        let transaction = Transaction::new($connection);
-        let result = {
-            let $inside = transaction.connection()?;
-            let body = async { $body };
-            match try_join!(biased; begin($inside), body) {
-                Ok(((), done)) => commit($inside).await.map(|()| done),
-                Err(error) => Err(error),
-            }
-        };
-        match result {
-            Ok(done) => {
-                transaction.end();
-                Ok(done)
-            }
-            Err(error) => transaction.give_up(error).await,
-        }
-    }};
-}
 
 /// Whose a scope's row is; an app's own has the empty owner.
 fn owner(user: Option<&UserId>) -> &str {
@@ -142,17 +123,26 @@ async fn append_plain(
         Expected::Any => None,
     };
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let given: Given<'_> = &[&app, &user, &id, &expected, &event.id.as_str(), &event.at.as_micros(), &body];
+    let Some(PlainClaim { token, duration }) = PlainClaim::of(request.into()) else { return Ok(None) };
+    let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(Fence::TOKENS));
+    let given: Given<'_> = &[&app, &user, &id, &expected, &event_id, &at, &body, &token, &duration, &tokens];
     match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => Ok(rows.first().map(|row| {
-            let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
-            let scopes = ScopeVersions { app: count(1), user: count(2) };
-            Receipt::new(event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
-        })),
+        Ok(rows) => rows.first().map(|row| plain_receipt(row, request)).transpose(),
         // The same event was committed while we waited for the row.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn plain_receipt(row: &Row, request: &AppendEvent) -> Result<Receipt, SessionError> {
+    let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
+    let scopes = ScopeVersions { app: count(1), user: count(2) };
+    let fence = fence(row, 3)?;
+    Ok(Receipt {
+        claim: fence.of_asker(request.claim.as_ref()),
+        inbox: count(7),
+        ..Receipt::new(request.event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
+    })
 }
 
 fn is_unique_violation(error: &SessionError) -> bool {
@@ -172,19 +162,21 @@ async fn append_inside(
     let split = by_scope(&event.actions.delta);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (session_keys, at) = (keys(&split.session), event.at.as_micros());
-    let (row, repeated, cells, scopes, app_rows, user_rows) = try_join!(biased;
+    let (row, repeated, cells, scopes, waiting, app_rows, user_rows) = try_join!(biased;
         async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
+        Waiting::look(connection, key, &request.taken),
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
     let row = SessionRow::of(&row, key)?;
     let mut scopes = Scopes::of(&scopes).versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let left = claims::check(&row, request.into(), &waiting)?;
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
         *version = locked.as_ref().map_or(*version, |locked| from_db(locked.next_version()));
     }
@@ -199,8 +191,9 @@ async fn append_inside(
     let scope = (&key.app, Some(&key.user));
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
     sent.extend(commit_event(connection, row.number, version, event, body));
+    sent.extend(left.statements(connection));
     in_order(sent).await?;
-    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
+    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 fn first_receipt(
@@ -404,15 +397,17 @@ async fn rewind_inside(
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let at = event.at.as_micros();
-    let ((row, history), repeated, scopes) = try_join!(biased;
+    let ((row, history), waiting, repeated, scopes) = try_join!(biased;
         with_history(connection, key),
+        Waiting::look(connection, key, &request.taken),
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
     let scopes = Scopes::of(&scopes).versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let left = claims::check(&row, request.into(), &waiting)?;
     request.expected.check(key, row.version)?;
     check_version(key, &row, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
@@ -425,8 +420,9 @@ async fn rewind_inside(
         Box::pin(async move { execute(connection, ADD_REWIND, &[&number, &now, &to]).await }),
     ];
     sent.extend(commit_event(connection, number, version, event, body));
+    sent.extend(left.statements(connection));
     in_order(sent).await?;
-    Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
+    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 pub(super) async fn write_scope(
@@ -482,8 +478,9 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
-    execute(connection, DELETE_SESSION, &[&row.number]).await?;
-    execute(connection, DELETE_LINEAGE, &[&row.number]).await?;
+    for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
+        execute(connection, sql, &[&row.number]).await?;
+    }
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }

@@ -4,15 +4,16 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
 
 use super::error::failed;
 use super::history::{History, SessionRow};
-use super::trail::row_number;
+use super::seal::{self, ScopeSeal};
+use super::threads::Desk;
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
-use crate::ids::SessionKey;
+use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::{from_db, to_db};
 use crate::scope::Scope;
 use crate::store::REMEMBERED_REMOVALS;
@@ -47,29 +48,25 @@ pub(super) fn session_keys(
     if is_rewound {
         rewritten(connection, row.number, version)
     } else {
-        written(connection, row.number, version)
+        written(connection, row, history, version)
     }
     .map(Some)
 }
 
-fn written(connection: &Connection, stream: i64, version: u64) -> Result<BTreeSet<Arc<str>>, SessionError> {
-    let failed = failed("read what events wrote");
-    let mut query = connection
-        .prepare_cached(
-            "SELECT body FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND body IS NOT NULL",
-        )
-        .map_err(failed)?;
-    let bounds = [row_number(stream, version), row_number(stream, u64::MAX)];
-    let mut rows = query.query(bounds).map_err(failed)?;
+fn written(
+    connection: &Connection,
+    row: &SessionRow,
+    history: &History,
+    version: u64,
+) -> Result<BTreeSet<Arc<str>>, SessionError> {
     let mut keys = BTreeSet::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let body = row.get_ref(0).map_err(failed)?;
-        let body = body.as_str().map_err(|error| failed(error.into()))?;
+    history.bodies(connection, row, version, |body| {
         let written: Written<'_> = serde_json::from_str(body)
             .map_err(|source| SessionError::Stored { what: "event".to_owned(), source })?;
         let own = written.delta.into_iter().filter(|write| Scope::of(&write.key) == Scope::Session);
         keys.extend(own.map(|write| Arc::from(write.key)));
-    }
+        Ok(())
+    })?;
     Ok(keys)
 }
 
@@ -81,57 +78,139 @@ fn rewritten(connection: &Connection, stream: i64, version: u64) -> Result<BTree
     )
 }
 
-/// What is written of a scope that outlives sessions.
-#[derive(Clone, Copy, Debug, Default)]
+/// The row of a scope that outlives sessions.
+#[derive(Clone, Debug)]
 pub(super) struct ScopeRow {
     pub(super) scope: i64,
+    app: AppId,
+    user: Option<UserId>,
     /// How often it was written.
     pub(super) version: u64,
     /// What was removed up to this version is forgotten.
-    known: u64,
+    pub(super) known: u64,
+    /// The checksums of the rows of its keys, each in exclusive or with the others.
+    pub(super) cells: i64,
 }
 
-/// The scopes of a session. One that nobody wrote to has no row.
-#[derive(Clone, Copy, Debug, Default)]
+/// The scopes of a session. They are there from its beginning.
+#[derive(Clone, Debug)]
 pub(super) struct Scopes {
-    pub(super) app: Option<ScopeRow>,
-    pub(super) user: Option<ScopeRow>,
+    pub(super) app: ScopeRow,
+    pub(super) user: ScopeRow,
 }
 
 impl Scopes {
     pub(super) fn read(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        let failed = failed("find a scope");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT user = '', scope, version, known FROM stepfold_scopes \
-                 WHERE app = ?1 AND user IN ('', ?2)",
-            )
-            .map_err(failed)?;
-        let mut scopes = Scopes::default();
-        let mut rows = query.query([key.app.as_str(), key.user.as_str()]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let read = || {
-                let found = ScopeRow {
-                    scope: row.get(1)?,
-                    version: from_db(row.get(2)?),
-                    known: from_db(row.get(3)?),
-                };
-                Ok((row.get(0)?, found))
-            };
-            let (is_app, found) = read().map_err(failed)?;
-            let place = if is_app { &mut scopes.app } else { &mut scopes.user };
-            *place = Some(found);
-        }
-        Ok(scopes)
+        let read = |user: Option<&UserId>| {
+            let found = ScopeRow::find(connection, &key.app, user)?;
+            found.ok_or_else(|| missing_scope(&key.app, user))
+        };
+        Ok(Scopes { app: read(None)?, user: read(Some(&key.user))? })
     }
 
     pub(super) fn versions(&self) -> ScopeVersions {
-        let version = |row: Option<ScopeRow>| row.map_or(0, |row| row.version);
-        ScopeVersions { app: version(self.app), user: version(self.user) }
+        ScopeVersions { app: self.app.version, user: self.user.version }
     }
 }
 
+/// That a scope is gone which was there.
+pub(super) fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
+    SessionError::damaged(seal::shared(app.as_str(), user.map_or("", UserId::as_str)), "its row is missing")
+}
+
 impl ScopeRow {
+    /// The scope, if it was ever made.
+    pub(super) fn find(
+        connection: &Connection,
+        app: &AppId,
+        user: Option<&UserId>,
+    ) -> Result<Option<Self>, SessionError> {
+        let failed = failed("find a scope");
+        let name = user.map_or("", UserId::as_str);
+        let read = |row: &Row<'_>| {
+            let (version, known) = (from_db(row.get(1)?), from_db(row.get(2)?));
+            let seal: ScopeSeal = row.get(3)?;
+            let (app, user) = (app.clone(), user.cloned());
+            Ok((ScopeRow { scope: row.get(0)?, app, user, version, known, cells: seal.cells }, seal))
+        };
+        let found = connection
+            .prepare_cached(
+                "SELECT scope, version, known, seal FROM stepfold_scopes WHERE app = ?1 AND user = ?2",
+            )
+            .and_then(|mut query| query.query_row([app.as_str(), name], read).optional())
+            .map_err(failed)?;
+        let Some((row, seal)) = found else { return Ok(None) };
+        if row.seal() != seal {
+            return Err(row.damaged("the checksum of its row does not fit"));
+        }
+        Ok(Some(row))
+    }
+
+    /// The scope, which is made if it is not there.
+    pub(super) fn find_or_make(
+        connection: &Connection,
+        app: &AppId,
+        user: Option<&UserId>,
+    ) -> Result<Self, SessionError> {
+        if let Some(scope) = ScopeRow::find(connection, app, user)? {
+            return Ok(scope);
+        }
+        let failed = failed("make a scope");
+        let scope: i64 = connection
+            .prepare_cached("SELECT COALESCE(MAX(scope), 0) + 1 FROM stepfold_scopes")
+            .and_then(|mut query| query.query_row([], |row| row.get(0)))
+            .map_err(failed)?;
+        let row = ScopeRow { scope, app: app.clone(), user: user.cloned(), version: 0, known: 0, cells: 0 };
+        connection
+            .prepare_cached(
+                "INSERT INTO stepfold_scopes (scope, app, user, version, known, seal) \
+                 VALUES (?1, ?2, ?3, 0, 0, ?4)",
+            )
+            .and_then(|mut insert| insert.execute(params![scope, app.as_str(), row.user(), row.seal()]))
+            .map_err(failed)?;
+        Ok(row)
+    }
+
+    fn user(&self) -> &str {
+        self.user.as_ref().map_or("", UserId::as_str)
+    }
+
+    fn seal(&self) -> ScopeSeal {
+        ScopeSeal::new(self.scope, self.app.as_str(), self.user(), (self.version, self.known), self.cells)
+    }
+
+    /// Stores what has changed.
+    pub(super) fn store(&self, connection: &Connection) -> Result<(), SessionError> {
+        let (version, known) = (to_db(self.version), to_db(self.known));
+        connection
+            .prepare_cached("UPDATE stepfold_scopes SET version = ?2, known = ?3, seal = ?4 WHERE scope = ?1")
+            .and_then(|mut update| update.execute(params![self.scope, version, known, self.seal()]))
+            .map(drop)
+            .map_err(failed("write to a scope"))
+    }
+
+    pub(super) fn damaged(&self, why: &str) -> SessionError {
+        SessionError::damaged(seal::shared(self.app.as_str(), self.user()), why)
+    }
+
+    /// Refuses keys that are not all, or not the newest, by their combined checksums.
+    pub(super) fn check_cells(&self, found: i64) -> Result<(), SessionError> {
+        if found == self.cells {
+            return Ok(());
+        }
+        Err(self.damaged("a key is missing, or is an older one"))
+    }
+
+    /// Checks that all rows of keys are there, without reading what they hold.
+    pub(super) fn check_keys(&self, desk: &Desk) -> Result<(), SessionError> {
+        let sums = desk.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
+        let sum = sums.and_then(|mut sums| {
+            let mut sums = sums.query_map([self.scope], |row| row.get::<_, i64>(0))?;
+            sums.try_fold(0, |sum, next| Ok(sum ^ next?))
+        });
+        self.check_cells(sum.map_err(failed("read shared values"))?)
+    }
+
     /// The keys that were written after a version; none if that is not known.
     pub(super) fn keys(
         &self,
@@ -161,12 +240,12 @@ fn keys(connection: &Connection, query: &str, of: &[i64; 2]) -> Result<BTreeSet<
     keys.and_then(Iterator::collect).map_err(failed)
 }
 
-/// Remembers that a write took a key away, and forgets what so many others have made too old.
+/// Remembers that the write that gives a scope its version took a key away, and forgets what so many others have made
+/// too old.
 pub(super) fn remember_removal(
     connection: &Connection,
-    scope: i64,
+    row: &mut ScopeRow,
     key: &str,
-    version: i64,
 ) -> Result<(), SessionError> {
     let failed = failed("remember what was removed");
     let run = |statement: &str, values: &[&dyn rusqlite::ToSql]| {
@@ -176,16 +255,17 @@ pub(super) fn remember_removal(
     run(
         "INSERT INTO stepfold_removed (scope, key, version) VALUES (?1, ?2, ?3) \
          ON CONFLICT (scope, key) DO UPDATE SET version = ?3",
-        &[&scope, &key, &version],
+        &[&row.scope, &key, &to_db(row.version)],
     )?;
     let kept = to_db(REMEMBERED_REMOVALS as u64);
     let known: Option<i64> = connection
         .prepare_cached(
             "SELECT version FROM stepfold_removed WHERE scope = ?1 ORDER BY version DESC LIMIT 1 OFFSET ?2",
         )
-        .and_then(|mut query| query.query_row([scope, kept], |row| row.get(0)).optional())
+        .and_then(|mut query| query.query_row([row.scope, kept], |row| row.get(0)).optional())
         .map_err(failed)?;
     let Some(known) = known else { return Ok(()) };
-    run("DELETE FROM stepfold_removed WHERE scope = ?1 AND version <= ?2", &[&scope, &known])?;
-    run("UPDATE stepfold_scopes SET known = MAX(known, ?2) WHERE scope = ?1", &[&scope, &known])
+    run("DELETE FROM stepfold_removed WHERE scope = ?1 AND version <= ?2", &[&row.scope, &known])?;
+    row.known = row.known.max(from_db(known));
+    Ok(())
 }

@@ -6,17 +6,19 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::failed;
+use super::seal::{self, EventSeal, SessionSeal, State};
 use super::trail::{row_number, version_of};
 use crate::changes::ScopeVersions;
+use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
-use crate::rows::{Segment, from_db};
+use crate::rows::{Segment, from_db, to_db};
 use crate::session::{Parent, Rewound, Session, Visible};
 use crate::store::{EventRange, Fence};
 use crate::time::Timestamp;
 
-/// The row of a session.
+/// The row of a session, and of its newest event.
 #[derive(Debug)]
 pub(super) struct SessionRow {
     pub(super) number: i64,
@@ -25,10 +27,15 @@ pub(super) struct SessionRow {
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
     parent: Option<(String, u64)>,
-    life: String,
+    pub(super) life: String,
     pub(super) fence: Fence,
     /// The position of the newest entry that waits in the inbox.
     pub(super) inbox: u64,
+    /// What holds at the version.
+    pub(super) state: State,
+    /// The digest of the history up to the oldest version.
+    pub(super) anchor: Digest,
+    lineage: i64,
 }
 
 /// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
@@ -40,11 +47,41 @@ macro_rules! work_columns {
 pub(super) use work_columns;
 
 impl SessionRow {
-    /// Reads `number, version, oldest, created, updated, parent_id, parent_version` and the [`work_columns`].
-    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+    /// The row of a new session.
+    pub(super) fn new(
+        number: i64,
+        (version, oldest): (u64, u64),
+        at: Timestamp,
+        parent: Option<(String, u64)>,
+        life: &LifeId,
+        (state, anchor): (State, Digest),
+        lineage: &[Segment],
+    ) -> Self {
+        let lineage = seal::of_lineage(lineage);
+        let (life, fence) = (life.to_string(), Fence::stored(number, 0, None));
+        SessionRow {
+            number,
+            version,
+            oldest,
+            created: at,
+            updated: at,
+            parent,
+            life,
+            fence,
+            inbox: 0,
+            state,
+            anchor,
+            lineage,
+        }
+    }
+
+    /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
+    /// and the seal, and checks that they are those of the key.
+    pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
-        Ok(SessionRow {
+        let seal: SessionSeal = row.get(12)?;
+        let found = SessionRow {
             number: row.get(0)?,
             version: from_db(row.get(1)?),
             oldest: from_db(row.get(2)?),
@@ -54,7 +91,41 @@ impl SessionRow {
             life: row.get(7)?,
             fence: Fence::stored(row.get(0)?, row.get(8)?, holder(row)?),
             inbox: from_db(row.get(11)?),
-        })
+            state: seal.state,
+            anchor: seal.anchor,
+            lineage: seal.lineage,
+        };
+        let checked = seal::compare(found.seal(key).checksum, seal.checksum, || format!("session {key}"));
+        Ok(checked.map(|()| found))
+    }
+
+    /// With the version and the time of its newest event, as the list tells of them. What holds then is not known.
+    pub(super) fn at(self, version: u64, updated: Timestamp) -> Self {
+        SessionRow { version, updated, ..self }
+    }
+
+    /// Without the events up to a version, whose digest stays; the combined checksums of its values are these now.
+    pub(super) fn pruned(self, oldest: u64, anchor: Digest, cells: i64) -> Self {
+        SessionRow { oldest, anchor, state: State { cells, ..self.state }, ..self }
+    }
+
+    /// The seal of the row as it is.
+    pub(super) fn seal(&self, key: &SessionKey) -> SessionSeal {
+        let SessionRow { state, anchor, lineage, .. } = *self;
+        let mut seal = SessionSeal { state, anchor, lineage, checksum: 0 };
+        let (parent, parent_version) = self.parent();
+        let mut check = seal.begin();
+        check.int(self.number).text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str());
+        check.int(to_db(self.version)).int(to_db(self.oldest));
+        check.text(&self.life).int(self.created.as_micros()).int(self.updated.as_micros());
+        seal.checksum = check.optional_text(parent).optional_int(parent_version).sum();
+        seal
+    }
+
+    /// The columns of what the session was forked from.
+    pub(super) fn parent(&self) -> (Option<&str>, Option<i64>) {
+        let parent = self.parent.as_ref();
+        (parent.map(|(id, _)| id.as_str()), parent.map(|(_, version)| to_db(*version)))
     }
 
     /// The row of a session, with the version and the time of its newest event.
@@ -64,28 +135,63 @@ impl SessionRow {
             .prepare_cached(concat!(
                 "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
                 work_columns!(),
-                ", e.number, e.at FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
+                ", s.seal, e.number, e.at, e.seal FROM stepfold_sessions s LEFT JOIN stepfold_events e ON e.number = \
                  (SELECT n.number FROM stepfold_events n WHERE n.number > s.number << 32 \
                  AND n.number < (s.number + 1) << 32 ORDER BY n.number DESC LIMIT 1) \
                  WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3",
             ))
             .map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
+        type Newest = Option<(i64, i64, Option<EventSeal>)>;
         let read = |row: &Row<'_>| {
-            let mut found = SessionRow::read(row)?;
-            let newest: Option<i64> = row.get(12)?;
-            if let Some(version) = newest.map(version_of).filter(|version| *version > found.version) {
-                found.version = version;
-                found.updated = Timestamp::from_micros(row.get(13)?);
-            }
-            Ok(found)
+            let newest: Newest = match row.get(13)? {
+                Some(number) => Some((number, row.get(14)?, row.get(15)?)),
+                None => None,
+            };
+            Ok((SessionRow::read(row, key)?, newest))
         };
-        query.query_row(parts, read).optional().map_err(failed)
+        let Some((found, newest)) = query.query_row(parts, read).optional().map_err(failed)? else {
+            return Ok(None);
+        };
+        let mut found = found?;
+        if let Some((number, at, seal)) = newest
+            && version_of(number) > found.version
+        {
+            let seal = seal.ok_or_else(|| {
+                SessionError::damaged(format!("session {key}"), "its newest event has no seal")
+            })?;
+            found.version = version_of(number);
+            found.updated = Timestamp::from_micros(at);
+            found.state = seal.open(number, at)?;
+        }
+        Ok(Some(found))
     }
 
     /// The row of a session that has to be there.
     pub(super) fn get(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
         SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
+    }
+
+    /// Checks that the list of sessions tells of the same newest event: one that cannot be found would be missed by
+    /// nobody else.
+    pub(super) fn check_newest(&self, connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+        let failed = failed("find a session");
+        let (app, user, updated) = (key.app.as_str(), key.user.as_str(), self.updated.as_micros());
+        let found: Option<(i64, i64)> = connection
+            .prepare_cached(
+                "SELECT version, checksum FROM stepfold_recent \
+                 WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
+            )
+            .and_then(|mut query| {
+                let parts = params![app, user, updated, self.number];
+                query.query_row(parts, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
+            .map_err(failed)?;
+        let Some((version, checksum)) = found.filter(|(version, _)| from_db(*version) == self.version) else {
+            return Err(not_newest(key, self.version));
+        };
+        let sum = seal::of_recent(app, user, updated, self.number, version);
+        seal::compare(sum, checksum, || format!("place of session {key} in the list"))
     }
 
     /// The session without values and events.
@@ -111,10 +217,17 @@ impl SessionRow {
             oldest: self.oldest,
             visible,
             scopes,
+            head: Some(self.state.head),
             values: None,
             events: Vec::new(),
         })
     }
+}
+
+/// That the newest event is not the one that the list of sessions tells of.
+pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
+    let why = format!("the list of sessions does not have it at version {version}, its newest event");
+    SessionError::damaged(format!("session {key}"), why)
 }
 
 /// The holder of a claim. An owner that is stored has the form of one.
@@ -140,45 +253,41 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn read(connection: &Connection, number: i64) -> Result<Self, SessionError> {
-        let failed = failed("read the history of a session");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ?1 ORDER BY after DESC, upto DESC",
-            )
-            .map_err(failed)?;
-        let segments = query.query_map([number], |row| {
-            Ok(Segment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
-        });
-        let lineage: Vec<Segment> = segments.and_then(Iterator::collect).map_err(failed)?;
-        let mut query = connection
-            .prepare_cached("SELECT version, target FROM stepfold_rewinds WHERE stream = ?1 ORDER BY version")
-            .map_err(failed)?;
-        let mut rewinds = Vec::new();
-        for segment in lineage.iter().rev() {
-            let rows = query.query_map([segment.stream], |row| {
-                Ok(Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) })
-            });
-            let found: Vec<Rewound> = rows.and_then(Iterator::collect).map_err(failed)?;
-            rewinds.extend(found.into_iter().filter(|rewound| segment.contains(rewound.version)));
-        }
-        Ok(History { lineage, rewinds })
+    /// The history of a session, checked against its row.
+    pub(super) fn read(connection: &Connection, row: &SessionRow) -> Result<Self, SessionError> {
+        let history =
+            History { lineage: lineage_of(connection, row)?, rewinds: rewinds_of(connection, row)? };
+        Ok(history)
     }
 
-    /// The rewinds of a session, where nothing else of its history is wanted.
-    pub(super) fn rewinds_of(connection: &Connection, number: i64) -> Result<Vec<Rewound>, SessionError> {
-        let failed = failed("read the history of a session");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT r.version, r.target FROM stepfold_lineage l JOIN stepfold_rewinds r \
-                 ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
-                 WHERE l.number = ?1 ORDER BY r.version",
-            )
+    /// The digest of the history up to a version.
+    pub(super) fn digest(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        version: u64,
+    ) -> Result<Digest, SessionError> {
+        if version == row.oldest {
+            return Ok(row.anchor);
+        }
+        if version == row.version {
+            return Ok(row.state.head);
+        }
+        Ok(self.state(connection, version)?.head)
+    }
+
+    /// What held after an event that retention has not taken.
+    pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<State, SessionError> {
+        let failed = failed("read an event");
+        let number = self.row_of(version);
+        let found: Option<(i64, Option<EventSeal>)> = connection
+            .prepare_cached("SELECT at, seal FROM stepfold_events WHERE number = ?1")
+            .and_then(|mut query| query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(failed)?;
-        let rows = query.query_map([number], |row| {
-            Ok(Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) })
-        });
-        rows.and_then(Iterator::collect).map_err(failed)
+        match (number, found) {
+            (Some(number), Some((at, Some(seal)))) => seal.open(number, at),
+            _ => Err(gap(version)),
+        }
     }
 
     /// The number of the row of an event.
@@ -187,44 +296,106 @@ impl History {
         Some(row_number(segment.stream, version))
     }
 
-    /// Events of the history, in order.
+    /// Events of the history, in order: each checked, none left out.
     pub(super) fn events(
         &self,
         connection: &Connection,
-        oldest: u64,
+        row: &SessionRow,
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
-        let (after, limit) = match range {
+        let oldest = row.oldest;
+        let count = row.version - oldest;
+        let after = match range {
             EventRange::None => return Ok(Vec::new()),
-            EventRange::All => (oldest, usize::MAX),
-            EventRange::Last(count) => (oldest, count),
-            EventRange::AfterVersion(version) => (version.max(oldest), usize::MAX),
-            EventRange::Since(time) => (self.last_before(connection, oldest, time)?, usize::MAX),
+            EventRange::All => oldest,
+            EventRange::Last(wanted) => row.version - count.min(wanted as u64),
+            EventRange::AfterVersion(version) => version.max(oldest),
+            EventRange::Since(time) => self.last_before(connection, oldest, time)?,
         };
+        if after >= row.version {
+            return Ok(Vec::new());
+        }
+        let mut chain = Chain { next: row.version, expected: row.state.head, pending: None };
+        let mut events = Vec::new();
+        for segment in &self.lineage {
+            self.segment_events(connection, segment, after, &mut chain, &mut events)?;
+        }
+        chain.end(after, self.digest(connection, row, after)?)?;
+        events.reverse();
+        Ok(events)
+    }
+
+    /// Adds the events of a segment behind a version, newest first.
+    fn segment_events(
+        &self,
+        connection: &Connection,
+        segment: &Segment,
+        after: u64,
+        chain: &mut Chain,
+        events: &mut Vec<CommittedEvent>,
+    ) -> Result<(), SessionError> {
         let failed = failed("read events");
         let mut query = connection
             .prepare_cached(
-                "SELECT number, id, at, body FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
-                 ORDER BY number DESC LIMIT ?3",
+                "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                 ORDER BY number DESC",
             )
             .map_err(failed)?;
-        let mut events = Vec::new();
-        for segment in &self.lineage {
-            let left = i64::try_from(limit - events.len()).unwrap_or(i64::MAX);
-            let (from, to) = segment.rows_after(after);
-            let mut rows = query.query([from, to, left]).map_err(failed)?;
-            while let Some(row) = rows.next().map_err(failed)? {
-                let version = version_of(row.get(0).map_err(failed)?);
-                let id: Arc<str> = row.get(1).map_err(failed)?;
-                let at = Timestamp::from_micros(row.get(2).map_err(failed)?);
-                let body = row.get_ref(3).map_err(failed)?;
-                let body = body.as_str().map_err(|error| failed(error.into()))?;
-                let event = Event::from_body(EventId::new(id)?, at, body)?;
-                events.push(CommittedEvent { version, event: event.into() });
-            }
+        let (from, to) = segment.rows_after(after);
+        let mut rows = query.query([from, to]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (number, at): (i64, i64) =
+                row.get(0).and_then(|number| Ok((number, row.get(2)?))).map_err(failed)?;
+            let version = version_of(number);
+            let id: Arc<str> = row.get(1).map_err(failed)?;
+            let seal: EventSeal = row.get(4).map_err(failed)?;
+            let body = row.get_ref(3).map_err(failed)?;
+            let body = body.as_str().map_err(|error| failed(error.into()))?;
+            let at = Timestamp::from_micros(at);
+            chain.add(version, Content::new(version, &id, at, body), seal.state.head)?;
+            let event = Event::from_body(EventId::new(id)?, at, body)?;
+            events.push(CommittedEvent { version, event: event.into() });
         }
-        events.reverse();
-        Ok(events)
+        Ok(())
+    }
+
+    /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
+    pub(super) fn bodies(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        after: u64,
+        mut each: impl FnMut(&str) -> Result<(), SessionError>,
+    ) -> Result<(), SessionError> {
+        let failed = failed("read what events wrote");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+                 ORDER BY number",
+            )
+            .map_err(failed)?;
+        let (mut version, mut digest) = (after, self.digest(connection, row, after)?);
+        let bounds = [row_number(row.number, after), row_number(row.number, row.version)];
+        let mut rows = query.query(bounds).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let read = || -> rusqlite::Result<(i64, String, i64, EventSeal)> {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?))
+            };
+            let (number, id, at, seal) = read().map_err(failed)?;
+            let body = row.get_ref(3).map_err(failed)?;
+            let body = body.as_str().map_err(|error| failed(error.into()))?;
+            version += 1;
+            if version_of(number) != version {
+                return Err(gap(version));
+            }
+            digest = Content::new(version, &id, Timestamp::from_micros(at), body).after(digest);
+            if digest != seal.state.head {
+                let what = format!("event of version {version}");
+                return Err(SessionError::damaged(what, "its digest does not fit"));
+            }
+            each(body)?;
+        }
+        if version == row.version { Ok(()) } else { Err(gap(version + 1)) }
     }
 
     /// The version of the newest event that is older than `time`.
@@ -251,4 +422,93 @@ impl History {
         }
         Ok(oldest)
     }
+}
+
+/// A chain of events that is read from its end: each event is checked once the one before it is known.
+pub(super) struct Chain {
+    /// The version that comes next.
+    next: u64,
+    /// The digest that its history must have.
+    expected: Digest,
+    /// The event above it, whose digest is not checked yet.
+    pending: Option<Content>,
+}
+
+impl Chain {
+    fn add(&mut self, version: u64, content: Content, digest: Digest) -> Result<(), SessionError> {
+        if version != self.next {
+            return Err(gap(self.next));
+        }
+        self.check(version, digest)?;
+        (self.next, self.expected, self.pending) = (version - 1, digest, Some(content));
+        Ok(())
+    }
+
+    /// Ends the chain with the digest of the version before the first event that was read.
+    fn end(self, version: u64, digest: Digest) -> Result<(), SessionError> {
+        if version != self.next {
+            return Err(gap(self.next));
+        }
+        self.check(version, digest)
+    }
+
+    fn check(&self, version: u64, digest: Digest) -> Result<(), SessionError> {
+        let (fits, at) = match self.pending {
+            Some(content) => (content.after(digest) == self.expected, version + 1),
+            None => (digest == self.expected, version),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(SessionError::damaged(format!("event of version {at}"), "its digest does not fit"))
+    }
+}
+
+fn gap(version: u64) -> SessionError {
+    SessionError::damaged(format!("event of version {version}"), "it is missing")
+}
+
+fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>, SessionError> {
+    let failed = failed("read the history of a session");
+    let mut query = connection
+        .prepare_cached(
+            "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ?1 ORDER BY after DESC, upto DESC",
+        )
+        .map_err(failed)?;
+    let segments = query.query_map([row.number], |row| {
+        Ok(Segment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
+    });
+    let lineage: Vec<Segment> = segments.and_then(Iterator::collect).map_err(failed)?;
+    seal::compare(seal::of_lineage(&lineage), row.lineage, || "history of a session".to_owned())?;
+    Ok(lineage)
+}
+
+/// The rewinds of a session, in the order of their versions.
+pub(super) fn rewinds_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Rewound>, SessionError> {
+    let failed = failed("read the history of a session");
+    if row.state.rewinds == 0 {
+        return Ok(Vec::new());
+    }
+    let mut query = connection
+        .prepare_cached(
+            "SELECT r.version, r.target, r.stream, r.checksum FROM stepfold_lineage l JOIN stepfold_rewinds r \
+             ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
+             WHERE l.number = ?1 ORDER BY r.version",
+        )
+        .map_err(failed)?;
+    let rows = query.query_map([row.number], read_rewind);
+    let rewinds: Result<Vec<Rewound>, SessionError> =
+        rows.and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(failed)?.into_iter().collect();
+    let rewinds = rewinds?;
+    if rewinds.len() as u64 != from_db(row.state.rewinds) {
+        return Err(SessionError::damaged("history of a session", "a rewind is missing"));
+    }
+    Ok(rewinds)
+}
+
+/// Reads `version, target, stream, checksum`.
+pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<Result<Rewound, SessionError>> {
+    let rewound = Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) };
+    let sum = seal::of_rewind(row.get(2)?, rewound);
+    Ok(seal::compare(sum, row.get(3)?, || "rewind of a session".to_owned()).map(|()| rewound))
 }

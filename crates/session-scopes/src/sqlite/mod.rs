@@ -6,36 +6,46 @@
 
 mod cells;
 mod changes;
+mod claims;
 mod error;
+mod file;
 mod history;
+mod inbox;
 mod past;
 mod read;
 mod schemas;
+mod seal;
+mod shared;
 mod sweep;
 mod tables;
 mod threads;
 mod trail;
+mod verify;
 mod write;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
 
 use self::error::failed;
+use self::file::Found;
 use self::schemas::Schemas;
-use self::threads::{Desk, Readers, Writer, start_readers, start_writer};
+use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer};
 use self::write::Prepared;
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::rows::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, PruneSession,
-    Pruned, Receipt, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 
 /// What a commit means when it returns.
@@ -48,14 +58,45 @@ pub enum Durability {
     Process,
 }
 
+/// What may happen to a file when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// A new store is made where nothing is.
+    Create,
+    /// It is written, and has to be there.
+    Write,
+    /// It is read, and has to be there.
+    Read,
+}
+
 /// How a SQLite file is opened.
+///
+/// Nothing at the path: a new store is made, unless the options say [`must_exist`](SqliteOptions::must_exist) or
+/// [`read_only`](SqliteOptions::read_only). A database without our tables: they are added to it, in the same two
+/// cases not. An empty file is never taken for a new store: a store's file is made beside its path and gets its name
+/// once it is whole, so something has emptied it. What is refused is not changed.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::{ErrorKind, SqliteOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("sessions.db");
+/// let error = SqliteOptions::new(&path).read_only().open().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert!(!path.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct SqliteOptions {
     path: PathBuf,
+    access: Access,
+    accepts_loss: bool,
     durability: Durability,
     busy_timeout: Duration,
     readers: usize,
+    max_bytes: Option<u64>,
 }
 
 impl SqliteOptions {
@@ -63,10 +104,40 @@ impl SqliteOptions {
     pub fn new(path: impl AsRef<Path>) -> Self {
         SqliteOptions {
             path: path.as_ref().to_owned(),
+            access: Access::Create,
+            accepts_loss: false,
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(30),
             readers: 4,
+            max_bytes: None,
         }
+    }
+
+    /// Opens what is there, and makes no file: [`SessionError::NoStore`] where there is no store.
+    pub fn must_exist(mut self) -> Self {
+        self.access = Access::Write;
+        self
+    }
+
+    /// Opens what is there for reading: no file is made or changed, and operations that change something are a
+    /// [`SessionError::ReadOnly`]. Another process may have the same file open for writing.
+    pub fn read_only(mut self) -> Self {
+        self.access = Access::Read;
+        self
+    }
+
+    /// Opens a file also if the log that it needs is gone, with what had been copied from the log into the file. Its
+    /// newest commits are lost: for use after a [`SessionError::LogMissing`], when there is no backup.
+    pub fn accept_lost_log(mut self) -> Self {
+        self.accepts_loss = true;
+        self
+    }
+
+    /// How large the file may become; as large as the disk allows by default. An operation for which there is no room
+    /// fails with an error of the kind `Transient`, as it does when the disk is full.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self
     }
 
     /// What a commit means when it returns; [`Durability::Full`] unless said otherwise.
@@ -92,37 +163,77 @@ impl SqliteOptions {
     /// takes: some milliseconds, or as long as another process sets the same file up.
     ///
     /// # Errors
-    /// When the file cannot be opened or is no database; [`SessionError::ForeignTable`];
-    /// [`SessionError::NewerFormat`].
+    /// When the file cannot be opened or is no database; [`SessionError::NoStore`], [`SessionError::EmptyFile`],
+    /// [`SessionError::LogMissing`]; [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`].
     pub fn open(self) -> Result<SqliteStore, SessionError> {
+        self.check_path()?;
+        let access = self.access;
+        let readers = (0..self.readers).map(|_| self.connect_reader().map(desk));
+        if access == Access::Read {
+            let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
+            return Ok(self.store(None, readers, threads));
+        }
         let mut connection = self.connect()?;
         tables::set_up(&mut connection)?;
-        let writer = start_writer(desk(connection))?;
-        let readers = (0..self.readers).map(|_| {
-            let connection = self.connect()?;
-            connection.pragma_update(None, "query_only", true).map_err(failed("open its file"))?;
-            Ok(desk(connection))
-        });
-        let readers = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
-        Ok(SqliteStore { path: self.path, writer, readers })
+        let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
+        let (writer, thread) = start_writer(desk(connection), threads)?;
+        Ok(self.store(Some(writer), readers, vec![thread]))
     }
 
+    /// Refuses what is at the path, or makes a store where nothing is and one may be made.
+    fn check_path(&self) -> Result<(), SessionError> {
+        let no_store = |why| SessionError::NoStore { path: self.path.display().to_string(), why };
+        match file::look(&self.path, self.accepts_loss)? {
+            Found::Nothing if self.access == Access::Create => file::make(&self.path),
+            Found::Nothing => Err(no_store("there is no such file")),
+            Found::Database { is_ours: false } if self.access != Access::Create => {
+                Err(no_store("the database there has no tables of stepfold"))
+            }
+            Found::Database { .. } => Ok(()),
+        }
+    }
+
+    fn store(self, writer: Option<Writer>, readers: Readers, threads: Vec<JoinHandle<()>>) -> SqliteStore {
+        SqliteStore(Arc::new(Inner { path: self.path, writer, readers, _threads: Threads(threads) }))
+    }
+
+    fn connect_reader(&self) -> Result<Connection, SessionError> {
+        let connection = match self.access {
+            Access::Read => self.with_options(file::connect_to_look(&self.path)?)?,
+            Access::Create | Access::Write => self.connect()?,
+        };
+        connection.pragma_update(None, "query_only", true).map_err(failed("open its file"))?;
+        Ok(connection)
+    }
+
+    /// Connects to write.
     fn connect(&self) -> Result<Connection, SessionError> {
         let failed = failed("open its file");
-        let connection = Connection::open(&self.path).map_err(failed)?;
-        connection.busy_timeout(self.busy_timeout).map_err(failed)?;
-        connection.set_prepared_statement_cache_capacity(64);
-        // What is in the log is copied to the file, with flushes of its own, each time that so much has come
-        // together: 16 MB. The same pages change again and again, so that waiting longer copies less.
-        connection.pragma_update(None, "wal_autocheckpoint", 4_000).map_err(failed)?;
-        // Or SQLite prepares some statements anew whenever a value is bound, to look for a better plan.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            self.with_options(Connection::open_with_flags(&self.path, flags).map_err(failed)?)?;
+        // The log is copied to the file by the writer. This is for what it does not foresee: some huge events.
+        connection.pragma_update(None, "wal_autocheckpoint", 10 * threads::LOG_PAGES).map_err(failed)?;
         self.use_wal(&connection)?;
         let synchronous = match self.durability {
             Durability::Full => "FULL",
             Durability::Process => "NORMAL",
         };
         connection.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
+        if let Some(bytes) = self.max_bytes {
+            let size: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(failed)?;
+            let pages = crate::rows::to_db(bytes) / size.max(1);
+            connection.pragma_update(None, "max_page_count", pages.max(1)).map_err(failed)?;
+        }
+        Ok(connection)
+    }
+
+    fn with_options(&self, connection: Connection) -> Result<Connection, SessionError> {
+        let failed = failed("open its file");
+        connection.busy_timeout(self.busy_timeout).map_err(failed)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        // Or SQLite prepares some statements anew whenever a value is bound, to look for a better plan.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         Ok(connection)
     }
 
@@ -158,7 +269,12 @@ fn desk(connection: Connection) -> Desk {
     Desk { connection, schemas: Schemas::default() }
 }
 
-/// Sessions in a SQLite file. Cloning is cheap and shares the threads, which end with the last clone.
+/// Sessions in a SQLite file. Cloning is cheap and shares the threads.
+///
+/// Dropping the last clone waits for the operations that were begun, and for the log to be copied into the file: some
+/// milliseconds. After that the file holds everything, so a copy of it is a backup, unless another process has it
+/// open. A process that is killed leaves its newest commits in the log beside the file, `-wal`; keep both together. A
+/// file whose log is gone is refused ([`SessionError::LogMissing`]).
 ///
 /// # Examples
 /// ```
@@ -180,10 +296,15 @@ fn desk(connection: Connection) -> Desk {
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct SqliteStore {
+pub struct SqliteStore(Arc<Inner>);
+
+/// Dropped in this order: what takes jobs first, then the threads are waited for.
+struct Inner {
     path: PathBuf,
-    writer: Writer,
+    /// None in a store that is opened for reading.
+    writer: Option<Writer>,
     readers: Readers,
+    _threads: Threads,
 }
 
 impl SqliteStore {
@@ -194,60 +315,93 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SessionError> {
         SqliteOptions::new(path).open()
     }
+
+    fn writer(&self) -> Result<&Writer, SessionError> {
+        self.0.writer.as_ref().ok_or(SessionError::ReadOnly)
+    }
 }
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("path", &self.0.path).finish_non_exhaustive()
     }
 }
 
 impl SessionStore for SqliteStore {
     async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
-        self.writer.run(move |desk| write::create(desk, request, &delta)).await
+        self.writer()?.run(move |desk| write::create(desk, request, &delta)).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        self.readers.run(move |desk| read::get(desk, &request)).await
+        self.0.readers.run(move |desk| read::get(desk, &request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.readers.run(move |desk| read::list(desk, &request)).await
+        self.0.readers.run(move |desk| read::list(desk, &request)).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        self.writer.run(move |desk| write::delete(desk, &request)).await
+        self.writer()?.run(move |desk| write::delete(desk, &request)).await
     }
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        self.writer.run(move |desk| write::append(desk, &request, &body)).await
+        self.writer()?.run(move |desk| write::append(desk, &request, &body)).await
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.writer.run(move |desk| write::fork(desk, request)).await
+        self.writer()?.run(move |desk| write::fork(desk, request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
         let prepared = Prepared { event, body };
-        self.writer.run(move |desk| write::rewind(desk, &request, &prepared)).await
+        self.writer()?.run(move |desk| write::rewind(desk, &request, &prepared)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        self.readers.run(move |desk| read::read_scope(desk, &scope)).await
+        self.0.readers.run(move |desk| read::read_scope(desk, &scope)).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = crate::rows::delta_body(&request.delta)?;
-        self.writer.run(move |desk| write::write_scope(desk, &request, &body)).await
+        self.writer()?.run(move |desk| write::write_scope(desk, &request, &body)).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.writer.run(move |desk| write::prune(desk, &request)).await
+        self.writer()?.run(move |desk| write::prune(desk, &request)).await
+    }
+
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        self.0.readers.run(move |desk| verify::verify(desk, &request)).await
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.writer()?.run(move |desk| claims::claim(desk, &request)).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.writer()?.run(move |desk| claims::renew(desk, &request)).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.writer()?.run(move |desk| claims::release(desk, &request)).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        let prepared = request.prepare()?;
+        self.writer()?.run(move |desk| inbox::enqueue(desk, &prepared)).await
+    }
+
+    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+        self.0.readers.run(move |desk| inbox::read(desk, &request)).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.writer()?.run(move |desk| inbox::dequeue(desk, &request)).await
     }
 }

@@ -5,15 +5,15 @@
 //! new event can also keep a version far back: with that, any place of a chain is some twice the logarithm
 //! of its length away. (E. W. Myers, "An applicative random-access stack", 1983.)
 
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::types::{FromSqlError, FromSqlResult};
 use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 
 use super::error::failed;
 use super::history::History;
-use super::trail::{CellRow, Replaced};
+use super::trail::{self, CellRow, Replaced};
 use crate::error::SessionError;
-use crate::rows::{from_db, read_json};
+use crate::rows::from_db;
 
 /// A version of a key's chain from which the next rung is as far below as the rank says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,22 +53,18 @@ impl Ladder {
         self.rungs.push(Rung { version, rank: rank.unwrap_or(0) });
         far
     }
-}
 
-impl ToSql for Ladder {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    /// The form in which it is stored.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.rungs.len() * RUNG);
         for rung in &self.rungs {
             bytes.extend(rung.version.to_le_bytes());
             bytes.push(rung.rank);
         }
-        Ok(bytes.into())
+        bytes
     }
-}
 
-impl FromSql for Ladder {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        let bytes = value.as_blob()?;
+    pub(super) fn from_bytes(bytes: &[u8]) -> FromSqlResult<Self> {
         let (rungs, []) = bytes.as_chunks::<RUNG>() else { return Err(FromSqlError::InvalidType) };
         let rung =
             |&[a, b, c, d, rank]: &[u8; RUNG]| Rung { version: u32::from_le_bytes([a, b, c, d]), rank };
@@ -117,13 +113,15 @@ fn replaced_by(
     }
 
     let failed = failed("read what values were");
+    let number = history.row_of(version);
     let text: Option<Option<String>> = connection
         .prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1")
-        .and_then(|mut query| query.query_row([history.row_of(version)], |row| row.get(0)).optional())
+        .and_then(|mut query| query.query_row([number], |row| row.get(0)).optional())
         .map_err(failed)?;
-    let Some(text) = text else { return Err(broken(key, "the event that wrote a value is missing")) };
-    let values: Values =
-        text.map(|text| read_json("trail of an event", &text)).transpose()?.unwrap_or_default();
+    let (Some(number), Some(text)) = (number, text) else {
+        return Err(broken(key, "the event that wrote a value is missing"));
+    };
+    let values: Values = text.map(|text| trail::parse(number, &text)).transpose()?.unwrap_or_default();
     Ok(values.replaced.into_iter().find(|replaced| replaced.row.key == key))
 }
 
@@ -168,11 +166,8 @@ mod tests {
     fn a_ladder_is_stored_whole() {
         for length in [1, 2, 3, 7, 100] {
             let (_, ladder) = chain(length);
-            let Ok(ToSqlOutput::Owned(rusqlite::types::Value::Blob(bytes))) = ladder.to_sql() else {
-                panic!("it is bytes");
-            };
-            assert_eq!(Ladder::column_result(ValueRef::Blob(&bytes)).unwrap(), ladder);
+            assert_eq!(Ladder::from_bytes(&ladder.to_bytes()).unwrap(), ladder);
         }
-        assert!(Ladder::column_result(ValueRef::Blob(&[1, 2, 3])).is_err());
+        assert!(Ladder::from_bytes(&[1, 2, 3]).is_err());
     }
 }

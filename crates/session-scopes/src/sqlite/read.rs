@@ -1,13 +1,15 @@
 //! The operations that change nothing, each inside one read transaction: what they see is of one moment.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 
-use super::cells::{find_scope, session_values, session_values_of, shared_values, shared_values_of};
-use super::changes::{ScopeRow, Scopes, session_keys};
+use super::cells::{session_values, session_values_of};
+use super::changes::{ScopeRow, Scopes, missing_scope, session_keys};
 use super::error::failed;
-use super::history::{History, SessionRow, work_columns};
+use super::history::{History, SessionRow, read_rewind, rewinds_of, work_columns};
+use super::seal;
+use super::shared::{shared_values, shared_values_of};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
@@ -30,15 +32,16 @@ fn session(
     scopes: &Scopes,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
-    let (number, oldest, key, events) = (row.number, row.oldest, request.key.clone(), request.events);
+    let (key, events) = (request.key.clone(), request.events);
+    row.check_newest(&desk.connection, &key)?;
     if !request.state && events == EventRange::None {
-        let visible = Visible::at(row.version, &History::rewinds_of(&desk.connection, number)?);
+        let visible = Visible::at(row.version, &rewinds_of(&desk.connection, &row)?);
         return row.session(key, visible, request.now, scopes.versions());
     }
-    let history = History::read(&desk.connection, number)?;
+    let history = History::read(&desk.connection, &row)?;
     let visible = Visible::at(row.version, &history.rewinds);
     let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
-    let events = history.events(&desk.connection, oldest, events)?;
+    let events = history.events(&desk.connection, &row, events)?;
     Ok(Session { values, events, ..row.session(key, visible, request.now, scopes.versions())? })
 }
 
@@ -54,13 +57,13 @@ fn values(
         None => None,
     };
     let session = match request.looked_up(Scope::Session, changed) {
-        Some(keys) => session_values_of(desk, row.number, keys)?,
-        None => session_values(desk, row.number)?,
+        Some(keys) => session_values_of(desk, row.number, row.state.cells, keys)?,
+        None => session_values(desk, row.number, row.state.cells)?,
     };
     let seen = request.since.map(|seen| seen.scopes);
     Ok(ByScope {
-        app: shared_asked(desk, scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
-        user: shared_asked(desk, scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
+        app: shared_asked(desk, &scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
+        user: shared_asked(desk, &scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
         session,
     })
 }
@@ -68,35 +71,40 @@ fn values(
 /// Those values of a shared scope that a request asks for.
 fn shared_asked(
     desk: &mut Desk,
-    row: Option<ScopeRow>,
+    row: &ScopeRow,
     request: &GetSession,
     scope: Scope,
     seen: Option<u64>,
 ) -> Result<Values, SessionError> {
-    let changed = match (row, seen) {
-        (Some(row), Some(version)) => row.keys(&desk.connection, version)?,
-        // Nobody wrote to it.
-        (None, Some(0)) => Some(BTreeSet::new()),
-        _ => None,
+    let changed = match seen {
+        Some(version) => row.keys(&desk.connection, version)?,
+        None => None,
     };
-    match (row, request.looked_up(scope, changed)) {
-        (Some(row), Some(keys)) => shared_values_of(desk, row.scope, keys),
-        (Some(row), None) => shared_values(desk, row.scope),
-        (None, Some(keys)) => Ok(Values::of_keys(keys.into_iter().map(|key| (key, None)))),
-        (None, None) => Ok(Values::default()),
-    }
-}
-
-fn shared(desk: &mut Desk, app: &AppId, user: Option<&UserId>) -> Result<Values, SessionError> {
-    match find_scope(desk, app, user)? {
-        Some(scope) => shared_values(desk, scope),
-        None => Ok(Values::default()),
+    match request.looked_up(scope, changed) {
+        Some(keys) => shared_values_of(desk, row, keys),
+        None => shared_values(desk, row),
     }
 }
 
 pub(super) fn read_scope(desk: &mut Desk, scope: &ScopeKey) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
-    shared(desk, app, user)
+    match ScopeRow::find(&desk.connection, app, user)? {
+        Some(scope) => shared_values(desk, &scope),
+        None if has_sessions(desk, app, user)? => Err(missing_scope(app, user)),
+        None => Ok(Values::default()),
+    }
+}
+
+/// Whether there is a session of the app, or of the user.
+fn has_sessions(desk: &Desk, app: &AppId, user: Option<&UserId>) -> Result<bool, SessionError> {
+    desk.connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM stepfold_sessions WHERE app = ?1 AND (?2 IS NULL OR user = ?2))",
+        )
+        .and_then(|mut query| {
+            query.query_row([Some(app.as_str()), user.map(UserId::as_str)], |row| row.get(0))
+        })
+        .map_err(failed("find a session"))
 }
 
 pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPage, SessionError> {
@@ -108,49 +116,72 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
         let mut query = desk
             .connection
             .prepare_cached(concat!(
-                "SELECT r.number, r.version, s.oldest, s.created, r.updated, s.parent_id, s.parent_version, ",
+                "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
                 work_columns!(),
-                ", s.id \
-                 FROM stepfold_recent r CROSS JOIN stepfold_sessions s ON s.number = r.number \
+                ", s.seal, s.id, r.updated, r.version, r.checksum, r.number \
+                 FROM stepfold_recent r LEFT JOIN stepfold_sessions s ON s.number = r.number \
                  WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
                  ORDER BY r.updated DESC, r.number DESC LIMIT ?5",
             ))
             .map_err(failed)?;
         let bounds =
             params![request.app.as_str(), request.user.as_str(), updated.as_micros(), number, limit + 1];
-        let rows = query.query_map(bounds, |row| Ok((SessionRow::read(row)?, row.get::<_, String>(12)?)));
+        let rows = query.query_map(bounds, |row| listed(row, request));
         let rows: Vec<_> = rows.and_then(Iterator::collect).map_err(failed)?;
-        let with_id = |(row, id): (SessionRow, String)| Ok::<_, SessionError>((row, SessionId::new(id)?));
-        rows.into_iter().map(with_id).collect::<Result<_, _>>()?
+        rows.into_iter().collect::<Result<_, _>>()?
     };
     let is_last = rows.len() <= request.limit;
     rows.truncate(request.limit);
     let wants_more = request.state || request.events != EventRange::None;
     let oldest = rows.last().map(|(row, _)| (row.updated, row.number));
     let mut rewinds = match oldest {
-        Some(oldest) if !wants_more => rewinds_of(desk, request, (updated, number), oldest)?,
+        Some(oldest) if !wants_more => listed_rewinds(desk, request, (updated, number), oldest)?,
         _ => HashMap::new(),
     };
     let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
     let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-    let scopes = match rows.first() {
-        Some((_, id)) => Scopes::read(&desk.connection, &with_id(id.clone()))?,
-        None => Scopes::default(),
-    };
+    let Some((_, first)) = rows.first() else { return Ok(SessionPage { sessions: Vec::new(), next: None }) };
+    let scopes = Scopes::read(&desk.connection, &with_id(first.clone()))?;
     let sessions = rows.into_iter().map(|(row, id)| {
         let key = with_id(id);
         if wants_more {
+            let row = SessionRow::get(&desk.connection, &key)?;
             return session(desk, row, &scopes, &request.get(key));
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let visible = Visible::at(row.version, &rewinds);
-        row.session(key, visible, request.now, scopes.versions())
+        // The list does not tell the digest of the newest event.
+        Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }
 
+/// A row of the list: the session, at the version and time that the list tells, and its id.
+fn listed(
+    row: &Row<'_>,
+    request: &ListSessions,
+) -> rusqlite::Result<Result<(SessionRow, SessionId), SessionError>> {
+    let (updated, version, checksum, number): (i64, i64, i64, i64) =
+        (row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?);
+    let (app, user) = (request.app.as_str(), request.user.as_str());
+    let sum = seal::of_recent(app, user, updated, number, version);
+    if let Err(error) = seal::compare(sum, checksum, || format!("list of the sessions of {app}/{user}")) {
+        return Ok(Err(error));
+    }
+    let Some(id) = row.get::<_, Option<String>>(13)? else {
+        let what = format!("list of the sessions of {app}/{user}");
+        return Ok(Err(SessionError::damaged(what, "the row of a session is missing")));
+    };
+    let key = match SessionId::new(id) {
+        Ok(id) => SessionKey { app: request.app.clone(), user: request.user.clone(), id },
+        Err(error) => return Ok(Err(error)),
+    };
+    let found = SessionRow::read(row, &key)?;
+    Ok(found.map(|found| (found.at(from_db(version), Timestamp::from_micros(updated)), key.id)))
+}
+
 /// The rewinds of all sessions of a page, from its `newest` (which is not on it) to its `oldest`.
-fn rewinds_of(
+fn listed_rewinds(
     desk: &Desk,
     request: &ListSessions,
     newest: (Timestamp, i64),
@@ -160,7 +191,7 @@ fn rewinds_of(
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT l.number, w.version, w.target FROM stepfold_recent r \
+            "SELECT w.version, w.target, w.stream, w.checksum, l.number FROM stepfold_recent r \
              CROSS JOIN stepfold_lineage l ON l.number = r.number CROSS JOIN stepfold_rewinds w \
              ON w.stream = l.stream AND w.version > l.after AND w.version <= l.upto \
              WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
@@ -172,10 +203,9 @@ fn rewinds_of(
     let mut rows = query.query(bounds).map_err(failed)?;
     let mut found: HashMap<i64, Vec<Rewound>> = HashMap::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        let (version, to): (i64, i64) =
-            row.get(1).and_then(|version| Ok((version, row.get(2)?))).map_err(failed)?;
-        let number: i64 = row.get(0).map_err(failed)?;
-        found.entry(number).or_default().push(Rewound { version: from_db(version), to: from_db(to) });
+        let rewound = read_rewind(row).map_err(failed)??;
+        let number: i64 = row.get(4).map_err(failed)?;
+        found.entry(number).or_default().push(rewound);
     }
     for rewinds in found.values_mut() {
         rewinds.sort_unstable_by_key(|rewound| rewound.version);

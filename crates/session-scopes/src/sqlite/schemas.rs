@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::failed;
+use super::seal;
 use crate::error::SessionError;
 
 /// What a connection remembers of the table of schemas.
@@ -29,13 +30,20 @@ impl Schemas {
         let number = match found {
             Some(number) => number,
             // Nobody else writes meanwhile, so it is there once.
-            None => connection
-                .prepare_cached("INSERT INTO stepfold_schemas (text) VALUES (?1)")
-                .and_then(|mut insert| insert.insert(params![&**text]))
-                .map_err(failed)?,
+            None => Schemas::insert(connection, text).map_err(failed)?,
         };
         self.numbers.insert(Arc::clone(text), number);
         self.texts.insert(number, Arc::clone(text));
+        Ok(number)
+    }
+
+    fn insert(connection: &Connection, text: &str) -> rusqlite::Result<i64> {
+        let number: i64 = connection
+            .prepare_cached("SELECT COALESCE(MAX(id), 0) + 1 FROM stepfold_schemas")?
+            .query_row([], |row| row.get(0))?;
+        connection
+            .prepare_cached("INSERT INTO stepfold_schemas (id, text, checksum) VALUES (?1, ?2, ?3)")?
+            .execute(params![number, text, seal::of_schema(number, text)])?;
         Ok(number)
     }
 
@@ -44,11 +52,14 @@ impl Schemas {
         if let Some(text) = self.texts.get(&number) {
             return Ok(Arc::clone(text));
         }
-        let text: Option<String> = connection
-            .prepare_cached("SELECT text FROM stepfold_schemas WHERE id = ?1")
-            .and_then(|mut query| query.query_row([number], |row| row.get(0)).optional())
+        let found: Option<(String, i64)> = connection
+            .prepare_cached("SELECT text, checksum FROM stepfold_schemas WHERE id = ?1")
+            .and_then(|mut query| query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(failed("read a schema"))?;
-        let text: Arc<str> = text.unwrap_or_default().into();
+        let what = || format!("schema {number}");
+        let (text, checksum) = found.ok_or_else(|| SessionError::damaged(what(), "it is missing"))?;
+        seal::compare(seal::of_schema(number, &text), checksum, what)?;
+        let text: Arc<str> = text.into();
         self.texts.insert(number, Arc::clone(&text));
         Ok(text)
     }

@@ -88,11 +88,11 @@ fn take_events(desk: &Desk, after: i64, last: i64, keep: impl Fn(&mut Trail)) ->
     )?;
     for_trails(desk, after, last, |number, mut trail| {
         keep(&mut trail);
-        match trail.to_text()? {
+        match trail.to_text(number)? {
             None => run(desk, "DELETE FROM stepfold_events WHERE number = ?1", &[&number]),
             Some(text) => run(
                 desk,
-                "UPDATE stepfold_events SET id = NULL, trail = ?2, body = NULL WHERE number = ?1",
+                "UPDATE stepfold_events SET id = NULL, trail = ?2, body = NULL, seal = NULL WHERE number = ?1",
                 &[&number, &text],
             ),
         }
@@ -121,7 +121,7 @@ fn for_trails(
         let Some((number, _)) = rows.last() else { return Ok(()) };
         after = *number;
         for (number, text) in rows {
-            each(number, Trail::parse(&text)?)?;
+            each(number, Trail::parse(number, &text)?)?;
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
+use crate::digest::Check;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
@@ -25,16 +26,73 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     if found > FORMAT {
         return Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT });
     }
-    if found == FORMAT {
-        return check_layout(&transaction);
-    }
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
         transaction.execute_batch(migration).map_err(&failed)?;
     }
-    transaction
-        .execute("UPDATE stepfold_meta SET format = ?1", [crate::rows::to_db(FORMAT)])
-        .map_err(&failed)?;
+    if found < FORMAT {
+        let checksum = Meta { format: crate::rows::to_db(FORMAT), newest: 0 }.checksum();
+        transaction
+            .execute(
+                "UPDATE stepfold_meta SET format = ?1, checksum = ?2",
+                [crate::rows::to_db(FORMAT), checksum],
+            )
+            .map_err(&failed)?;
+    } else {
+        Meta::read(&transaction)?;
+    }
+    // Whoever had said so has ended, or says it again.
+    transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
     transaction.commit().map_err(&failed)
+}
+
+/// Checks what tables a database has, without changing any; whether they are ours.
+pub(super) fn check(connection: &Connection) -> Result<bool, SessionError> {
+    match format_of(connection)? {
+        0 => Ok(false),
+        found if found > FORMAT => {
+            Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT })
+        }
+        FORMAT => check_layout(connection).and_then(|()| Meta::read(connection)).map(|_| true),
+        _ => Ok(true),
+    }
+}
+
+/// The row about the tables.
+#[derive(Clone, Copy)]
+pub(super) struct Meta {
+    format: i64,
+    /// The number of the newest session.
+    pub(super) newest: i64,
+}
+
+impl Meta {
+    pub(super) fn read(connection: &Connection) -> Result<Self, SessionError> {
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok((Meta { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
+        };
+        let (meta, checksum) = connection
+            .prepare_cached("SELECT format, newest, checksum FROM stepfold_meta")
+            .and_then(|mut query| query.query_row([], read))
+            .map_err(failed("look at its tables"))?;
+        if meta.checksum() != checksum {
+            return Err(SessionError::damaged("row about the tables", "its checksum does not fit"));
+        }
+        Ok(meta)
+    }
+
+    /// With another newest session.
+    pub(super) fn set_newest(self, connection: &Connection, newest: i64) -> Result<(), SessionError> {
+        let checksum = Meta { newest, ..self }.checksum();
+        connection
+            .prepare_cached("UPDATE stepfold_meta SET newest = ?1, checksum = ?2")
+            .and_then(|mut update| update.execute([newest, checksum]))
+            .map(drop)
+            .map_err(failed("write"))
+    }
+
+    fn checksum(self) -> i64 {
+        Check::new(META).int(self.format).int(self.newest).sum()
+    }
 }
 
 /// The version of the tables that are there; 0 if none are.
@@ -65,18 +123,37 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     }
 }
 
-/// Refuses tables that have the number of our version and another layout: those of another line of development.
-/// What is there beside ours does no harm.
+/// Refuses tables that have the number of our version and another layout: those of another line of development, or a
+/// damaged description. What is there beside ours does no harm.
 fn check_layout(connection: &Connection) -> Result<(), SessionError> {
     let ours = Connection::open_in_memory().map_err(failed("look at its tables"))?;
     for migration in MIGRATIONS {
         ours.execute_batch(migration).map_err(failed("look at its tables"))?;
     }
-    let (ours, found) = (layout(&ours)?, layout(connection)?);
-    match ours.into_iter().find(|part| !found.contains(part)) {
-        None => Ok(()),
-        Some(missing) => Err(SessionError::OtherLayout { what: "session tables", format: FORMAT, missing }),
-    }
+    let missing = match missing(layout(&ours)?, &layout(connection)?) {
+        Some(part) => part,
+        None => match missing(made_by(&ours)?, &made_by(connection)?) {
+            Some(statement) => format!("`{statement}`"),
+            None => return Ok(()),
+        },
+    };
+    Err(SessionError::OtherLayout { what: "session tables", format: FORMAT, missing })
+}
+
+fn missing(ours: BTreeSet<String>, found: &BTreeSet<String>) -> Option<String> {
+    ours.into_iter().find(|part| !found.contains(part))
+}
+
+/// The statements that made our tables and indexes.
+fn made_by(connection: &Connection) -> Result<BTreeSet<String>, SessionError> {
+    let failed = failed("look at its tables");
+    let mut query = connection
+        .prepare(
+            "SELECT sql FROM sqlite_schema WHERE name LIKE 'stepfold\\_%' ESCAPE '\\' AND sql IS NOT NULL",
+        )
+        .map_err(failed)?;
+    let statements = query.query_map([], |row| row.get(0));
+    statements.and_then(Iterator::collect).map_err(failed)
 }
 
 /// The columns of our tables, and our indexes, by name.

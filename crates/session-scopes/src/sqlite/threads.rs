@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -34,6 +34,8 @@ pub(super) struct Desk {
 trait Job: Send {
     /// Works at the desk; whether it succeeded.
     fn run(&mut self, desk: &mut Desk) -> bool;
+    /// Why it did not succeed.
+    fn failure(&self) -> SessionError;
     /// Answers, with the failure of the commit if there was one.
     fn answer(self: Box<Self>, failure: Option<SessionError>);
 }
@@ -55,6 +57,10 @@ where
         let is_done = result.is_ok();
         self.result = Some(result);
         is_done
+    }
+
+    fn failure(&self) -> SessionError {
+        self.result.as_ref().and_then(|result| result.as_ref().err()).map_or_else(closed, again)
     }
 
     fn answer(self: Box<Self>, failure: Option<SessionError>) {
@@ -141,30 +147,103 @@ impl Line {
     }
 }
 
-/// Starts the thread that writes. It ends when the last [`Writer`] is dropped.
-pub(super) fn start_writer(desk: Desk) -> Result<Writer, SessionError> {
+/// Starts the thread that writes. It ends when the last [`Writer`] is dropped; once the `others` that have the file open
+/// have ended too, it closes the file.
+pub(super) fn start_writer(
+    desk: Desk,
+    others: Vec<JoinHandle<()>>,
+) -> Result<(Writer, JoinHandle<()>), SessionError> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    spawn("stepfold-sqlite-writer", move || write_all(desk, receiver))?;
-    Ok(Writer(sender))
+    let run = move || {
+        let mut log = Log::default();
+        let mut desk = write_all(desk, receiver, &mut log);
+        for other in others {
+            // One that panicked has ended as well.
+            let _ = other.join();
+        }
+        log.take_back(&mut desk);
+        desk.close();
+    };
+    Ok((Writer(sender), spawn("stepfold-sqlite-writer", run)?))
 }
 
 /// Starts a thread for each of these connections. They end when the last [`Readers`] is dropped.
-pub(super) fn start_readers(desks: Vec<Desk>) -> Result<Readers, SessionError> {
+pub(super) fn start_readers(desks: Vec<Desk>) -> Result<(Readers, Vec<JoinHandle<()>>), SessionError> {
     let line = Line { waiting: Mutex::default(), arrived: Condvar::new(), room: Semaphore::new(QUEUE) };
     let opening = Opening(Arc::new(line));
-    for desk in desks {
+    let start = |desk| {
         let line = Arc::clone(&opening.0);
-        spawn("stepfold-sqlite-reader", move || read_all(desk, &line))?;
-    }
-    Ok(Readers(Arc::new(opening)))
+        spawn("stepfold-sqlite-reader", move || read_all(desk, &line))
+    };
+    let threads = desks.into_iter().map(start).collect::<Result<_, _>>()?;
+    Ok((Readers(Arc::new(opening)), threads))
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, SessionError> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(run);
-    started.map(drop).map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
+    started.map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
 }
 
-fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
+/// Threads that are waited for when this is dropped.
+pub(super) struct Threads(pub(super) Vec<JoinHandle<()>>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for handle in self.0.drain(..) {
+            // Whoever is dropped by a job would wait for itself.
+            if handle.thread().id() != thread::current().id() {
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// How many pages of the log are copied to the file at once: 16 MB. The same pages change again and again, so that
+/// waiting longer copies less.
+pub(super) const LOG_PAGES: i64 = 4_000;
+
+/// How many jobs run before the size of the log is looked at again.
+const LOOK_AFTER: usize = 32;
+
+/// When the log is copied to the file, and what the file says about it: see [`file`](super::file).
+#[derive(Default)]
+struct Log {
+    is_begun: bool,
+    /// Whether the newest commit says that there is a log, and not only the file does.
+    is_marked: bool,
+    jobs: usize,
+}
+
+impl Log {
+    /// Copies the log to the file if it is due; before the first write in any case, so that the file says that it needs
+    /// its log from then on.
+    fn look_after(&mut self, desk: &mut Desk, jobs: usize) -> Result<(), SessionError> {
+        self.jobs += jobs;
+        if self.is_begun && self.jobs < LOOK_AFTER {
+            return Ok(());
+        }
+        self.jobs = 0;
+        if self.is_begun && desk.log_pages()? < LOG_PAGES {
+            return Ok(());
+        }
+        self.is_marked = true;
+        desk.execute("UPDATE stepfold_meta SET logged = 1", COMMITTING)?;
+        // As far as readers let it; the rest is copied the next time.
+        desk.checkpoint()?;
+        self.is_begun = true;
+        self.take_back(desk);
+        Ok(())
+    }
+
+    /// Lets the newest commit say what holds once all of the log is copied.
+    fn take_back(&mut self, desk: &mut Desk) {
+        if self.is_marked && desk.execute("UPDATE stepfold_meta SET logged = 0", COMMITTING).is_ok() {
+            self.is_marked = false;
+        }
+    }
+}
+
+fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>, log: &mut Log) -> Desk {
     while let Some(first) = receiver.blocking_recv() {
         let mut group = vec![first];
         while group.len() < GROUP
@@ -172,14 +251,20 @@ fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
         {
             group.push(next);
         }
-        let mut failure = write_group(&mut desk, &mut group).err();
+        log.take_back(&mut desk);
+        if let Err(error) = log.look_after(&mut desk, group.len()) {
+            // Writing may still be possible; if not, it says why.
+            tracing::warn!(%error, "the log could not be copied to the file");
+        }
+        let failure = write_group(&mut desk, &mut group).err();
         if failure.is_some() {
             desk.undo();
         }
         for job in group {
-            job.answer(failure.as_mut().map(again));
+            job.answer(failure.as_ref().map(again));
         }
     }
+    desk
 }
 
 /// Runs a group of jobs in one transaction.
@@ -200,6 +285,10 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
     for job in group {
         desk.execute("SAVEPOINT job", COMMITTING)?;
         if !job.run(desk) {
+            if desk.connection.is_autocommit() {
+                // SQLite has rolled all of it back, as it does when the disk is full.
+                return Err(job.failure());
+            }
             desk.execute("ROLLBACK TO job", COMMITTING)?;
             // It may have been the one that brought a schema.
             desk.schemas.forget();
@@ -210,6 +299,33 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
 }
 
 impl Desk {
+    /// How many pages the log has.
+    fn log_pages(&self) -> Result<i64, SessionError> {
+        let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
+        pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("look at its log"))
+    }
+
+    /// Copies the log to the file, as far as readers let it.
+    fn checkpoint(&self) -> Result<(), SessionError> {
+        let checkpoint = self.connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)");
+        let copied = checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], |_| Ok(())));
+        copied.map_err(failed("copy its log"))
+    }
+
+    /// Closes the file. If nobody else has it open, all that is in the log is copied into it, and it is left in the form
+    /// that is read without a log.
+    fn close(self) {
+        let Desk { connection, schemas } = self;
+        drop(schemas);
+        connection.flush_prepared_statement_cache();
+        // Whoever has it open closes it last.
+        let _ = connection.busy_timeout(std::time::Duration::ZERO);
+        let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
+        if let Err((_, error)) = connection.close() {
+            tracing::error!(%error, "the file could not be closed");
+        }
+    }
+
     fn execute(&self, statement: &str, what: &'static str) -> Result<(), SessionError> {
         let run = self.connection.prepare_cached(statement).and_then(|mut statement| statement.execute([]));
         run.map(drop).map_err(failed(what))
@@ -227,7 +343,7 @@ impl Desk {
 }
 
 /// The same failure for each job of a group.
-fn again(failure: &mut SessionError) -> SessionError {
+fn again(failure: &SessionError) -> SessionError {
     let text = |source: &dyn std::error::Error| source.to_string().into();
     match failure {
         SessionError::Unavailable { what, source } => {
@@ -240,13 +356,13 @@ fn again(failure: &mut SessionError) -> SessionError {
 
 fn read_all(mut desk: Desk, line: &Line) {
     while let Some(mut job) = line.next() {
-        let failure = desk.execute("BEGIN", READING).and_then(|()| match job.run(&mut desk) {
-            true => desk.execute("COMMIT", READING),
-            // Why it failed is its answer, whatever became of the transaction.
-            false => {
-                desk.undo();
-                Ok(())
+        let failure = desk.execute("BEGIN", READING).and_then(|()| {
+            if job.run(&mut desk) {
+                return desk.execute("COMMIT", READING);
             }
+            // Why it failed is its answer, whatever became of the transaction.
+            desk.undo();
+            Ok(())
         });
         if failure.is_err() {
             desk.undo();

@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::List;
 
 use super::error::failed;
+use super::seal;
 use crate::error::SessionError;
 use crate::rows::{Assembly, Extent, Head, from_db, read_json};
 
@@ -71,13 +73,11 @@ impl ListHead {
     }
 }
 
-/// The columns of a [`CellRow`], as [`CellRow::read`] takes them.
-pub(super) const CELL_COLUMNS: &str = "key, version, schema, value, generation, start, length, last";
-
 /// What holds of the rows of keys that were not removed.
 pub(super) const IS_VALUE: &str = "(value IS NOT NULL OR generation IS NOT NULL)";
 
 impl CellRow {
+    /// Reads `key, version, schema, value, generation, start, length, last`.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let generation: Option<i64> = row.get(4)?;
         let list = match generation {
@@ -91,6 +91,19 @@ impl CellRow {
         Ok(CellRow { key, version, schema, value: row.get(3)?, list })
     }
 
+    /// The row of a key that comes to have what it had in another row, or nothing.
+    pub(super) fn again(was: Option<CellRow>, key: String, version: i64) -> Self {
+        match was {
+            Some(was) => CellRow { key, version, ..was },
+            None => CellRow { key, version, schema: 0, value: None, list: None },
+        }
+    }
+
+    /// Whether the key has no value any more.
+    pub(super) fn is_removed(&self) -> bool {
+        self.value.is_none() && self.list.is_none()
+    }
+
     /// What the key has; none if it was removed.
     pub(super) fn head(&self) -> Result<Option<Head>, SessionError> {
         match (&self.value, &self.list) {
@@ -99,13 +112,15 @@ impl CellRow {
         }
     }
 
-    /// Writes the row, as one that a stream did not have.
-    pub(super) fn insert(&self, connection: &Connection, stream: i64) -> Result<(), SessionError> {
+    /// Writes the row, as one that a stream did not have; its checksum.
+    pub(super) fn insert(&self, connection: &Connection, stream: i64) -> Result<i64, SessionError> {
         let list = self.list.as_ref();
         let insert = connection.prepare_cached(
-            "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO stepfold_cells \
+             (stream, key, version, schema, value, generation, start, length, last, checksum) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         );
+        let checksum = seal::of_cell(self, None);
         let values = params![
             stream,
             self.key,
@@ -116,8 +131,10 @@ impl CellRow {
             list.map(|list| list.start),
             list.map(|list| list.length),
             list.and_then(|list| list.last),
+            checksum,
         ];
-        insert.and_then(|mut insert| insert.execute(values)).map(drop).map_err(failed("write a value"))
+        insert.and_then(|mut insert| insert.execute(values)).map_err(failed("write a value"))?;
+        Ok(checksum)
     }
 }
 
@@ -183,18 +200,39 @@ pub(super) struct Trail {
 }
 
 impl Trail {
-    pub(super) fn parse(text: &str) -> Result<Self, SessionError> {
-        read_json("trail of an event", text)
+    /// Reads the trail of the row of a number, and checks it.
+    pub(super) fn parse(number: i64, text: &str) -> Result<Self, SessionError> {
+        parse(number, text)
     }
 
-    /// The text to store, if there is anything to tell.
-    pub(super) fn to_text(&self) -> Result<Option<String>, SessionError> {
+    /// The text to store in the row of a number, if there is anything to tell.
+    pub(super) fn to_text(&self, number: i64) -> Result<Option<String>, SessionError> {
         if self.replaced.is_empty() && self.items.is_empty() {
             return Ok(None);
         }
-        let text = serde_json::to_string(self);
-        text.map(Some).map_err(|source| SessionError::Stored { what: "trail of an event".to_owned(), source })
+        let text = serde_json::to_string(self)
+            .map_err(|source| SessionError::Stored { what: TRAIL.to_owned(), source })?;
+        Ok(Some(checksum(number, &text) + &text))
     }
+}
+
+/// Reads a part of the trail of the row of a number, and checks the whole.
+pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, SessionError> {
+    let damaged = || SessionError::damaged(TRAIL, "its checksum does not fit");
+    let (sum, text) = text.split_at_checked(SUM).ok_or_else(damaged)?;
+    if sum != checksum(number, text) {
+        return Err(damaged());
+    }
+    read_json(TRAIL, text)
+}
+
+/// A trail, for people.
+const TRAIL: &str = "trail of an event";
+/// The length of the checksum before a trail's JSON.
+const SUM: usize = 16;
+
+fn checksum(number: i64, text: &str) -> String {
+    format!("{:016x}", seal::of_trail(number, text))
 }
 
 /// The items of a list: from the newest row back, for as long as items are missing.
@@ -212,7 +250,7 @@ pub(super) fn items(
         let text: Option<String> =
             query.query_row([number], |row| row.get(0)).optional().map_err(failed)?.flatten();
         next = None;
-        let trail = text.map(|text| Trail::parse(&text)).transpose()?.unwrap_or_default();
+        let trail = text.map(|text| Trail::parse(number, &text)).transpose()?.unwrap_or_default();
         let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
         for row in trail.items.into_iter().rev().filter(is_ours) {
             next = row.before;

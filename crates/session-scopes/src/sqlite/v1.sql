@@ -1,11 +1,18 @@
 -- Version 1 of the tables of stepfold-session-scopes. Never changed once released: a new version is a new file.
 
--- One row: the version of the tables, and the number of the newest session.
-CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format INTEGER NOT NULL, newest INTEGER NOT NULL);
-INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0, 0);
+-- What is called `seal` or `checksum` tells damage: see `seal.rs`. It stands before what is large, which so need not be
+-- read for it.
+
+-- One row: the version of the tables, the number of the newest session, and whether the file says of itself that
+-- commits are in its log: see `file.rs`.
+CREATE TABLE stepfold_meta (
+    made_by TEXT NOT NULL, format INTEGER NOT NULL, newest INTEGER NOT NULL, logged INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+);
+INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0, 0, 0, 0);
 
 -- The JSON of schemas, once each. They are few, and a connection asks once for each.
-CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, text TEXT NOT NULL);
 
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it. An
 -- append touches this table only if it takes, renews or releases a claim, or takes from the inbox: `version` and
@@ -19,7 +26,7 @@ CREATE TABLE stepfold_sessions (
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
     life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
-    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0, seal BLOB NOT NULL,
     UNIQUE (app, user, id)
 );
 
@@ -39,7 +46,7 @@ CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 -- The list of sessions: when each was written last, and which version that gave it.
 CREATE TABLE stepfold_recent (
     app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,
-    version INTEGER NOT NULL,
+    version INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (app, user, updated, number)
 ) WITHOUT ROWID;
 
@@ -51,17 +58,17 @@ CREATE TABLE stepfold_lineage (
 CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 
 -- All that an event leaves for ever, in one row, so that an append writes one page. Its number is that of the
--- stream, shifted by 32 bits, and the version. `trail` is JSON: the values that the event replaced, and the
--- items that it added to lists. `body` is the rest of the event. The row of version 0 has the items of the
--- initial state. Where retention took the event, `id` and `body` are null and the trail has what other rows still
--- need.
+-- stream, shifted by 32 bits, and the version. `trail` is a checksum and JSON: the values that the event replaced, and
+-- the items that it added to lists. `body` is the rest of the event. The row of version 0 has the items of the
+-- initial state. Where retention took the event, `id`, `body` and `seal` are null and the trail has what other rows
+-- still need.
 CREATE TABLE stepfold_events (
-    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, seal BLOB, id TEXT, trail TEXT, body TEXT
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 
 CREATE TABLE stepfold_rewinds (
-    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL,
+    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 
@@ -71,19 +78,20 @@ CREATE TABLE stepfold_rewinds (
 -- of the versions that gave the key a value, and is null where the newest is all there is to know.
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER, ladder BLOB
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
--- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
--- was removed up to `known` is forgotten.
+-- What outlives sessions. An app's own scope has the empty user. Whoever has a session has both scopes. `version` counts
+-- the writes of a scope, and what was removed up to `known` is forgotten.
 CREATE TABLE stepfold_scopes (
     scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
-    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
+    version INTEGER NOT NULL, known INTEGER NOT NULL, seal BLOB NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
     scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, start INTEGER, length INTEGER
+    checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -94,7 +102,8 @@ CREATE TABLE stepfold_removed (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_operations (

@@ -3,24 +3,28 @@
 use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
-use super::cells::{
-    NewCell, SessionCells, find_scope, scope_number, shared_values, stored_since, write_shared,
-};
-use super::changes::Scopes;
+use super::cells::{SessionCells, Written, stored_all, stored_since};
+use super::changes::{ScopeRow, Scopes};
+use super::claims;
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{History, SessionRow, not_newest};
+use super::inbox;
 use super::past::row_at;
 use super::read;
+use super::seal::{self, EventSeal, State};
+use super::shared::write_shared;
 use super::sweep::sweep;
+use super::tables::Meta;
 use super::threads::Desk;
-use super::trail::{IS_VALUE, Trail, check_version_fits, row_number, version_of};
+use super::trail::{CellRow, IS_VALUE, check_version_fits, row_number, version_of};
 use crate::apply::{WritesOf, made_id};
+use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::{Planner, Segment, to_db};
 use crate::scope::{ByScope, by_scope};
-use crate::session::{Session, Values};
+use crate::session::{Rewound, Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
     PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
@@ -42,43 +46,61 @@ pub(super) fn run(
     statement.and_then(|mut statement| statement.execute(values)).map_err(failed("write"))
 }
 
-/// What a row of a session is made of.
-struct NewSession<'a> {
-    key: SessionKey,
-    version: u64,
-    oldest: u64,
-    at: Timestamp,
-    parent: Option<(&'a SessionId, u64)>,
-    life: Option<LifeId>,
+/// The number of the next session.
+fn next_number(desk: &Desk) -> Result<i64, SessionError> {
+    Ok(Meta::read(&desk.connection)?.newest + 1)
 }
 
-impl NewSession<'_> {
-    fn insert(&self, desk: &Desk) -> Result<i64, SessionError> {
-        let (app, user, id) = (self.key.app.as_str(), self.key.user.as_str(), self.key.id.as_str());
-        let parent = self.parent.map(|(id, _)| id.as_str());
-        let parent_version = self.parent.map(|(_, version)| to_db(version));
-        let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
-        let life = self.life.clone().unwrap_or_else(LifeId::random);
-        let inserted = run(
-            desk,
-            "INSERT INTO stepfold_sessions \
-             (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life) \
-             VALUES ((SELECT newest + 1 FROM stepfold_meta), ?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9) \
-             ON CONFLICT DO NOTHING",
-            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life.as_str()],
-        )?;
-        if inserted == 0 {
-            return Err(SessionError::already_exists(&self.key));
-        }
-        let number = desk.connection.last_insert_rowid();
-        run(desk, "UPDATE stepfold_meta SET newest = ?1", &[&number])?;
+/// Adds the row of a new session, its place in the list, and its lineage, newest segment first.
+fn insert_session(
+    desk: &Desk,
+    key: &SessionKey,
+    row: &SessionRow,
+    lineage: &[Segment],
+) -> Result<(), SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let (parent, parent_version) = row.parent();
+    let (version, oldest) = (to_db(row.version), to_db(row.oldest));
+    let at = row.created.as_micros();
+    let inserted = run(
+        desk,
+        "INSERT INTO stepfold_sessions \
+         (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11) ON CONFLICT (app, user, id) DO NOTHING",
+        &[
+            &row.number,
+            &app,
+            &user,
+            &id,
+            &version,
+            &oldest,
+            &at,
+            &parent,
+            &parent_version,
+            &row.life,
+            &row.seal(key),
+        ],
+    )?;
+    if inserted == 0 {
+        return Err(SessionError::already_exists(key));
+    }
+    Meta::read(&desk.connection)?.set_newest(&desk.connection, row.number)?;
+    run(
+        desk,
+        "INSERT INTO stepfold_recent (app, user, updated, number, version, checksum) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        &[&app, &user, &at, &row.number, &version, &seal::of_recent(app, user, at, row.number, version)],
+    )?;
+    for segment in lineage {
         run(
             desk,
-            "INSERT INTO stepfold_recent (app, user, updated, number, version) VALUES (?1, ?2, ?3, ?4, ?5)",
-            &[&app, &user, &at, &number, &version],
+            "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?2, ?3, ?4)",
+            &[&row.number, &segment.stream, &to_db(segment.after), &to_db(segment.upto)],
         )?;
-        Ok(number)
     }
+    // They are there from now on, so that one that cannot be found is known to be lost.
+    ScopeRow::find_or_make(&desk.connection, &key.app, None)?;
+    ScopeRow::find_or_make(&desk.connection, &key.app, Some(&key.user)).map(drop)
 }
 
 /// The id that was asked for, or a free one.
@@ -93,10 +115,7 @@ fn chosen_id(
     if let Some(id) = id {
         return Ok(key(id));
     }
-    let newest = desk.connection.prepare_cached("SELECT newest FROM stepfold_meta");
-    let newest: i64 =
-        newest.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed("make an id"))?;
-    let mut number = newest + 1;
+    let mut number = next_number(desk)?;
     loop {
         let key = key(made_id(at, number)?);
         if SessionRow::find(&desk.connection, &key)?.is_none() {
@@ -114,21 +133,24 @@ pub(super) fn create(
     let CreateSession { app, user, id, life, at, schema, .. } = request;
     let split = by_scope(initial);
     let key = chosen_id(desk, &app, &user, id, at)?;
-    let new = NewSession { key: key.clone(), version: 0, oldest: 0, at, parent: None, life };
-    let number = new.insert(desk)?;
-    run(
-        desk,
-        "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, 0, ?2)",
-        &[&number, &to_db(Segment::OPEN)],
-    )?;
+    if SessionRow::find(&desk.connection, &key)?.is_some() {
+        return Err(SessionError::already_exists(&key));
+    }
+    let number = next_number(desk)?;
     let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 0 };
-    let trail = SessionCells::new(desk, number, 0).write(&planner, &split.session)?.to_text()?;
-    if trail.is_some() {
-        let (row, at) = (row_number(number, 0), at.as_micros());
+    let Written { trail, cells } = SessionCells::new(desk, number, 0).write(&planner, &split.session)?;
+    let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
+    let life = life.unwrap_or_else(LifeId::random);
+    let genesis = genesis(&key, at);
+    let state = State { head: genesis, cells, rewinds: 0 };
+    let row = SessionRow::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
+    insert_session(desk, &key, &row, &lineage)?;
+    let row = row_number(number, 0);
+    if let Some(trail) = trail.to_text(row)? {
         run(
             desk,
             "INSERT INTO stepfold_events (number, at, trail) VALUES (?1, ?2, ?3)",
-            &[&row, &at, &trail],
+            &[&row, &at.as_micros(), &trail],
         )?;
     }
     write_both(desk, &key, &planner, &split)?;
@@ -150,15 +172,17 @@ pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Resu
     let AppendEvent { key, expected, event, schema, .. } = request;
     let row = SessionRow::get(&desk.connection, key)?;
     if let Some(receipt) = repeated(desk, &row, key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     expected.check(key, row.version)?;
     let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
     let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
-    let trail = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
+    let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
     write_both(desk, key, &planner, &split)?;
-    commit(desk, key, &row, event, body, &trail)
+    let receipt = commit(desk, key, &row, event, body, &written)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
@@ -200,77 +224,115 @@ fn commit(
     row: &SessionRow,
     event: &Event,
     body: &str,
-    trail: &Trail,
+    written: &Written,
 ) -> Result<Receipt, SessionError> {
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
+    let number = row_number(row.number, version);
+    let head = Content::new(version, event.id.as_str(), event.at, body).after(row.state.head);
+    let rewinds = row.state.rewinds + i64::from(event.actions.rewound_to().is_some());
+    let state = State { head, cells: row.state.cells ^ written.cells, rewinds };
     run(
         desk,
-        "INSERT INTO stepfold_events (number, at, id, trail, body) VALUES (?1, ?2, ?3, ?4, ?5)",
-        &[&row_number(row.number, version), &at, &event.id.as_str(), &trail.to_text()?, &body],
+        "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        &[
+            &number,
+            &at,
+            &event.id.as_str(),
+            &written.trail.to_text(number)?,
+            &body,
+            &EventSeal::new(number, at, state),
+        ],
     )?;
-    run(
+    let (app, user, was) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
+    let (before, now) = (to_db(row.version), to_db(version));
+    let moved = run(
         desk,
-        "UPDATE stepfold_recent SET updated = ?5, version = ?6 \
-         WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
-        &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number, &at, &to_db(version)],
+        "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7 \
+         WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4 AND version = ?8",
+        &[
+            &app,
+            &user,
+            &was,
+            &row.number,
+            &at,
+            &now,
+            &seal::of_recent(app, user, at, row.number, now),
+            &before,
+        ],
     )?;
+    if moved == 0 {
+        return Err(not_newest(key, row.version));
+    }
     let scopes = Scopes::read(&desk.connection, key)?.versions();
     Ok(Receipt::new(event.id.clone(), version).with_scopes(scopes))
 }
 
 /// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
-/// they were. What has not changed since brings its ladder along.
+/// they were. What has not changed since brings its ladder along. The combined checksums of the rows.
 fn fork_cells(
     desk: &Desk,
-    from: i64,
+    from: &SessionRow,
     history: &History,
     fork: i64,
     version: u64,
-) -> Result<(), SessionError> {
+) -> Result<i64, SessionError> {
+    let all = stored_all(&desk.connection, from.number, from.state.cells)?;
     run(
         desk,
-        "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length, last, ladder) \
-         SELECT ?2, key, version, schema, value, generation, start, length, last, ladder \
+        "INSERT INTO stepfold_cells \
+         (stream, key, version, schema, value, generation, start, length, last, ladder, checksum) \
+         SELECT ?2, key, version, schema, value, generation, start, length, last, ladder, checksum \
          FROM stepfold_cells WHERE stream = ?1 AND version <= ?3",
-        &[&from, &fork, &to_db(version)],
+        &[&from.number, &fork, &to_db(version)],
     )?;
-    for stored in stored_since(&desk.connection, from, version)? {
-        if let Some(row) = row_at(&desk.connection, history, &stored.row, version)? {
-            row.insert(&desk.connection, fork)?;
+    let mut cells = 0;
+    for stored in all {
+        if stored.row.version <= to_db(version) {
+            cells ^= stored.checksum;
+        } else if let Some(row) = row_at(&desk.connection, history, &stored.row, version)? {
+            cells ^= row.insert(&desk.connection, fork)?;
         }
     }
-    Ok(())
+    Ok(cells)
 }
 
 pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
     let ForkSession { from, id, life, version, at } = request;
     let row = SessionRow::get(&desk.connection, &from)?;
+    row.check_newest(&desk.connection, &from)?;
     let version = version.unwrap_or(row.version);
     check_version(&from, &row, version)?;
-    let history = History::read(&desk.connection, row.number)?;
+    let history = History::read(&desk.connection, &row)?;
     let key = chosen_id(desk, &from.app, &from.user, id, at)?;
-    let parent = Some((&from.id, version));
-    let new = NewSession { key: key.clone(), version, oldest: row.oldest, at, parent, life };
-    let number = new.insert(desk)?;
-    let oldest = history.lineage.last().map(|segment| segment.stream);
-    for segment in &history.lineage {
-        // The oldest one has the initial state, even if none of its events.
-        if segment.after < version || Some(segment.stream) == oldest {
-            run(
-                desk,
-                "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?2, ?3, ?4)",
-                &[&number, &segment.stream, &to_db(segment.after), &to_db(segment.upto.min(version))],
-            )?;
-        }
+    if SessionRow::find(&desk.connection, &key)?.is_some() {
+        return Err(SessionError::already_exists(&key));
     }
-    run(
-        desk,
-        "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?1, ?2, ?3)",
-        &[&number, &to_db(version), &to_db(Segment::OPEN)],
-    )?;
-    fork_cells(desk, row.number, &history, number, version)?;
+    let number = next_number(desk)?;
+    let lineage = forked(&history.lineage, number, version);
+    let state = State {
+        head: history.digest(&desk.connection, &row, version)?,
+        cells: fork_cells(desk, &row, &history, number, version)?,
+        rewinds: to_db(history.rewinds.iter().filter(|rewound| rewound.version <= version).count() as u64),
+    };
+    let life = life.unwrap_or_else(LifeId::random);
+    let parent = Some((from.id.to_string(), version));
+    let new =
+        SessionRow::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
+    insert_session(desk, &key, &new, &lineage)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
+}
+
+/// The lineage of a fork at a version, newest segment first.
+fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segment> {
+    let oldest = lineage.last().map(|segment| segment.stream);
+    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
+    // The oldest one has the initial state, even if none of its events.
+    let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
+    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
+    let mut forked: Vec<Segment> = std::iter::once(own).chain(shared).collect();
+    forked.sort_by_key(|segment| std::cmp::Reverse((segment.after, segment.upto)));
+    forked
 }
 
 fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
@@ -288,31 +350,37 @@ pub(super) fn rewind(
     let Prepared { event, body } = prepared;
     let row = SessionRow::get(&desk.connection, &request.key)?;
     if let Some(receipt) = repeated(desk, &row, &request.key, event, body)? {
-        return Ok(receipt);
+        return Ok(claims::repeated(&row, request.into(), receipt));
     }
+    let fence = claims::check(desk, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
     check_version(&request.key, &row, request.to)?;
-    let history = History::read(&desk.connection, row.number)?;
-    let (version, to) = (row.version + 1, to_db(request.to));
-    let mut trail = Trail::default();
+    let history = History::read(&desk.connection, &row)?;
+    let rewound = Rewound { version: row.version + 1, to: request.to };
+    let (version, to) = (to_db(rewound.version), to_db(rewound.to));
+    let mut written = Written::default();
     for stored in stored_since(&desk.connection, row.number, request.to)? {
         let was = row_at(&desk.connection, &history, &stored.row, request.to)?;
-        trail.replaced.push(stored.replace(&desk.connection, version, &NewCell::again(was))?);
+        let new = CellRow::again(was, stored.row.key.clone(), version);
+        let (replaced, cells) = stored.replace(&desk.connection, &new)?;
+        written.trail.replaced.push(replaced);
+        written.cells ^= cells;
     }
     run(
         desk,
-        "INSERT INTO stepfold_rewinds (stream, version, target) VALUES (?1, ?2, ?3)",
-        &[&row.number, &to_db(version), &to],
+        "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES (?1, ?2, ?3, ?4)",
+        &[&row.number, &version, &to, &seal::of_rewind(row.number, rewound)],
     )?;
-    commit(desk, &request.key, &row, event, body, &trail)
+    let receipt = commit(desk, &request.key, &row, event, body, &written)?;
+    claims::commit(desk, &row, request.into(), &fence, receipt)
 }
 
 pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
-    let scope = scope_number(desk, app, user)?;
+    let scope = ScopeRow::find_or_make(&desk.connection, app, user)?.scope;
     if let Some(operation) = &request.operation {
         if is_repeated(desk, scope, operation.as_str(), body)? {
-            return shared_values(desk, scope);
+            return read::read_scope(desk, &request.scope);
         }
         let inserted = run(
             desk,
@@ -336,7 +404,7 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
     let planner = Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: 0 };
     let writes: Vec<&Write> = request.delta.iter().collect();
     write_shared(desk, app, user, &planner, &writes)?;
-    shared_values(desk, scope)
+    read::read_scope(desk, &request.scope)
 }
 
 fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<bool, SessionError> {
@@ -352,11 +420,12 @@ fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<b
 pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
-    let history = History::read(&desk.connection, row.number)?;
+    let history = History::read(&desk.connection, &row)?;
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    inbox::delete(desk, row.number)?;
     run(
         desk,
         "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
@@ -371,20 +440,28 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
 }
 
 fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionError> {
-    let Some(scope) = find_scope(desk, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
+    let connection = &desk.connection;
+    let Some(mut row) = ScopeRow::find(connection, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
+    let scope = row.scope;
     let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
         "DELETE FROM stepfold_removed WHERE scope = ?1",
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
-        // The readers of other sessions have seen what is gone, and must not take what comes for it.
-        "UPDATE stepfold_scopes SET version = version + 1, known = version + 1 WHERE scope = ?1",
-        "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
-         WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
     ] {
         run(desk, statement, &[&scope])?;
     }
+    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    row.version += 1;
+    (row.known, row.cells) = (row.version, 0);
+    row.store(connection)?;
+    run(
+        desk,
+        "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
+         WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
+        &[&scope],
+    )?;
     Ok(user_keys)
 }
 
@@ -398,7 +475,7 @@ fn keys(desk: &Desk, query: &str, of: i64) -> Result<Vec<String>, SessionError> 
 pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, SessionError> {
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
-    let history = History::read(&desk.connection, row.number)?;
+    let history = History::read(&desk.connection, &row)?;
     let oldest = match request.before {
         Before::Version(version) if version > row.version => {
             return Err(SessionError::no_such_version(key, version, row.oldest, row.version));
@@ -409,22 +486,29 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
             first.map_or(row.version, |first| first - 1)
         }
     };
+    row.check_newest(&desk.connection, key)?;
+    // Nothing goes back behind the removal of a key any more.
+    let mut cells = row.state.cells;
+    for stored in stored_all(&desk.connection, row.number, cells)? {
+        if stored.row.version <= to_db(oldest) && stored.row.is_removed() {
+            cells ^= stored.checksum;
+            let (stream, name) = (&row.number, &stored.row.key);
+            run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[stream, name])?;
+        }
+    }
+    let anchor = history.digest(&desk.connection, &row, oldest)?;
+    let before = row.oldest;
+    let row = row.pruned(oldest, anchor, cells);
     // The newest event, which had told version and time, may be among those that go.
     run(
         desk,
-        "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4 WHERE number = ?1",
-        &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros()],
-    )?;
-    // Nothing goes back behind the removal of a key any more.
-    run(
-        desk,
-        &format!("DELETE FROM stepfold_cells WHERE stream = ?1 AND version <= ?2 AND NOT {IS_VALUE}"),
-        &[&row.number, &to_db(oldest)],
+        "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",
+        &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros(), &row.seal(key)],
     )?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }
-    Ok(Pruned { events: oldest - row.oldest, oldest })
+    Ok(Pruned { events: oldest - before, oldest })
 }
 
 /// The version of the first event that is as new as `time`.

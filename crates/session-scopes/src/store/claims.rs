@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use super::requests::{AppendEvent, RewindSession};
 use crate::error::SessionError;
 use crate::ids::{SessionKey, WorkerId};
 use crate::time::Timestamp;
@@ -111,6 +113,45 @@ pub enum AppendClaim {
     },
 }
 
+/// What an append or a rewind asks about claim and inbox.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a SessionKey,
+    pub(crate) claim: Option<&'a AppendClaim>,
+    pub(crate) taken: &'a [u64],
+    #[cfg(feature = "sqlite")]
+    pub(crate) at: Timestamp,
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl<'a> From<&'a AppendEvent> for Asked<'a> {
+    fn from(append: &'a AppendEvent) -> Self {
+        let AppendEvent { key, claim, taken, .. } = append;
+        Asked {
+            key,
+            claim: claim.as_ref(),
+            taken,
+            #[cfg(feature = "sqlite")]
+            at: append.event.at,
+        }
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl<'a> From<&'a RewindSession> for Asked<'a> {
+    fn from(rewind: &'a RewindSession) -> Self {
+        let RewindSession { key, claim, taken, .. } = rewind;
+        Asked {
+            key,
+            claim: claim.as_ref(),
+            taken,
+            #[cfg(feature = "sqlite")]
+            at: rewind.at,
+        }
+    }
+}
+
 /// The claim of a session as stores keep it: the newest token, and its holder if it was not released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fence {
@@ -144,6 +185,12 @@ impl Fence {
     pub(crate) fn claim(&self) -> Option<Claim> {
         let (owner, expires) = self.holder.clone()?;
         Some(Claim { owner, token: self.token, expires })
+    }
+
+    /// The claim that was just made.
+    pub(crate) fn held(&self, key: &SessionKey) -> Result<Claim, SessionError> {
+        let lost = || SessionError::ClaimLost { key: Box::new(key.clone()), token: self.token, owner: None };
+        self.claim().ok_or_else(lost)
     }
 
     /// The claim, if it has not expired.

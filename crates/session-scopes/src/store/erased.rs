@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, PruneSession, Pruned, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, WriteScope,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified,
+    VerifySessions, WriteScope,
 };
 use crate::error::SessionError;
 use crate::session::{Session, Values};
@@ -55,6 +56,7 @@ erase! {
     read_scope: ScopeKey => Values;
     write_scope: WriteScope => Values;
     prune: PruneSession => Pruned;
+    verify: VerifySessions => Verified;
     claim: ClaimSession => Claim;
     renew: RenewClaim => Renewed;
     release: ReleaseClaim => ();

@@ -4,9 +4,12 @@ mod claims;
 mod erased;
 mod inbox;
 mod requests;
+mod verify;
 
 use std::future::Future;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
 pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
 pub use self::erased::AnyStore;
@@ -20,6 +23,7 @@ pub use self::requests::{
     GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, Receipt,
     RewindSession, ScopeKey, SessionPage, WriteScope,
 };
+pub use self::verify::{Fault, FaultKind, FaultPlace, MAX_FAULTS, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::session::{Session, Values};
 
@@ -110,6 +114,17 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
+
+    /// Checks what is stored: every digest, every checksum, and that nothing is missing that something else says was
+    /// there. Reading checks what it reads; this checks all, and names each fault.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`] where the store keeps no digests; [`SessionError::NotFound`] for one session that
+    /// is not there; when the store cannot be read at all.
+    fn verify(&self, request: VerifySessions) -> impl Future<Output = Result<Verified, SessionError>> + Send {
+        drop(request);
+        async { Err(SessionError::Unsupported { what: "verifying its sessions" }) }
+    }
 
     /// Claims a session for a worker. A worker that holds the claim already gets a new one, with another token.
     ///

@@ -1,6 +1,8 @@
--- A small file as version 1 wrote it, as SQL. Never changed.
-CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format INTEGER NOT NULL, newest INTEGER NOT NULL);
-CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE stepfold_meta (
+    made_by TEXT NOT NULL, format INTEGER NOT NULL, newest INTEGER NOT NULL, logged INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+);
+CREATE TABLE stepfold_schemas (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, text TEXT NOT NULL);
 CREATE TABLE stepfold_sessions (
     number INTEGER PRIMARY KEY,
     app TEXT NOT NULL, user TEXT NOT NULL, id TEXT NOT NULL,
@@ -8,7 +10,7 @@ CREATE TABLE stepfold_sessions (
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     parent_id TEXT, parent_version INTEGER,
     life TEXT NOT NULL, claims INTEGER NOT NULL DEFAULT 0, claim_owner TEXT, claim_expires INTEGER,
-    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0,
+    inbox INTEGER NOT NULL DEFAULT 0, inbox_last INTEGER NOT NULL DEFAULT 0, seal BLOB NOT NULL,
     UNIQUE (app, user, id)
 );
 CREATE TABLE stepfold_inbox (
@@ -24,7 +26,7 @@ CREATE TABLE stepfold_taken (
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 CREATE TABLE stepfold_recent (
     app TEXT NOT NULL, user TEXT NOT NULL, updated INTEGER NOT NULL, number INTEGER NOT NULL,
-    version INTEGER NOT NULL,
+    version INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (app, user, updated, number)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_lineage (
@@ -33,25 +35,26 @@ CREATE TABLE stepfold_lineage (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 CREATE TABLE stepfold_events (
-    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, id TEXT, trail TEXT, body TEXT
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, seal BLOB, id TEXT, trail TEXT, body TEXT
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 CREATE TABLE stepfold_rewinds (
-    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL,
+    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_cells (
     stream INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     value TEXT, generation INTEGER, start INTEGER, length INTEGER, last INTEGER, ladder BLOB
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 CREATE TABLE stepfold_scopes (
     scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
-    version INTEGER NOT NULL, known INTEGER NOT NULL, UNIQUE (app, user)
+    version INTEGER NOT NULL, known INTEGER NOT NULL, seal BLOB NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
     scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    value TEXT, start INTEGER, length INTEGER
+    checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -61,7 +64,8 @@ CREATE TABLE stepfold_removed (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, item TEXT NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_operations (
@@ -69,30 +73,28 @@ CREATE TABLE stepfold_operations (
     PRIMARY KEY (scope, number)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX stepfold_operations_by_id ON stepfold_operations (scope, operation);
-INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1, 2);
-INSERT INTO stepfold_schemas VALUES (1, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
-INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, '0f5e1d6c2b7a49388c6b0d1e2f3a4b5c', 1, 'worker-1', 1700000060000000, 2, 2);
-INSERT INTO stepfold_inbox VALUES (1, 2, 'm2', X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b1', 'message', '{"text":"later"}', 1700000003000000);
-INSERT INTO stepfold_taken VALUES (1, 1, 'm1', 1, X'9b1f29c7e1f04a2cc9a1d9d2b6a0f6b2');
-INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, '7a49388c6b0d1e2f3a4b5c0f5e1d6c2b', 0, NULL, NULL, 0, 0);
-INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4);
-INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1);
+INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 1, 2, 0, 8570986877772289382);
+INSERT INTO stepfold_schemas VALUES (1, 1639025561129650979, '{"version":1,"open":true,"keys":{"n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:n":{"type":{"format":"int64","type":"integer"},"handler":"sum"},"app:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"app:union":{"type":{"items":true,"type":"array"},"handler":"union"},"app:tasks":{"type":{"items":true,"type":"array"},"handler":"upsert_by(id)"},"user:list":{"type":{"items":true,"type":"array"},"handler":"merge_lists"},"user:name":{"type":{"type":"string"},"handler":"replace_values"}}}');
+INSERT INTO stepfold_sessions VALUES (1, 'app', 'alice', 'golden', 0, 0, 1700000000000000, 1700000000000000, NULL, NULL, 'golden-life', 0, NULL, NULL, 0, 0, X'67DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA19014EC0C851C5D22000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA12989B6E2BB0C6279586034651519862F');
+INSERT INTO stepfold_sessions VALUES (2, 'app', 'alice', 'fork', 1, 0, 1700000002000000, 1700000002000000, 'golden', 1, 'fork-life', 0, NULL, NULL, 0, 0, X'8B01BDBD735B473DCE027F1EAFA8A4586D5B59CC11172EC35EBB4E89D95A75A9B2EC29683A31EF34000000000000000067DAD1B75A35777E934EDC6329F4351239E4FAF8DB592C36B59FAD8F7E683EA1E68899662199AF783976AD32CD4FA7F5');
+INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000001000000, 1, 4, 3931192524924057450);
+INSERT INTO stepfold_recent VALUES ('app', 'alice', 1700000002000000, 2, 1, 1800824061651453533);
 INSERT INTO stepfold_lineage VALUES (1, 1, 0, 9223372036854775807);
 INSERT INTO stepfold_lineage VALUES (2, 1, 0, 1);
 INSERT INTO stepfold_lineage VALUES (2, 2, 1, 9223372036854775807);
-INSERT INTO stepfold_events VALUES (4294967296, 1700000000000000, NULL, '{"items":[["list",0,0,null,[1]]]}', NULL);
-INSERT INTO stepfold_events VALUES (4294967297, 1700000001000000, 'e1', '{"replaced":[["list",0,1,null,[0,0,1,4294967296],0]],"items":[["list",0,1,4294967296,[2]]]}', '{"v":1,"invocation":"i","author":"agent","messages":[{"role":"user","parts":[{"text":"hi"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[2]},{"key":"app:n","handler":"sum","value":1},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"id":1}]},{"key":"n","handler":"sum","value":2}]}');
-INSERT INTO stepfold_events VALUES (4294967298, 1700000001000000, 'e2', '{"replaced":[["list",1,1,null,[0,0,2,4294967297],0],["n",1,1,"2",null,0]],"items":[["list",0,2,4294967297,[9]]]}', '{"v":1,"invocation":"i","author":"agent","messages":[{"role":"user","parts":[{"text":"no"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[9]},{"key":"app:n","handler":"sum","value":2},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"done":true,"id":1}]},{"key":"n","handler":"sum","value":5}]}');
-INSERT INTO stepfold_events VALUES (4294967299, 1700000001000000, 'e4', '{"replaced":[["list",2,1,null,[0,0,3,4294967298],0],["n",2,1,"7",null,0]]}', '{"v":1,"invocation":"i","author":"user","kind":"rewind","rewound_to":1}');
-INSERT INTO stepfold_events VALUES (4294967300, 1700000001000000, 'e5', '{"replaced":[["list",3,1,null,[0,0,2,4294967297],0]],"items":[["list",0,2,4294967297,[3]]]}', '{"v":1,"invocation":"i","author":"agent","delta":[{"key":"list","handler":"merge_lists","value":[3]}]}');
-INSERT INTO stepfold_rewinds VALUES (1, 3, 1);
-INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, NULL, 0, 0, 2, 4294967297, NULL);
-INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, '2', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, NULL, 0, 0, 3, 4294967300, X'020000000103000000000400000000');
-INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, '2', NULL, NULL, NULL, NULL, X'0300000001');
-INSERT INTO stepfold_scopes VALUES (1, 'app', 'alice', 1, 0);
-INSERT INTO stepfold_scopes VALUES (2, 'app', '', 2, 0);
-INSERT INTO stepfold_shared VALUES (1, 'user:name', 1, 1, '"Ada"', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:n', 2, 1, '3', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (2, 'app:tasks', 2, 1, NULL, 0, 1);
-INSERT INTO stepfold_shared_items VALUES (2, 'app:tasks', 0, '{"done":true,"id":1}');
+INSERT INTO stepfold_events VALUES (4294967296, 1700000000000000, NULL, NULL, '40a6d9118d650ca1{"items":[["list",0,0,null,[1]]]}', NULL);
+INSERT INTO stepfold_events VALUES (4294967297, 1700000001000000, X'8B01BDBD735B473DCE027F1EAFA8A4586D5B59CC11172EC35EBB4E89D95A75A9B2EC29683A31EF34000000000000000034FE499892DA340A', 'e1', '8211fcf99abb24fb{"replaced":[["list",0,1,null,[0,0,1,4294967296],0]],"items":[["list",0,1,4294967296,[2]]]}', '{"v":1,"invocation":"i","author":"agent","messages":[{"role":"user","parts":[{"text":"hi"}]}],"delta":[{"key":"list","handler":"merge_lists","value":[2]},{"key":"n","handler":"sum","value":2},{"key":"app:n","handler":"sum","value":1},{"key":"app:tasks","handler":"upsert_by(id)","value":[{"done":true,"id":1}]}]}');
+INSERT INTO stepfold_events VALUES (4294967298, 1700000001000000, X'37BA49F5B1F3B0CA9A664D21EFED6B27C80A6F69F4A6A536EA37328A780E897BE05C258921C5318200000000000000009CCADB1B7B5504A1', 'e2', '8e260eeb97ee912e{"replaced":[["list",1,1,null,[0,0,2,4294967297],0],["n",1,1,"2",null,0]],"items":[["list",0,2,4294967297,[9]]]}', '{"v":1,"invocation":"i","author":"agent","delta":[{"key":"list","handler":"merge_lists","value":[9]},{"key":"n","handler":"sum","value":5},{"key":"app:n","handler":"sum","value":2}]}');
+INSERT INTO stepfold_events VALUES (4294967299, 1700000001000000, X'DD0F481CE7B73147AEA2EA1942E6937587A3E9C2C79764C56BE4E22E1F8911B108A30EB8FCFDBFB80100000000000000F63441E43374BE84', 'e4', '58f2ef222104bf50{"replaced":[["list",2,1,null,[0,0,3,4294967298],0],["n",2,1,"7",null,0]]}', '{"v":1,"invocation":"i","author":"user","kind":"rewind","rewound_to":1}');
+INSERT INTO stepfold_events VALUES (4294967300, 1700000001000000, X'9357AE55C118061CBF93913039D43290483072D12D75E152DA52B7525ACA8F4EA892C8DFC95E2B6C0100000000000000628AEE8E5838D0EF', 'e5', '9d5d92083072da63{"replaced":[["list",3,1,null,[0,0,2,4294967297],0]],"items":[["list",0,2,4294967297,[3]]]}', '{"v":1,"invocation":"i","author":"agent","delta":[{"key":"list","handler":"merge_lists","value":[3]}]}');
+INSERT INTO stepfold_rewinds VALUES (1, 3, 1, -6123140201446132494);
+INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, 7859050779897822319, NULL, 0, 0, 3, 4294967300, X'020000000103000000000400000000');
+INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, 88853468589616839, '2', NULL, NULL, NULL, NULL, X'0300000001');
+INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, -7771042296886546371, NULL, 0, 0, 2, 4294967297, X'00000000000100000000');
+INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, -6861085536763552625, '2', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO stepfold_scopes VALUES (1, 'app', '', 3, 0, X'AAA1098A0048F39B607E8B8D7877E01B');
+INSERT INTO stepfold_scopes VALUES (2, 'app', 'alice', 1, 0, X'6E2915B35AB248720B85CCBBA2513019');
+INSERT INTO stepfold_shared VALUES (1, 'app:tasks', 2, 1, 332996078974125325, NULL, 0, 1);
+INSERT INTO stepfold_shared VALUES (2, 'user:name', 1, 1, 8235028021268261230, '"Ada"', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (1, 'app:n', 3, 1, -6959114567770151769, '3', NULL, NULL);
+INSERT INTO stepfold_shared_items VALUES (1, 'app:tasks', 0, -4147607904063663981, '{"done":true,"id":1}');

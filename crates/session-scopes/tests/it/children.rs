@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
+use crate::claims;
 use crate::scenario::{append, create, get, key, open, writing};
 
 const PART: &str = "STEPFOLD_TEST_PART";
@@ -28,6 +29,8 @@ async fn child() {
     match part {
         "count" => count(number, address).await,
         "append" => append_for_ever(number, address).await,
+        "claim" => claims::claim_all(number, address).await,
+        "hold" => claims::append_until_lost(number, address).await,
         other => panic!("nobody plays {other}"),
     }
 }

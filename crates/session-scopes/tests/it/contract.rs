@@ -18,7 +18,7 @@ async fn memory() {
 async fn sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let store = stepfold_session_scopes::SqliteStore::open(folder.path().join("sessions.db")).unwrap();
-    check(Exam::new("sqlite", async || Ok(store.clone())).without_claims().run().await);
+    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
 #[cfg(feature = "postgres")]
@@ -27,5 +27,5 @@ async fn postgres() {
     let Some(server) = crate::server::server() else { return };
     let url = server.database("contract").await;
     let store = stepfold_session_scopes::PostgresStore::open(url).await.unwrap();
-    check(Exam::new("postgres", async || Ok(store.clone())).without_claims().run().await);
+    check(Exam::new("postgres", async || Ok(store.clone())).run().await);
 }

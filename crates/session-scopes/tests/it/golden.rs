@@ -1,13 +1,16 @@
 //! Golden files: what version 1 wrote loads for ever. A change of format adds files; it never changes one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stepfold_session_scopes::{Event, GetSession, SessionError, SessionStore, SqliteStore};
+use stepfold_session_scopes::{
+    Author, CreateSession, Event, EventId, ForkSession, GetSession, InvocationId, LifeId, RewindSession,
+    SessionError, SessionStore, SqliteStore, VerifySessions,
+};
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
-use crate::scenario::{append, event, key, schema, writing};
+use crate::scenario::{append, at, event, key, schema, writing};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -80,6 +83,59 @@ fn newer_events() {
     }
 }
 
+/// Writes the file of tables anew, if `STEPFOLD_RECORD` is set: for as long as version 1 is not released.
+#[tokio::test]
+async fn record() {
+    #[expect(clippy::disallowed_methods, reason = "this is how a developer says what he wants")]
+    let Ok(_) = std::env::var("STEPFOLD_RECORD") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&file).unwrap();
+    let values = json!({"list": [1], "user:name": "Ada", "app:tasks": [{"id": 1}]});
+    let mut request = CreateSession::with_key(key("golden"), &schema(), at(0)).values(values).unwrap();
+    request.life = Some(LifeId::new("golden-life").unwrap());
+    store.create(request).await.unwrap();
+    let tasks = json!({"id": 1, "done": true});
+    let first = [("list", json!([2])), ("n", json!(2)), ("app:n", json!(1)), ("app:tasks", tasks)];
+    append(&store, &key("golden"), 0, writing("e1", &first).with_message(Message::user("hi"))).await.unwrap();
+    let mut fork = ForkSession::new(key("golden"), at(2)).with_id(key("fork").id);
+    fork.life = Some(LifeId::new("fork-life").unwrap());
+    store.fork(fork).await.unwrap();
+    let second = [("list", json!([9])), ("n", json!(5)), ("app:n", json!(2))];
+    append(&store, &key("golden"), 1, writing("e2", &second)).await.unwrap();
+    let rewind = RewindSession {
+        key: key("golden"),
+        expected: 2.into(),
+        to: 1,
+        event: EventId::new("e4").unwrap(),
+        invocation: InvocationId::new("i").unwrap(),
+        author: Author::new("user").unwrap(),
+        at: at(1),
+        claim: None,
+        taken: Vec::new(),
+    };
+    store.rewind(rewind).await.unwrap();
+    append(&store, &key("golden"), 3, writing("e5", &[("list", json!([3]))])).await.unwrap();
+    drop(store);
+    fs::write(path("sqlite-v1.sql"), dump(&file)).unwrap();
+}
+
+/// A file as statements.
+fn dump(file: &Path) -> String {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let texts = |query: &str| -> Vec<String> {
+        let mut query = connection.prepare(query).unwrap();
+        query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let mut dump = texts("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid");
+    for table in texts("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid") {
+        let columns = texts(&format!("SELECT 'quote(' || name || ')' FROM pragma_table_info('{table}')"));
+        let values = columns.join(" || ', ' || ");
+        dump.extend(texts(&format!("SELECT 'INSERT INTO {table} VALUES (' || {values} || ')' FROM {table}")));
+    }
+    dump.into_iter().map(|statement| statement + ";\n").collect()
+}
+
 /// A file that version 1 of the tables wrote is opened, read, and gone on with.
 #[tokio::test]
 async fn sqlite_of_version_1() {
@@ -87,6 +143,7 @@ async fn sqlite_of_version_1() {
     let copy = folder.path().join("sessions.db");
     rusqlite::Connection::open(&copy).unwrap().execute_batch(&read("sqlite-v1.sql")).unwrap();
     let store = SqliteStore::open(&copy).unwrap();
+    assert_eq!(store.verify(VerifySessions::all()).await.unwrap().faults, []);
     let session = store.get(GetSession::new(key("golden"))).await.unwrap();
     let stored = json!({
         "app:n": 3, "app:tasks": [{"done": true, "id": 1}], "list": [1, 2, 3], "n": 2, "user:name": "Ada",

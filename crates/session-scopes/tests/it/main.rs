@@ -15,8 +15,11 @@
 
 mod changes;
 mod children;
+mod claims;
 mod contract;
 mod crashes;
+mod damage;
+mod files;
 mod golden;
 mod model;
 mod parallel;

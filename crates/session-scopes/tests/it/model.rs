@@ -4,7 +4,7 @@ use serde_json::json;
 use stepfold_session_scopes::{
     Author, Before, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
     InvocationId, LifeId, ListSessions, MemoryStore, PruneSession, RewindSession, SessionKey, SessionStore,
-    SqliteOptions,
+    SqliteOptions, VerifySessions,
 };
 use stepfold_state_core::state::{Handler, Write};
 
@@ -25,9 +25,16 @@ macro_rules! both {
         let request = $request;
         let told = $pair.memory.$method(request.clone()).await.map_err(|error| error.to_string());
         let other = $pair.other.$method(request).await.map_err(|error| error.to_string());
-        assert_eq!(format!("{told:?}"), format!("{other:?}"));
+        assert_eq!(without_head(&format!("{told:?}")), without_head(&format!("{other:?}")));
         told
     }};
+}
+
+/// A text without the digests of sessions, which a store in memory does not keep.
+fn without_head(text: &str) -> String {
+    let mut parts = text.split("head: Some(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "head: None" + part.split_once(')').unwrap().1)
 }
 
 impl<S: SessionStore> Pair<S> {
@@ -153,6 +160,8 @@ async fn sqlite_tells_what_memory_tells() {
             pair.step().await;
             pair.compare().await;
         }
+        let report = pair.other.verify(VerifySessions::all()).await.unwrap();
+        assert_eq!(report.faults, [], "seed {seed}");
         for key in std::mem::take(&mut pair.sessions) {
             both!(pair, delete, DeleteSession::new(key)).unwrap();
         }

@@ -123,7 +123,9 @@ impl<'a> Redaction<'a> {
         }
         self.work += words.len() / 256;
         self.find(name, words);
-        escaped(words).iter().for_each(|form| self.find(name, form));
+        for form in escaped(words) {
+            self.find(name, &form);
+        }
     }
 
     fn find(&mut self, name: &'a str, form: &str) {

@@ -6,15 +6,16 @@ use stepfold_state_core::state::{Delta, Write};
 
 use super::feed::{count, is_rejected, unknown};
 use super::{Branch, BranchState, Child, NodeOutcome, NodeStatus, Walk};
-use crate::approval::Decision;
+use crate::approval::{Decision, nested_path};
 use crate::error::FeedError;
 use crate::graph::NodeWork;
 use crate::graph::progress::keys::EXECUTION_COUNTS;
 use crate::run::commit::Folding;
+use crate::run::decide::Asker;
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::exit::Exit;
 use crate::run::input::Input;
-use crate::run::machine::{Phase, Run, nested_id};
+use crate::run::machine::{Phase, Run};
 use crate::run::stored::LoadError;
 
 impl Run {
@@ -35,7 +36,7 @@ impl Run {
     }
 
     /// Where an event leads that fits.
-    pub(in crate::run) fn after_walk(event: &Event, mut walk: Box<Walk>) -> Phase {
+    pub(in crate::run) fn after_walk(&self, event: &Event, mut walk: Box<Walk>) -> Phase {
         match &event.kind {
             EventKind::Planned { exit: Some(exit), .. } => return Phase::Leaving(exit.clone()),
             EventKind::Planned { branches, deferred, arrived, .. } => {
@@ -66,7 +67,7 @@ impl Run {
                     }
                 }
             }
-            EventKind::Decided { decisions } => walk.decided(decisions),
+            EventKind::Decided { decisions, .. } => walk.decided(decisions, &self.asker()),
             EventKind::Cancelled => return Phase::Closing(Exit::Cancelled),
             EventKind::TimedOut => return Phase::Leaving(Exit::MaxTime),
             _ => {}
@@ -183,7 +184,7 @@ impl Walk {
         self.open -= 1;
     }
 
-    fn decided(&mut self, decisions: &[(String, Decision)]) {
+    fn decided(&mut self, decisions: &[(String, Decision)], asker: &Asker) {
         for place in 0..self.branches.len() {
             let branch = &mut self.branches[place];
             if branch.is_done() {
@@ -191,16 +192,18 @@ impl Walk {
             }
             let label = branch.label(place);
             if branch.state == BranchState::Uncertain {
-                if is_rejected(&label, decisions) {
+                let id = branch.uncertainty(place, asker).id;
+                if is_rejected(&id, decisions) {
                     let outcome = unknown(&branch.planned);
                     self.finish(place, outcome);
-                } else if decisions.iter().any(|(id, _)| *id == label) {
+                } else if decisions.iter().any(|(decided, _)| *decided == id) {
                     branch.state = BranchState::Ready;
+                    branch.round += 1;
                 }
                 continue;
             }
             for request in branch.open_requests() {
-                let id = nested_id(&label, &request.id);
+                let id = nested_path(&label, &request.id);
                 if let Some((_, decision)) = decisions.iter().find(|(decided, _)| *decided == id) {
                     branch.decisions.push((request.id, decision.clone()));
                 }

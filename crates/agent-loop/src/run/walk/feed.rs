@@ -9,6 +9,7 @@ use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
 use super::ids::TakenIds;
 use super::{Branch, BranchState, NodeOutcome, NodeStatus, Walk, track};
 use crate::approval::{ApprovalRequest, Decision};
+use crate::decisions::Decisions;
 use crate::error::FeedError;
 use crate::graph::progress::{ProgressError, RouterDecision, keys, writes};
 use crate::graph::{Ended, Next, NodeError, Planned, Position};
@@ -153,15 +154,16 @@ impl Run {
     pub(in crate::run) fn nodes_decided(
         &self,
         walk: &Walk,
-        decisions: &[(String, Decision)],
+        decisions: Decisions,
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
-        self.check_decisions(decisions)?;
-        let kind = EventKind::Decided { decisions: decisions.to_vec() };
-        let mut event = Event::new(self.tally.steps, elapsed, kind);
+        self.check_not_repeated(&decisions)?;
+        let (asker, given) = (self.asker(), decisions.decisions.clone());
+        let mut event = Event::new(self.tally.steps, elapsed, decisions.into());
         let rejected = |place: usize, branch: &Branch| {
-            (branch.state == BranchState::Uncertain && is_rejected(&branch.label(place), decisions))
-                .then(|| unknown(&branch.planned))
+            (branch.state == BranchState::Uncertain
+                && is_rejected(&branch.uncertainty(place, &asker).id, &given))
+            .then(|| unknown(&branch.planned))
         };
         let open = walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done());
         if open.clone().all(|(place, branch)| rejected(place, branch).is_some()) {

@@ -18,10 +18,12 @@ use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{CancellationToken, Effect};
 
+use super::decide::{Asker, inner_decisions};
+use super::event::is_zero;
 use super::exit::Exit;
-use super::feed::inner_decisions;
-use super::machine::{Need, Phase, Run, nested_id};
-use crate::approval::{ApprovalRequest, AskReason, Decision};
+use super::machine::{Need, Phase, Run};
+use crate::approval::{ApprovalRequest, AskReason, Decision, nested_path};
+use crate::decisions::DecisionError;
 use crate::error::FeedError;
 use crate::graph::progress::{NodeOutput, NodeRun, keys};
 use crate::graph::{AgentNode, Arrived, Ended, NodeContext, NodeError, NodeWork, OnError, Planned, Shape};
@@ -52,6 +54,9 @@ pub(crate) struct Branch {
     #[serde(flatten)]
     pub(crate) planned: Planned,
     pub(crate) state: BranchState,
+    /// How often somebody was asked whether it runs again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) round: u32,
     /// What its function asked when it ran last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<ApprovalRequest>,
@@ -188,6 +193,7 @@ impl Branch {
         Branch {
             planned,
             state: BranchState::Ready,
+            round: 0,
             asked: Vec::new(),
             decisions: Vec::new(),
             child: None,
@@ -233,6 +239,19 @@ impl Branch {
         self.state == BranchState::Ready && !self.waits()
     }
 
+    /// The question whether it runs again.
+    fn uncertainty(&self, place: usize, asker: &Asker) -> ApprovalRequest {
+        let about = match &self.planned.item {
+            Some(Value::Object(item)) => item.clone(),
+            Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
+            None => Map::new(),
+        };
+        let (label, reason) = (self.label(place), AskReason::MayHaveHappened);
+        let call = ToolCall::new(&*label, &*self.planned.node, Arguments::from(Value::Object(about)));
+        let id = asker.subject(place, self.round, reason, &call.name).id(&label, &call.arguments);
+        ApprovalRequest { id, call, reason }
+    }
+
     /// What it is called among the branches of its superstep.
     pub(crate) fn label(&self, place: usize) -> String {
         label(&self.planned, place)
@@ -270,23 +289,18 @@ pub(super) fn need(walk: &Walk) -> Need {
 }
 
 /// What somebody has to decide.
-pub(super) fn pending(walk: &Walk) -> Vec<ApprovalRequest> {
+pub(super) fn pending(walk: &Walk, asker: &Asker) -> Vec<ApprovalRequest> {
     let mut pending = Vec::new();
     for (place, branch) in walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done()) {
-        let label = branch.label(place);
-        if branch.state == BranchState::Uncertain {
-            let about = match &branch.planned.item {
-                Some(Value::Object(item)) => item.clone(),
-                Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
-                None => Map::new(),
-            };
-            let call = ToolCall::new(&*label, &*branch.planned.node, Arguments::from(Value::Object(about)));
-            pending.push(ApprovalRequest { id: label, call, reason: AskReason::MayHaveHappened });
-        } else {
-            pending.extend(branch.open_requests().into_iter().map(|request| {
-                let id = nested_id(&label, &request.id);
-                ApprovalRequest { id, ..request }
-            }));
+        match branch.state {
+            BranchState::Uncertain => pending.push(branch.uncertainty(place, asker)),
+            _ => {
+                let label = branch.label(place);
+                pending.extend(branch.open_requests().into_iter().map(|request| {
+                    let id = nested_path(&label, &request.id);
+                    ApprovalRequest { id, ..request }
+                }));
+            }
         }
     }
     pending
@@ -436,20 +450,28 @@ impl Run {
     }
 
     /// Decisions about calls of agents that are nodes: whether these would take them.
-    pub(super) fn check_decisions_of_nodes(&self, decisions: &[(String, Decision)]) -> Result<(), FeedError> {
+    pub(super) fn check_decisions_of_nodes(
+        &self,
+        decisions: &[(String, Decision)],
+    ) -> Result<(), DecisionError> {
         let Some(walk) = self.walk() else { return Ok(()) };
         for (place, branch) in walk.branches.iter().enumerate() {
             let Some(child) = branch.child() else { continue };
-            let inner = inner_decisions(&branch.label(place), &branch.open_requests(), decisions);
-            child.check_decisions(&inner).map_err(|error| match error {
-                FeedError::ModifiedArguments { id, faults } => {
-                    let id = nested_id(&branch.label(place), &id);
-                    FeedError::ModifiedArguments { id, faults }
-                }
-                error => error,
-            })?;
+            let label = branch.label(place);
+            let outer = |id: &str| nested_path(&label, id);
+            let inner = inner_decisions(&branch.open_requests(), decisions, outer);
+            child.check_decisions(&inner.into()).map_err(|error| error.renamed(outer))?;
         }
         Ok(())
+    }
+
+    /// Whether a request is about a branch of the superstep itself, not about something inside of it.
+    pub(super) fn is_own_branch(&self, id: &str) -> bool {
+        let asker = self.asker();
+        let branches = self.walk().map(|walk| walk.branches.as_slice()).unwrap_or_default();
+        let mut uncertain =
+            branches.iter().enumerate().filter(|(_, branch)| branch.state == BranchState::Uncertain);
+        uncertain.any(|(place, branch)| branch.uncertainty(place, &asker).id == id)
     }
 
     /// The run of the branch's node, for those that are tracked.

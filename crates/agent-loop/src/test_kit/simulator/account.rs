@@ -8,7 +8,7 @@ use super::RUN_ID;
 use crate::agent::Agent;
 use crate::approval::Decision;
 use crate::graph::{NodeWork, Planned};
-use crate::run::{Event, EventKind, nested_id};
+use crate::run::{Event, EventKind};
 
 /// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
 /// are known by their ids, from that of the simulated one to those of the agents inside.
@@ -34,7 +34,7 @@ pub(super) struct Account {
 /// A call or a branch of the open step.
 #[derive(Clone, Debug)]
 struct Open {
-    /// What requests about it are called by.
+    /// What the ids of requests about it begin with.
     id: String,
     key: String,
     node: Option<String>,
@@ -83,7 +83,7 @@ impl Account {
                     open.is_uncertain |= calls.contains(&place);
                 }
             }
-            EventKind::Decided { decisions } => self.decided(run, decisions),
+            EventKind::Decided { decisions, .. } => self.decided(run, decisions),
             _ => {}
         }
     }
@@ -202,8 +202,9 @@ impl Account {
         let open = self.open.get(run).map(Vec::as_slice).unwrap_or_default();
         for open in open.iter().filter(|open| open.is_uncertain) {
             let allows = |(id, decision): &(String, Decision)| {
-                let is_it = *id == open.id || id.starts_with(&nested_id(&open.id, ""));
-                is_it && !matches!(decision, Decision::Reject { .. })
+                let rest = id.strip_prefix(&open.id);
+                rest.is_some_and(|rest| rest.starts_with(['#', '/']))
+                    && !matches!(decision, Decision::Reject { .. })
             };
             if decisions.iter().any(allows) {
                 self.allowed.insert(open.key.clone());

@@ -446,7 +446,7 @@ async fn interactive() {
         exit: the run waits for decisions
         steps: 1
         state: {"auto":false,"current_node":"write","errors":[],"execution_counts":{"write":1},"history":[],"outputs":[]}
-        pending write > c1: search({"q":"x"}), Rule
+        pending write/c1#65a1224f465d5237: search({"q":"x"}), Rule
     "#]].assert_eq(&walked.text());
     let run = crate::loop_rows::kit::reloaded(outcome_of(&walked.ended));
     let id = run.pending()[0].id.clone();

@@ -31,13 +31,13 @@ async fn a_node_asks() {
     let walked = walk(&publishing(), "go").await;
     expect![[r#"
         1: a, b
-           0 asks: publish
+           0 asks: publish#c840e8eb5f294f56
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending a > publish: a({"item":null,"title":"Stalls"}), Node
+        pending a/publish#c840e8eb5f294f56: a({"item":null,"title":"Stalls"}), Node
     "#]]
     .assert_eq(&walked.text());
     let id = outcome_of(&walked.ended).pending()[0].id.clone();
@@ -89,9 +89,9 @@ async fn decisions_that_do_not_fit() {
         text.push('\n');
     }
     expect![[r#"
-        run 'run' failed after step 1: the run could not go on: there is nothing to decide about "b"; pending: a > publish
-        run 'run' failed after step 1: the run could not go on: there are two decisions about "a > publish"; give one
-        run 'run' failed after step 1: the run could not go on: the modified arguments for "a > publish" do not fit: they are not a JSON object
+        run 'run' waits after step 1: the decision was refused: no pending approval with id `b`; pending: a/publish#c840e8eb5f294f56
+        run 'run' waits after step 1: the decision was refused: duplicate decision about approval `a/publish#c840e8eb5f294f56`; expected one
+        run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/publish#c840e8eb5f294f56`: expected a JSON object; the request stays pending
     "#]].assert_eq(&text);
 }
 
@@ -116,20 +116,20 @@ async fn twice_in_one_node() {
     }
     expect![[r#"
         1: a
-           0 asks: first
+           0 asks: first#fa336bf66fa04add
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending a > first: a({}), Node
-           0 asks: second
+        pending a/first#fa336bf66fa04add: a({}), Node
+           0 asks: second#0bfd551c320d46fb
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending a > second: a({"first":"approve"}), Node
+        pending a/second#0bfd551c320d46fb: a({"first":"approve"}), Node
         --
         user:      go
         --
@@ -153,17 +153,17 @@ async fn several_branches_ask() {
     let walked = walk(&graph, items(json!(["x", "y", null]))).await;
     expect![[r#"
         1: each("x"), each("y"), each(null)
-           0 asks: publish
-           1 asks: publish
-           2 asks: publish
+           0 asks: publish#e15d0c469721fe87
+           1 asks: publish#2a558ce1fe545e1a
+           2 asks: publish#ed80541cd82625b7
         --
         --
         exit: the run waits for decisions
         steps: 1
         state: {"items":["x","y",null]}
-        pending each#0 > publish: each({"item":"x","title":"Stalls"}), Node
-        pending each#1 > publish: each({"item":"y","title":"Stalls"}), Node
-        pending each#2 > publish: each({"item":null,"title":"Stalls"}), Node
+        pending each#0/publish#e15d0c469721fe87: each({"item":"x","title":"Stalls"}), Node
+        pending each#1/publish#2a558ce1fe545e1a: each({"item":"y","title":"Stalls"}), Node
+        pending each#2/publish#ed80541cd82625b7: each({"item":null,"title":"Stalls"}), Node
     "#]]
     .assert_eq(&walked.text());
     let ids: Vec<String> =
@@ -175,8 +175,8 @@ async fn several_branches_ask() {
         exit: the run waits for decisions
         steps: 1
         state: {"items":["x","y",null]}
-        pending each#0 > publish: each({"item":"x","title":"Stalls"}), Node
-        pending each#2 > publish: each({"item":null,"title":"Stalls"}), Node
+        pending each#0/publish#e15d0c469721fe87: each({"item":"x","title":"Stalls"}), Node
+        pending each#2/publish#ed80541cd82625b7: each({"item":null,"title":"Stalls"}), Node
     "#]]
     .assert_eq(&walked.text());
     let walked = decided(&walked, &[(&ids[2], Decision::reject("no")), (&ids[0], Decision::Approve)]).await;
@@ -203,7 +203,7 @@ async fn somebody_is_there() {
     .await;
     expect![[r#"
         1: a, b
-           0 asks: publish
+           0 asks: publish#c840e8eb5f294f56
         --
         user:      go
         --
@@ -225,7 +225,7 @@ async fn what_must_not_run_twice_asks() {
     expect![[r#"
         1: a
            started: [0]
-           0 asks: publish
+           0 asks: publish#c840e8eb5f294f56
         --
            started: [0]
         --
@@ -266,8 +266,8 @@ async fn calls_of_an_agent() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending mail > c2: mail({"to":"us"}), Rule
-        pending mail > c3: mail({"to":"them"}), Rule
+        pending mail/c2#e9e095681073964a: mail({"to":"us"}), Rule
+        pending mail/c3#ed39326ccaa21b05: mail({"to":"them"}), Rule
     "#]]
     .assert_eq(&walked.text());
     let ids: Vec<String> =
@@ -279,7 +279,7 @@ async fn calls_of_an_agent() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending mail > c3: mail({"to":"them"}), Rule
+        pending mail/c3#ed39326ccaa21b05: mail({"to":"them"}), Rule
     "#]]
     .assert_eq(&walked.text());
     let walked = decided(&walked, &[(&ids[1], Decision::modify(json!({"to": "all"})))]).await;
@@ -321,9 +321,9 @@ async fn arguments_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: the run could not go on: the modified arguments for "mail > c1" do not fit: at $.to: expected string, found integer
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `mail/c1#d1844551080d9434`: at $.to: expected string, found integer; the request stays pending
         steps: 1
-        pending mail > c1: mail({"to":"us"}), Rule
+        pending mail/c1#d1844551080d9434: mail({"to":"us"}), Rule
     "#]].assert_eq(&wrong.text());
     let right = decided(&wrong, &[(&id, Decision::modify(json!({"to": "them"})))]).await;
     expect![[r#"
@@ -350,7 +350,7 @@ async fn a_graph_inside_asks() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending inner > a > publish: a({"item":null,"title":"Stalls"}), Node
+        pending inner/a/publish#40d86c2d54a07686: a({"item":null,"title":"Stalls"}), Node
     "#]]
     .assert_eq(&walked.text());
     let id = outcome_of(&walked.ended).pending()[0].id.clone();
@@ -388,19 +388,19 @@ async fn a_prompt_asks() {
     }
     expect![[r#"
         1: write
-           0 asks: spend
+           0 asks: spend#08e05be54f23831c
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending write > spend: write({"tokens":1000}), Node
+        pending write/spend#08e05be54f23831c: write({"tokens":1000}), Node
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending write > c1: mail({"to":"us"}), Rule
+        pending write/c1#d1844551080d9434: mail({"to":"us"}), Rule
         --
         user:      go
         --
@@ -427,13 +427,13 @@ async fn a_failure_beside_a_question() {
     assert_eq!(shown(&again.ended), shown(&walked.ended));
     expect![[r#"
         1: a, b
-           0 asks: publish
+           0 asks: publish#c840e8eb5f294f56
         --
         user:      go
         --
         error: run 'run' failed after step 1: node 'b' failed: no
         steps: 1
-        pending a > publish: a({"item":null,"title":"Stalls"}), Node
+        pending a/publish#c840e8eb5f294f56: a({"item":null,"title":"Stalls"}), Node
     "#]]
     .assert_eq(&walked.text());
 }
@@ -562,13 +562,13 @@ async fn a_breakpoint_and_a_question() {
     expect![[r#"
         1: a
         --
-           0 asks: publish
+           0 asks: publish#c840e8eb5f294f56
         --
         user:      go
         --
         exit: the run waits for decisions
         steps: 1
-        pending a > publish: a({"item":null,"title":"Stalls"}), Node
+        pending a/publish#c840e8eb5f294f56: a({"item":null,"title":"Stalls"}), Node
         --
         user:      go
         --

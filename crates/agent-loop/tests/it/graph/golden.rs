@@ -12,10 +12,10 @@ use stepfold_agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, 
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::{Approval, Source, Tool, ToolError};
-use stepfold_agent_loop::{Agent, Decision, Exit, Recording, Run};
+use stepfold_agent_loop::{Agent, Decision, Decisions, Exit, Recording, Run};
 
 use super::kit::sorted_text;
-use crate::loop_rows::kit::values;
+use crate::loop_rows::kit::{path_of, values};
 
 fn file() -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/graph-v1.json");
@@ -64,8 +64,8 @@ async fn a_run_that_waits_in_a_fan_out() {
     let run = Run::load(office.agent(), &stored.to_string()).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&run.to_json()).unwrap(), stored);
     let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
-    assert_eq!(pending, ["clerk#1 > c1", "door > close"]);
-    let decisions = pending.into_iter().map(|id| (id, Decision::Approve));
+    assert_eq!(pending.iter().map(|id| path_of(id)).collect::<Vec<_>>(), ["clerk#1/c1", "door/close"]);
+    let decisions: Decisions = pending.into_iter().map(|id| (id, Decision::Approve)).collect();
     let outcome = run.resume().decide_all(decisions).await.unwrap();
     assert_eq!(outcome.exit(), &Exit::End);
     assert_eq!(outcome.transcript().to_string(), "user:      go\nassistant: all is paid\n");

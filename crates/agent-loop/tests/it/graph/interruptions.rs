@@ -191,7 +191,7 @@ async fn a_crash_and_a_question() {
         exit: the run waits for decisions
         steps: 1
         state: {"items":[1,2]}
-        pending each#1: each({"item":2}), MayHaveHappened
+        pending each#1#fe5a98d6b69c61d3: each({"item":2}), MayHaveHappened
            started: [1]
         --
         --
@@ -207,7 +207,7 @@ async fn a_crash_and_a_question() {
         exit: the run waits for decisions
         steps: 1
         state: {"items":[1,2]}
-        pending each#1: each({"item":2}), MayHaveHappened
+        pending each#1#fe5a98d6b69c61d3: each({"item":2}), MayHaveHappened
         --
         --
         exit: the graph came to its end

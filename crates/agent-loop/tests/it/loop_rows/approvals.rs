@@ -5,7 +5,8 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::Usage;
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, Exit, FeedError, Pause, Run, RunEvent, RunFault,
+    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, DecisionError, Decisions, Exit, Pause, Run,
+    RunEvent, RunFault,
 };
 
 use super::check;
@@ -34,15 +35,13 @@ async fn approval_always() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending c1: pay({"amount":3}), Rule
-        pending c3: pay({"amount":3}), Rule
+        pending c1#3e1bd81d8d0ce678: pay({"amount":3}), Rule
+        pending c3#6e66bd8c9e1b830a: pay({"amount":3}), Rule
     "#]]
     .assert_eq(&shown(&paused));
     assert_eq!(notes.text(), "");
-    let ended = go_on(reloaded(outcome_of(&paused)), |run| {
-        run.decide("c1", Decision::Approve).decide("c3", Decision::Approve)
-    })
-    .await;
+    let ended =
+        decide(reloaded(outcome_of(&paused)), [("c1", Decision::Approve), ("c3", Decision::Approve)]).await;
     expect![[r#"
         user:      pay!
         assistant: I pay.   > c1 pay(amount=3)   > c2 look()   > c3 pay(amount=3)
@@ -89,10 +88,9 @@ assistant: paid
 ";
     let agent = paying(&notes, script, Approval::Once).build().unwrap();
     let first = play(&agent, "pay!", |run| run).await.unwrap();
-    let second = go_on(reloaded(&first), |run| run.decide("c1", Decision::Approve)).await.unwrap();
-    let asked: Vec<String> = second.pending().into_iter().map(|request| request.id).collect();
-    assert_eq!((second.exit(), asked), (&PAUSED, vec!["c3".to_owned()]));
-    let outcome = go_on(reloaded(&second), |run| run.decide("c3", Decision::Approve)).await.unwrap();
+    let second = decide(reloaded(&first), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((second.exit(), paths(&second)), (&PAUSED, vec!["c3".to_owned()]));
+    let outcome = decide(reloaded(&second), [("c3", Decision::Approve)]).await.unwrap();
     assert_eq!((outcome.exit(), notes.count("pay")), (&Exit::Text, 3));
     let model = self::script(script).after(4);
     let again = agent.to_builder().model(model).build().unwrap();
@@ -107,8 +105,8 @@ async fn approval_once_after_a_rejection() {
     let script = "assistant: > c1 pay(amount=3)\nassistant: > c2 pay(amount=3)\nassistant: paid";
     let agent = paying(&notes, script, Approval::Once).build().unwrap();
     let first = play(&agent, "pay!", |run| run).await.unwrap();
-    let second = go_on(reloaded(&first), |run| run.decide("c1", Decision::reject("no"))).await.unwrap();
-    assert_eq!((second.exit(), second.pending()[0].id.as_str()), (&PAUSED, "c2"));
+    let second = decide(reloaded(&first), [("c1", Decision::reject("no"))]).await.unwrap();
+    assert_eq!((second.exit(), paths(&second)), (&PAUSED, vec!["c2".to_owned()]));
 }
 
 #[tokio::test]
@@ -120,15 +118,15 @@ async fn approval_by_predicate() {
         paying(&notes, script, large),
         "pay!",
         expect![[r#"
-        user:      pay!
-        assistant: > c1 pay(amount=3)
-        tool c1:   {"amount": 3}
-        assistant: > c2 pay(amount=300)
-        --
-        exit: the run waits for decisions
-        steps: 2, calls: pay 1
-        pending c2: pay({"amount":300}), Rule
-    "#]],
+            user:      pay!
+            assistant: > c1 pay(amount=3)
+            tool c1:   {"amount": 3}
+            assistant: > c2 pay(amount=300)
+            --
+            exit: the run waits for decisions
+            steps: 2, calls: pay 1
+            pending c2#678369a6a03b445a: pay({"amount":300}), Rule
+        "#]],
     )
     .await;
 }
@@ -150,7 +148,7 @@ async fn approval_for_the_whole_agent() {
     let script = "assistant: > c1 look()   > c2 pay(amount=3)";
     let pending = |agent: AgentBuilder| async {
         let paused = play(&agent.build().unwrap(), "pay!", |run| run).await.unwrap();
-        paused.pending().into_iter().map(|request| request.id).collect::<Vec<_>>()
+        paths(&paused)
     };
     assert_eq!(
         pending(paying(&notes, script, Approval::Never).approval(Approval::Always)).await,
@@ -191,8 +189,8 @@ async fn approval_partial_and_late() {
         ("c1", Decision::Approve, vec![]),
     ] {
         assert_eq!(notes.text(), "", "nothing runs before all is decided");
-        outcome = go_on(reloaded(&outcome), |run| run.decide(id, decision)).await.unwrap();
-        assert_eq!(outcome.pending().iter().map(|request| request.id.as_str()).collect::<Vec<_>>(), left);
+        outcome = decide(reloaded(&outcome), [(id, decision)]).await.unwrap();
+        assert_eq!(paths(&outcome), left);
     }
     expect![[r#"
         user:      pay!
@@ -218,7 +216,7 @@ async fn approval_by_an_approver() {
     let one_by_one = move |requests: Vec<ApprovalRequest>| {
         asked.add(format!(
             "asked: {}",
-            requests.iter().map(|request| &*request.id).collect::<Vec<_>>().join(", ")
+            requests.iter().map(|request| path_of(&request.id)).collect::<Vec<_>>().join(", ")
         ));
         let small = requests
             .into_iter()
@@ -232,7 +230,7 @@ async fn approval_by_an_approver() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending c3: pay({"amount":300}), Rule
+        pending c3#ae0f834f4dea99e2: pay({"amount":300}), Rule
     "#]]
     .assert_eq(&shown(&paused));
     expect![[r#"
@@ -280,7 +278,7 @@ async fn approval_reject() {
     "#]],
         ),
     ] {
-        let ended = go_on(reloaded(&paused), |run| run.decide("c2", Decision::reject(reason))).await;
+        let ended = decide(reloaded(&paused), [("c2", Decision::reject(reason))]).await;
         expected.assert_eq(&shown(&ended));
     }
 }
@@ -293,7 +291,7 @@ async fn approval_modify() {
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let decision = Decision::modify(json!({"amount": 3}));
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1", decision)).await;
+    let ended = decide(reloaded(&paused), [("c1", decision)]).await;
     expect![[r#"
         user:      pay!
         assistant: > c1 pay(amount=300)
@@ -315,18 +313,18 @@ async fn approval_modify_is_validated() {
     for (arguments, expected) in [
         (
             json!({"amount": "much"}),
-            expect![[
-                r#"run 'run' failed after step 1: the run could not go on: the modified arguments for "c1" do not fit: at $.amount: expected integer, found string"#
-            ]],
+            expect![
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"
+            ],
         ),
         (
             json!([3]),
-            expect![[
-                r#"run 'run' failed after step 1: the run could not go on: the modified arguments for "c1" do not fit: they are not a JSON object"#
-            ]],
+            expect![
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected a JSON object; the request stays pending"
+            ],
         ),
     ] {
-        let ended = go_on(reloaded(&paused), |run| run.decide("c1", Decision::modify(arguments))).await;
+        let ended = decide(reloaded(&paused), [("c1", Decision::modify(arguments))]).await;
         let error = ended.unwrap_err();
         expected.assert_eq(&chain(&error));
         assert_eq!((error.outcome().pending().len(), notes.text()), (1, String::new()));
@@ -347,14 +345,19 @@ async fn approval_modify_of_a_dynamic_tool() {
         .build()
         .unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let ended =
-        go_on(reloaded(&paused), |run| run.decide("c1", Decision::modify(json!({"amount": 3})))).await;
+    let ended = decide(reloaded(&paused), [("c1", Decision::modify(json!({"amount": 3})))]).await;
     assert_eq!(ended.unwrap().exit(), &Exit::Text);
 }
 
 fn nothing_to_decide(ended: Ended) -> String {
     let error = ended.unwrap_err();
-    assert!(matches!(error.fault(), RunFault::Feed(FeedError::NothingToDecide { .. })), "{error:?}");
+    assert!(
+        matches!(
+            error.fault(),
+            RunFault::Decision(DecisionError::NotPending { .. } | DecisionError::AlreadyDecided { .. })
+        ),
+        "{error:?}"
+    );
     chain(&error)
 }
 
@@ -365,11 +368,10 @@ async fn approval_of_an_unknown_id() {
     let script = "assistant: > c1 pay(amount=1)\nassistant: > c2 pay(amount=2)\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let decided =
-        |run: Run| go_on(run, |run| run.decide("c1", Decision::Approve).decide("c2", Decision::Approve));
-    expect![[r#"run 'run' failed after step 1: the run could not go on: there is nothing to decide about "c2"; pending: c1"#]].assert_eq(&nothing_to_decide(decided(reloaded(&paused)).await));
+    let decided = |run: Run| decide(run, [("c1", Decision::Approve), ("c2", Decision::Approve)]);
+    expect!["run 'run' waits after step 1: the decision was refused: no pending approval with id `c2`; pending: c1#043680dbb1c8794e"].assert_eq(&nothing_to_decide(decided(reloaded(&paused)).await));
     assert_eq!(notes.text(), "");
-    let early = play(&agent, "pay!", |run| run.decide("c1", Decision::Approve)).await;
+    let early = play(&agent, "pay!", |run| run.decide(id_at(paused.run(), "c1"), Decision::Approve)).await;
     nothing_to_decide(early);
 }
 
@@ -379,9 +381,10 @@ async fn approval_that_was_decided_already() {
     let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=2)\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let approved = go_on(reloaded(&paused), |run| run.decide("c1", Decision::Approve)).await.unwrap();
-    let late = go_on(reloaded(&approved), |run| run.decide("c1", Decision::reject("stop"))).await;
-    expect![[r#"run 'run' failed after step 1: the run could not go on: there is nothing to decide about "c1"; pending: c2"#]].assert_eq(&nothing_to_decide(late));
+    let approved = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
+    let id = id_at(paused.run(), "c1");
+    let late = go_on(reloaded(&approved), |run| run.decide(id, Decision::reject("stop"))).await;
+    expect!["run 'run' waits after step 1: the decision was refused: approval `c1#043680dbb1c8794e` is already decided: approved"].assert_eq(&nothing_to_decide(late));
     assert_eq!(notes.text(), "");
 }
 
@@ -392,10 +395,8 @@ async fn approval_that_is_decided_twice() {
     let agent =
         paying(&notes, "assistant: > c1 pay(amount=1)\nassistant: done", Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let ended =
-        go_on(reloaded(&paused), |run| run.decide("c1", Decision::Approve).decide("c1", Decision::Approve))
-            .await;
-    expect![[r#"run 'run' failed after step 1: the run could not go on: there are two decisions about "c1"; give one"#]].assert_eq(&chain(&ended.unwrap_err()));
+    let ended = decide(reloaded(&paused), [("c1", Decision::Approve), ("c1", Decision::Approve)]).await;
+    expect!["run 'run' waits after step 1: the decision was refused: duplicate decision about approval `c1#043680dbb1c8794e`; expected one"].assert_eq(&chain(&ended.unwrap_err()));
     assert_eq!(notes.text(), "");
 }
 
@@ -407,9 +408,9 @@ async fn approval_fails_closed() {
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let run = reloaded(&paused);
-    let feed = |decisions| run.feed(Answer::Decisions(decisions), run.elapsed());
-    let bad = feed(vec![("c1".into(), Decision::Approve), ("c9".into(), Decision::Approve)]);
-    expect![[r#"there is nothing to decide about "c9"; pending: c1, c2"#]]
+    let decisions = at_paths(&run, [("c1", Decision::Approve), ("c9", Decision::Approve)]);
+    let bad = run.feed(Answer::Decisions(decisions), run.elapsed());
+    expect!["no pending approval with id `c9`; pending: c1#043680dbb1c8794e, c2#4b19268358aea3ea"]
         .assert_eq(&bad.unwrap_err().to_string());
     let outcome = stepfold_agent_loop::tools::Outcome::without_result(
         &paused.pending()[0].call,
@@ -443,11 +444,17 @@ async fn approval_is_recorded() {
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let mut seen = Vec::new();
     let decision = Decision::modify(json!({"amount": 3}));
-    go_on(reloaded(&paused), |run| run.decide("c1", decision).observe(&mut seen)).await.unwrap();
+    let id = id_at(paused.run(), "c1");
+    let decisions = Decisions::from([(&*id, decision)]).by("ada").with_idempotency_key("click-1");
+    go_on(reloaded(&paused), |run| run.decide_all(decisions).observe(&mut seen)).await.unwrap();
     let event = seen.iter().find_map(RunEvent::committed).unwrap();
     assert_eq!(
         serde_json::to_value(&event.kind).unwrap(),
-        json!({"decided": {"decisions": [["c1", {"modify": {"arguments": {"amount": 3}}}]]}}),
+        json!({"decided": {
+            "by": "ada",
+            "decisions": [[id, {"modify": {"arguments": {"amount": 3}}}]],
+            "idempotency_key": "click-1",
+        }}),
     );
 }
 
@@ -460,6 +467,6 @@ async fn approval_once_of_modified_arguments() {
     let agent = paying(&notes, script, Approval::Once).build().unwrap();
     let first = play(&agent, "pay!", |run| run).await.unwrap();
     let decision = Decision::modify(json!({"amount": 3}));
-    let second = go_on(reloaded(&first), |run| run.decide("c1", decision)).await.unwrap();
-    assert_eq!((second.exit(), second.pending()[0].id.as_str(), notes.count("pay")), (&PAUSED, "c3", 2));
+    let second = decide(reloaded(&first), [("c1", decision)]).await.unwrap();
+    assert_eq!((second.exit(), paths(&second), notes.count("pay")), (&PAUSED, vec!["c3".to_owned()], 2));
 }

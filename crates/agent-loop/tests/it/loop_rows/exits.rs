@@ -185,7 +185,7 @@ async fn rejected_exit_tool() {
     let script = "assistant: > c1 submit()\nassistant: then I say it: area 3";
     let agent = agent(script).exit_on(["submit"]).approval(Approval::Always).build().unwrap();
     let paused = play(&agent, "where?", |run| run).await.unwrap();
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1", Decision::reject("not yet"))).await;
+    let ended = decide(reloaded(&paused), [("c1", Decision::reject("not yet"))]).await;
     expect![[r#"
         user:      where?
         assistant: > c1 submit()

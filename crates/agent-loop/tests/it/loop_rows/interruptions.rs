@@ -139,7 +139,7 @@ async fn interrupted_call_is_asked_about() {
         let run = died(&agent, DiesAt::first("answered")).await;
         let paused = go_on(run, |run| run).await.unwrap();
         assert_eq!(format!("{:?}", paused.pending()[0].reason), "MayHaveHappened");
-        let ended = go_on(reloaded(&paused), |run| run.decide("c1", decision)).await;
+        let ended = decide(reloaded(&paused), [("c1", decision)]).await;
         expected.assert_eq(&shown(&ended));
         assert_eq!(notes.count("pay"), paid);
     }

@@ -15,7 +15,8 @@ use stepfold_agent_loop::state_core::state::State;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::{Limits, RawArgs, Tool, ToolBuilder, ToolError};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Exit, Input, Outcome, Recording, Run, RunBuilder, RunError, RunEvent,
+    Agent, AgentBuilder, Decision, Decisions, Exit, Input, Outcome, Pause, Recording, Run, RunBuilder,
+    RunError, RunEvent, RunFault,
 };
 
 /// A run ended, paused, or failed.
@@ -214,6 +215,33 @@ pub(crate) async fn go_on<'a>(run: Run, say: impl FnOnce(RunBuilder<'a>) -> RunB
     ended
 }
 
+/// Goes on with a run after decisions about the requests at these paths, such as `c1`.
+pub(crate) async fn decide<const N: usize>(run: Run, decisions: [(&str, Decision); N]) -> Ended {
+    let decisions = at_paths(&run, decisions);
+    go_on(run, |run| run.decide_all(decisions)).await
+}
+
+/// Decisions about the requests at these paths, by their ids. What is not pending stays as it is.
+pub(crate) fn at_paths<const N: usize>(run: &Run, decisions: [(&str, Decision); N]) -> Decisions {
+    decisions.into_iter().map(|(path, decision)| (id_at(run, path), decision)).collect()
+}
+
+/// The id of the pending request at a path, such as `c1`; the path itself if there is none.
+pub(crate) fn id_at(run: &Run, path: &str) -> String {
+    let ids = run.pending().into_iter().map(|request| request.id);
+    ids.into_iter().find(|id| path_of(id) == path).unwrap_or_else(|| path.to_owned())
+}
+
+/// Where something is asked: the id of its request without the digest.
+pub(crate) fn path_of(id: &str) -> &str {
+    id.rsplit_once('#').map_or(id, |(path, _)| path)
+}
+
+/// Where something waits for a decision.
+pub(crate) fn paths(outcome: &Outcome) -> Vec<String> {
+    outcome.pending().iter().map(|request| path_of(&request.id).to_owned()).collect()
+}
+
 /// The process dies and another one goes on: the run as that one reads it.
 pub(crate) fn reloaded(outcome: &Outcome) -> Run {
     Run::load(outcome.run().agent(), &outcome.run().to_json()).unwrap()
@@ -265,7 +293,9 @@ pub(crate) fn shown(ended: &Ended) -> String {
     match ended {
         Ok(outcome) => writeln!(text, "exit: {}", outcome.exit()).unwrap(),
         Err(error) => {
-            assert_eq!(outcome.exit(), &Exit::Failed);
+            let is_refused = matches!(error.fault(), RunFault::Decision(_));
+            let exit = if is_refused { Exit::Paused(Pause::Approval) } else { Exit::Failed };
+            assert_eq!(outcome.exit(), &exit);
             writeln!(text, "error: {}", chain(error)).unwrap();
         }
     }

@@ -212,33 +212,32 @@ async fn nested_approval_passes_through() {
         --
         exit: the run waits for decisions
         steps: 1, calls: look 1
-        pending c1 > i1: pay({"amount":1}), Rule
-        pending c1 > i2: pay({"amount":2}), Rule
+        pending c1/i1#0da5c31d199e7c9c: pay({"amount":1}), Rule
+        pending c1/i2#da9a7944d536b69e: pay({"amount":2}), Rule
     "#]]
     .assert_eq(&shown(&first));
-    let second =
-        go_on(reloaded(outcome_of(&first)), |run| run.decide("c1 > i2", Decision::reject("no"))).await;
+    let second = decide(reloaded(outcome_of(&first)), [("c1/i2", Decision::reject("no"))]).await;
     expect![[r#"
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
         --
         exit: the run waits for decisions
         steps: 1, calls: look 1
-        pending c1 > i1: pay({"amount":1}), Rule
+        pending c1/i1#0da5c31d199e7c9c: pay({"amount":1}), Rule
     "#]]
     .assert_eq(&shown(&second));
     let modified = Decision::modify(json!({"amount": 10}));
-    let third = go_on(reloaded(outcome_of(&second)), |run| run.decide("c1 > i1", modified)).await;
+    let third = decide(reloaded(outcome_of(&second)), [("c1/i1", modified)]).await;
     expect![[r#"
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
         --
         exit: the run waits for decisions
         steps: 1, calls: look 1
-        pending c1 > i3: pay({"amount":3}), Rule
+        pending c1/i3#424ab028536e2cc2: pay({"amount":3}), Rule
     "#]]
     .assert_eq(&shown(&third));
-    let ended = go_on(reloaded(outcome_of(&third)), |run| run.decide("c1 > i3", Decision::Approve)).await;
+    let ended = decide(reloaded(outcome_of(&third)), [("c1/i3", Decision::Approve)]).await;
     expect![[r#"
         user:      go
         assistant: > c1 ask(task="pay")   > c2 look()
@@ -273,13 +272,11 @@ async fn nested_approval_of_several() {
                 .build()
                 .unwrap();
             let paused = play(&agent, "go", |run| run).await.unwrap();
-            let asked: Vec<String> = paused.pending().into_iter().map(|request| request.id).collect();
-            assert_eq!(asked, ["c1 > i1", "c3 > i1"]);
-            let outcome = go_on(reloaded(&paused), |run| {
-                run.decide("c3 > i1", Decision::Approve).decide("c1 > i1", Decision::Approve)
-            })
-            .await
-            .unwrap();
+            assert_eq!(paths(&paused), ["c1/i1", "c3/i1"]);
+            let outcome =
+                decide(reloaded(&paused), [("c3/i1", Decision::Approve), ("c1/i1", Decision::Approve)])
+                    .await
+                    .unwrap();
             assert_eq!((outcome.exit(), notes.count("pay"), notes.count("look")), (&Exit::Text, 2, 1));
         }
     }
@@ -298,7 +295,7 @@ async fn nested_approval_keeps_shared_writes() {
     let input = Input::from("go").with_values(json!({"visits": 100}));
     let paused = play(&agent, input, |run| run).await.unwrap();
     assert_eq!(paused.state().get("visits").unwrap(), json!(100));
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1 > i2", Decision::Approve)).await;
+    let ended = decide(reloaded(&paused), [("c1/i2", Decision::Approve)]).await;
     assert_eq!(ended.unwrap().state().get("visits").unwrap(), json!(111));
 }
 
@@ -309,7 +306,7 @@ async fn nested_approval_when_failures_are_raised() {
     let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: paid")).tools([pay]);
     let agent = around(inner, &[]).raise_on_failure().build().unwrap();
     let paused = play(&agent, "go", |run| run).await.unwrap();
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1 > i1", Decision::Approve)).await;
+    let ended = decide(reloaded(&paused), [("c1/i1", Decision::Approve)]).await;
     assert_eq!(ended.unwrap().exit(), &Exit::Text);
 }
 

@@ -139,7 +139,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
             Err(divergence) => chain(&divergence),
         }
     };
-    expect!["event 1 (decided, step 1) does not come: the run would need Model"]
+    expect!["event 1 (decided, step 1) is refused: the run does not need decisions now; it needs: Model"]
         .assert_eq(&tampered(&|events| drop(events.remove(1))));
     expect![[
         r#"event 0 (began, step 0) differs at $.messages[0].parts[0].text: recorded "stop", replayed "go""#
@@ -227,8 +227,8 @@ async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, e
 /// A live run would tell the model that there is no such tool.
 #[tokio::test]
 async fn replay_of_a_call_whose_tool_is_gone_or_renamed() {
-    diverges_undecided(with(visit("go")), expect![""]).await;
-    diverges_undecided(|agent| agent.tools(vec![]), expect![""]).await;
+    diverges_undecided(with(visit("go")), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"]).await;
+    diverges_undecided(|agent| agent.tools(vec![]), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: none"]).await;
     diverges(with(visit("go")), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
 }
 
@@ -239,9 +239,9 @@ async fn replay_of_a_call_whose_arguments_do_not_fit_any_more() {
         "properties": {"n": {}, "why": {"type": "string"}},
         "required": ["why"],
     });
-    diverges_undecided(with(visit("visit").parameters(stricter)), expect![""]).await;
+    diverges_undecided(with(visit("visit").parameters(stricter)), expect![[r#"event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'visit' do not fit: at $: "why" is a required property"#]]).await;
     let typed = json!({"type": "object", "properties": {"n": {"type": "string"}}});
-    diverges_undecided(with(visit("visit").parameters(typed)), expect![""]).await;
+    diverges_undecided(with(visit("visit").parameters(typed)), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'visit' do not fit: at $.n: expected string, found integer"]).await;
 }
 
 /// What could not run then, and could now.

@@ -308,7 +308,7 @@ async fn raise_on_failure_of_a_rejected_call() {
     let script = "assistant: > c1 fetch()   > c2 look()\nassistant: so be it";
     let agent = Agent::builder(self::script(script)).tools([fetch, look]).raise_on_failure().build().unwrap();
     let paused = play(&agent, "where?", |run| run).await.unwrap();
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1", Decision::reject("no"))).await;
+    let ended = decide(reloaded(&paused), [("c1", Decision::reject("no"))]).await;
     expect![[r#"
         user:      where?
         assistant: > c1 fetch()   > c2 look()
@@ -334,7 +334,7 @@ async fn raise_on_failure_beside_a_rejected_call() {
     let agent =
         Agent::builder(self::script(script)).tools([fetch, fails]).raise_on_failure().build().unwrap();
     let paused = play(&agent, "where?", |run| run).await.unwrap();
-    let ended = go_on(reloaded(&paused), |run| run.decide("c1", Decision::reject("no"))).await;
+    let ended = decide(reloaded(&paused), [("c1", Decision::reject("no"))]).await;
     expect![[r#"
         user:      where?
         assistant: > c1 fetch()   > c2 fails()

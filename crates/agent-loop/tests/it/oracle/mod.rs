@@ -10,7 +10,7 @@ mod deviations;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
-use stepfold_agent_loop::{Exit, FeedError, Input, Outcome, RunError, RunFault};
+use stepfold_agent_loop::{DecisionError, Exit, Input, Outcome, RunError, RunFault};
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_tools::{Failure, Status};
 
@@ -135,7 +135,7 @@ async fn replay(scenario: &Value) -> Replayed {
         .await;
     let outcome = ended.as_ref().unwrap_or_else(|error| error.outcome());
     // What waits for a decision is answered when it is there.
-    let is_open = ended.as_ref().is_err_and(|error| matches!(error.fault(), RunFault::Feed(_)));
+    let is_open = ended.as_ref().is_err_and(|error| matches!(error.fault(), RunFault::Decision(_)));
     assert!(is_open || outcome.transcript().check().is_ok(), "scenario {}", scenario["id"]);
     let statuses = statuses(&seen);
     let mut ours = match &ended {
@@ -156,7 +156,7 @@ fn kind_of(error: &RunError) -> &'static str {
         RunFault::Model(_) => "model",
         RunFault::Tool(_) => "tool",
         RunFault::Agent(_) | RunFault::Start(_) => "refused",
-        RunFault::Feed(FeedError::ModifiedArguments { .. }) => "modified arguments",
+        RunFault::Decision(DecisionError::InvalidArguments { .. }) => "modified arguments",
         fault => panic!("{fault}"),
     }
 }
@@ -177,12 +177,13 @@ fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, Status)> {
                 });
                 statuses.extend(answered);
             }
-            EventKind::Decided { decisions } => {
+            EventKind::Decided { decisions, .. } => {
                 let is_rejected =
                     |decision: &_| matches!(decision, stepfold_agent_loop::Decision::Reject { .. });
                 let rejected = decisions.iter().filter(|(_, decision)| is_rejected(decision));
                 let status = Status::Failed(Failure::Rejected);
-                statuses.extend(rejected.map(|(id, _)| (id.clone(), status)));
+                let call = |id: &str| id.split('#').next().unwrap_or_default().to_owned();
+                statuses.extend(rejected.map(|(id, _)| (call(id), status)));
             }
             _ => {}
         }

@@ -14,6 +14,7 @@ use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Notify;
 
 use super::store::{Watch, Watched};
+use crate::world::id_at;
 
 fn memory() -> AnyStore {
     AnyStore::new(MemoryStore::new())
@@ -107,7 +108,7 @@ fn an_uncertain_call_is_put_to_a_human_if_the_agent_says_so() {
         assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
         assert_eq!(session.pending().await.unwrap()[0].reason, AskReason::MayHaveHappened);
         assert_eq!(hangs.keys().len(), 1);
-        let outcome = session.resume().decide("c1", Decision::Approve).await.unwrap();
+        let outcome = session.resume().decide(id_at(&session, "c1").await, Decision::Approve).await.unwrap();
         assert_eq!(outcome.text(), "done");
     });
     let keys = hangs.keys();
@@ -151,7 +152,7 @@ async fn temporary_values_are_lost_with_the_process() {
         let first = session(&agent, &store).await;
         first.run(Input::from("go").with_values(json!({"temp:ink": "red"}))).await.unwrap();
         let next = if same_process { first.clone() } else { session(&agent, &store).await };
-        next.resume().decide("c1", Decision::Approve).await.unwrap();
+        next.resume().decide(id_at(&next, "c1").await, Decision::Approve).await.unwrap();
         assert_eq!(*seen.lock().unwrap(), Some(expected));
         let stored = first.read(EventRange::All).await.unwrap();
         assert!(!serde_json::to_string(&stored.to_json()).unwrap().contains("red"));

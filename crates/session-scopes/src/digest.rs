@@ -1,0 +1,223 @@
+//! Digests: how damage to what is stored is noticed.
+//!
+//! The events of a session form a chain: the digest of each covers its content and the digest of the event before.
+//! So the digest of the newest one, the *head*, stands for the whole history. What surrounds events (values, the rows
+//! that address sessions) has checksums, which find damage and are not meant to withstand forgery.
+
+use std::fmt;
+use std::str::FromStr;
+
+use blake3::Hasher;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::SessionError;
+use crate::ids::SessionKey;
+use crate::time::Timestamp;
+
+/// The digest of a session's history up to an event (BLAKE3, 32 bytes); in text, 64 hexadecimal digits.
+///
+/// It covers the session's key and creation time, and of each event its version, id, time and content. The same
+/// history under the same key has the same digest in every store that keeps digests.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::Digest;
+///
+/// let text = "00000000000000000000000000000000000000000000000000000000000000ff";
+/// let digest: Digest = text.parse()?;
+/// assert_eq!(digest.to_string(), text);
+/// assert!("ff".parse::<Digest>().is_err());
+/// # Ok::<(), stepfold_session_scopes::SessionError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; Digest::LENGTH]);
+
+impl Digest {
+    /// The number of bytes.
+    pub const LENGTH: usize = 32;
+
+    /// The digest with these bytes.
+    pub fn from_bytes(bytes: [u8; Digest::LENGTH]) -> Self {
+        Digest(bytes)
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; Digest::LENGTH] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = SessionError;
+
+    fn from_str(text: &str) -> Result<Self, SessionError> {
+        blake3::Hash::from_hex(text).map(|hash| Digest(hash.into())).map_err(|_| SessionError::InvalidId {
+            what: "digest",
+            id: text.to_owned(),
+            reason: "expected 64 hexadecimal digits",
+        })
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The start of a session's chain, before its first event.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn genesis(key: &SessionKey, created: Timestamp) -> Digest {
+    let mut check = Check::new("stepfold session 1");
+    check.text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str()).int(created.as_micros());
+    check.digest()
+}
+
+/// The digest of an event's content alone. With the digest before, it gives that of the history.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Content(Digest);
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Content {
+    pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str) -> Self {
+        let mut check = Check::new("stepfold event 1");
+        check.int(version.cast_signed()).text(id).int(at.as_micros()).text(body);
+        Content(check.digest())
+    }
+
+    /// The digest of a history with this event at its end.
+    pub(crate) fn after(self, before: Digest) -> Digest {
+        let mut both = [0; 2 * Digest::LENGTH];
+        both[..Digest::LENGTH].copy_from_slice(&before.0);
+        both[Digest::LENGTH..].copy_from_slice(&self.0.0);
+        Digest(blake3::hash(&both).into())
+    }
+}
+
+/// A digest of fields in order. Different fields never give the same input: each says what it is and how long.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) struct Check(Hasher);
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Check {
+    /// Begins with what it is of, so that a row of one table is none of another.
+    pub(crate) fn new(of: &str) -> Self {
+        let mut check = Check(Hasher::new());
+        check.text(of);
+        check
+    }
+
+    pub(crate) fn int(&mut self, number: i64) -> &mut Self {
+        let mut field = [1; 9];
+        field[1..].copy_from_slice(&number.to_le_bytes());
+        self.0.update(&field);
+        self
+    }
+
+    pub(crate) fn optional_int(&mut self, number: Option<i64>) -> &mut Self {
+        match number {
+            Some(number) => self.int(number),
+            None => self.none(),
+        }
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    pub(crate) fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(text),
+            None => self.none(),
+        }
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        let mut field = [2; 9];
+        field[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(&field).update(bytes);
+        self
+    }
+
+    fn none(&mut self) -> &mut Self {
+        self.0.update(&[0]);
+        self
+    }
+
+    fn digest(&self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+
+    /// The first 8 bytes, as databases keep numbers.
+    pub(crate) fn sum(&self) -> i64 {
+        let mut sum = [0; 8];
+        sum.copy_from_slice(&self.digest().0[..8]);
+        i64::from_le_bytes(sum)
+    }
+}
+
+#[cfg(all(test, any(feature = "postgres", feature = "sqlite")))]
+mod tests {
+    use super::*;
+
+    fn sum(fill: impl Fn(&mut Check)) -> i64 {
+        let mut check = Check::new("test");
+        fill(&mut check);
+        check.sum()
+    }
+
+    #[test]
+    fn fields_that_run_together_give_different_sums() {
+        let sums = [
+            sum(|check| _ = check.text("ab").text("c")),
+            sum(|check| _ = check.text("a").text("bc")),
+            sum(|check| _ = check.text("abc")),
+            sum(|check| _ = check.text("abc").optional_text(None)),
+            sum(|check| _ = check.text("abc").optional_int(None).optional_int(None)),
+            sum(|check| _ = check.text("abc").int(0)),
+            sum(|check| _ = check.text("abc").text("")),
+        ];
+        for (place, sum) in sums.iter().enumerate() {
+            assert!(!sums[..place].contains(sum), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_chain_covers_key_version_id_time_content_and_order() {
+        let key = |id| SessionKey::new("app", "user", id).unwrap();
+        let at = Timestamp::from_micros;
+        let one = genesis(&key("s"), at(1));
+        assert_ne!(one, genesis(&key("t"), at(1)));
+        assert_ne!(one, genesis(&key("s"), at(2)));
+        let content = Content::new(1, "e1", at(5), "{}");
+        for other in [
+            Content::new(2, "e1", at(5), "{}"),
+            Content::new(1, "e2", at(5), "{}"),
+            Content::new(1, "e1", at(6), "{}"),
+            Content::new(1, "e1", at(5), "{ }"),
+        ] {
+            assert_ne!(content.after(one), other.after(one));
+        }
+        let second = Content::new(2, "e2", at(6), "{}");
+        assert_ne!(second.after(content.after(one)), content.after(second.after(one)));
+    }
+}

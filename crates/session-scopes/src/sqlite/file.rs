@@ -1,0 +1,157 @@
+//! The file of a store: whether there is one, whether it is whole, and how a new one comes to be.
+//!
+//! A new store is made beside its path and linked there once it is whole. So a file at the path is a store or it is
+//! not ours; an empty one was emptied by something else. Nothing here changes a file that it refuses.
+//!
+//! A file that nobody has open needs no log: the last one to close it has copied the log into it. While it is open, the
+//! newest commits are in its write-ahead log, `-wal`. The file says so itself: each checkpoint of ours leaves
+//! `logged = 1` in the file, and the commit behind it, in the log, takes that back. A checkpoint that copies all of the
+//! log, as the last one to close a file makes it, so leaves 0; a file that says 1 and has no log has lost commits.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+
+use super::error::failed;
+use super::tables;
+use crate::error::SessionError;
+
+/// What is at the path of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// A database, of ours or with room for our tables.
+    Database {
+        /// Whether it has our tables.
+        is_ours: bool,
+    },
+}
+
+/// What every SQLite file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Looks at what is at a path, and refuses what cannot be opened as a store. `accepts_loss`: also without the log that
+/// it needs.
+pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionError> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(cannot_open(error)),
+    };
+    let mut start = Vec::new();
+    Read::by_ref(&mut file).take(MAGIC.len() as u64).read_to_end(&mut start).map_err(cannot_open)?;
+    if start.is_empty() {
+        return Err(SessionError::EmptyFile { path: path.display().to_string() });
+    }
+    if start != MAGIC {
+        return Err(cannot_open(std::io::Error::other("the file is not a database")));
+    }
+    let connection = connect_to_look(path)?;
+    let is_ours = tables::check(&connection)?;
+    // In this order: another process may begin a log in between.
+    if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&beside(path, "-wal")) {
+        return Err(SessionError::LogMissing { path: path.display().to_string() });
+    }
+    Ok(Found::Database { is_ours })
+}
+
+/// A connection that changes nothing and, where nobody has the file open, makes no file beside it.
+pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
+    let failed = failed("open its file");
+    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if has_content(&beside(path, "-journal")) {
+        // A process ended while it changed the file without a log; only one that may write can take that back.
+        let connection =
+            Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
+        connection.pragma_update(None, "query_only", true).map_err(failed)?;
+        return Ok(connection);
+    }
+    let flags = flags | OpenFlags::SQLITE_OPEN_READ_ONLY;
+    if needs_no_log(path) {
+        return Connection::open_with_flags(immutable(path), flags | OpenFlags::SQLITE_OPEN_URI)
+            .map_err(failed);
+    }
+    Connection::open_with_flags(path, flags).map_err(failed)
+}
+
+/// Whether the file is of the kind that is read with a log, and has none: to read it that way would make one.
+fn needs_no_log(path: &Path) -> bool {
+    /// Where the file says how it is read, and what stands there for a log.
+    const PLACE: usize = 19;
+    const LOG: u8 = 2;
+    let mut start = [0; 100];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start[PLACE] == LOG && !has_content(&beside(path, "-wal"))
+}
+
+/// The address under which SQLite takes a file for one that nobody changes.
+fn immutable(path: &Path) -> String {
+    let mut address = String::from("file:");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                address.push(char::from(*byte))
+            }
+            _ => address.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    address + "?immutable=1"
+}
+
+fn is_logged(connection: &Connection) -> Result<bool, SessionError> {
+    let logged = connection.query_row("SELECT logged FROM stepfold_meta", [], |row| row.get::<_, i64>(0));
+    Ok(logged.optional().map_err(failed("look at its tables"))?.is_some_and(|logged| logged != 0))
+}
+
+fn has_content(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
+/// The path of a file that belongs to another.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// Makes a store at a path where nothing is. Another process may be faster, which is no error.
+pub(super) fn make(path: &Path) -> Result<(), SessionError> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let new = beside(path, &format!(".new-{}-{number}", std::process::id()));
+    // Of a process that had our number and was killed.
+    let _ = fs::remove_file(&new);
+    let made = fill(&new).and_then(|()| put(&new, path));
+    let _ = fs::remove_file(&new);
+    made
+}
+
+fn fill(new: &Path) -> Result<(), SessionError> {
+    let mut connection = Connection::open(new).map_err(failed("make its file"))?;
+    tables::set_up(&mut connection)?;
+    connection.close().map_err(|(_, error)| failed("make its file")(error))
+}
+
+/// Gives a whole file its name, unless there is one by now.
+fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
+    match fs::hard_link(new, path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+        // The file system has no links.
+        Err(_) if !path.exists() => fs::rename(new, path).map_err(cannot_open)?,
+        Err(_) => return Ok(()),
+    }
+    // So that the name survives a loss of power; not every system can.
+    if let Some(folder) = path.parent() {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    }
+    Ok(())
+}
+
+fn cannot_open(error: std::io::Error) -> SessionError {
+    SessionError::Store { what: "open its file", source: error.into() }
+}

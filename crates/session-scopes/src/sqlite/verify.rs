@@ -1,0 +1,475 @@
+//! Checking a whole file: what reading would check, of everything, and what reading cannot miss because it never
+//! hears of it.
+//!
+//! A damaged page takes rows out of sight of whoever looks them up. So what is to be there is gathered from all places
+//! that tell of it: the rows of sessions, the index over them, the list, the lineages.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::cells::{Stored, stored};
+use super::changes::ScopeRow;
+use super::history::{History, SessionRow};
+use super::seal::{self, EventSeal};
+use super::shared::{SharedRow, shared_items};
+use super::tables::Meta;
+use super::threads::Desk;
+use super::trail::{self, Trail, row_number, version_of};
+use crate::digest::{Content, Digest};
+use crate::error::SessionError;
+use crate::event::Event;
+use crate::ids::{AppId, EventId, SessionKey, UserId};
+use crate::rows::{Head, Segment};
+use crate::scope::Scope;
+use crate::store::{Fault, FaultKind, FaultPlace, Verified, VerifySessions};
+use crate::time::Timestamp;
+
+pub(super) fn verify(desk: &mut Desk, request: &VerifySessions) -> Result<Verified, SessionError> {
+    let mut report = Verified::default();
+    match request {
+        VerifySessions::All => {
+            check_file(&desk.connection, &mut report);
+            check_schemas(&desk.connection, &mut report);
+            check_sessions(desk, &mut report, None);
+            check_scopes(desk, &mut report, None);
+        }
+        VerifySessions::App(app) => {
+            check_sessions(desk, &mut report, Some(app));
+            check_scopes(desk, &mut report, Some(app));
+        }
+        VerifySessions::Session(key) => check_one(desk, &mut report, key)?,
+    }
+    Ok(report)
+}
+
+fn check_one(desk: &mut Desk, report: &mut Verified, key: &SessionKey) -> Result<(), SessionError> {
+    let mut elsewhere = Verified::default();
+    let seen = gather(&desk.connection, &mut elsewhere);
+    let Some((_, seen)) = seen.into_iter().find(|(_, seen)| seen.keys.contains(key)) else {
+        return Err(SessionError::not_found(key));
+    };
+    if seen.report_missing(report, key) {
+        check_session(desk, report, key);
+    }
+    Ok(())
+}
+
+fn damaged(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
+    report.add(Fault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
+}
+
+fn missing(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
+    report.add(Fault { place, kind: FaultKind::Missing, detail: detail.to_string() });
+}
+
+/// What an error says, with its cause.
+fn told(error: &SessionError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// What SQLite itself finds, and the row about the tables.
+fn check_file(connection: &Connection, report: &mut Verified) {
+    let lines = connection.prepare("PRAGMA integrity_check(1000)").and_then(|mut query| {
+        let lines = query.query_map([], |row| row.get::<_, String>(0))?;
+        lines.collect::<Result<Vec<_>, _>>()
+    });
+    match lines {
+        Ok(lines) => {
+            for line in lines.into_iter().filter(|line| line != "ok") {
+                damaged(report, FaultPlace::Store, line);
+            }
+        }
+        Err(error) => damaged(report, FaultPlace::Store, error),
+    }
+    if let Err(error) = Meta::read(connection) {
+        damaged(report, FaultPlace::Store, told(&error));
+    }
+}
+
+/// Reads rows in an order and, if a damaged page ends that, from the other end.
+fn scan(
+    connection: &Connection,
+    report: &mut Verified,
+    query: &str,
+    order: &str,
+    mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+) {
+    for direction in ["ASC", "DESC"] {
+        let order = order.replace(", ", &format!(" {direction}, "));
+        let mut run = || -> rusqlite::Result<()> {
+            let mut query = connection.prepare(&format!("{query} ORDER BY {order} {direction}"))?;
+            let mut rows = query.query([])?;
+            while let Some(row) = rows.next()? {
+                // A row that cannot be read is missed where something else tells of it.
+                let _ = each(row);
+            }
+            Ok(())
+        };
+        match run() {
+            Ok(()) => return,
+            Err(error) => damaged(report, FaultPlace::Store, error),
+        }
+    }
+}
+
+fn check_schemas(connection: &Connection, report: &mut Verified) {
+    let mut faults = Vec::new();
+    scan(connection, report, "SELECT id, text, checksum FROM stepfold_schemas", "id", |row| {
+        let number: i64 = row.get(0)?;
+        let read: rusqlite::Result<(String, i64)> = row.get(1).and_then(|text| Ok((text, row.get(2)?)));
+        if read.is_ok_and(|(text, checksum)| seal::of_schema(number, &text) == checksum) {
+            return Ok(());
+        }
+        faults.push(number);
+        Ok(())
+    });
+    for number in faults {
+        damaged(report, FaultPlace::Store, format!("the checksum of schema {number} does not fit"));
+    }
+}
+
+/// Where a session was seen.
+#[derive(Default)]
+struct Seen {
+    /// More than one if its row and the index over it differ.
+    keys: BTreeSet<SessionKey>,
+    tenant: Option<(String, String)>,
+    in_table: bool,
+    in_index: bool,
+    in_list: bool,
+    in_lineage: bool,
+}
+
+impl Seen {
+    fn is_of(&self, app: Option<&AppId>) -> bool {
+        let Some(app) = app else { return true };
+        let tenant = self.tenant.iter().map(|(app, _)| app.as_str());
+        let mut apps = self.keys.iter().map(|key| key.app.as_str()).chain(tenant).peekable();
+        // Whose it was is not known.
+        apps.peek().is_none() || apps.any(|found| found == app.as_str())
+    }
+
+    /// Reports each place that should tell of the session and does not; whether it can be looked at.
+    fn report_missing(&self, report: &mut Verified, key: &SessionKey) -> bool {
+        for (is_there, place) in [
+            (self.in_table, "the table of sessions"),
+            (self.in_index, "the index of sessions"),
+            (self.in_list, "the list of its user's sessions"),
+            (self.in_lineage, "the table of lineages"),
+        ] {
+            if !is_there {
+                missing(report, FaultPlace::Session(key.clone()), format!("it is not in {place}"));
+            }
+        }
+        if self.keys.len() > 1 {
+            let detail = "the table of sessions and its index tell different ids";
+            damaged(report, FaultPlace::Session(key.clone()), detail);
+        }
+        self.in_table && self.in_index
+    }
+}
+
+/// All sessions by their numbers, from each place that tells of them.
+fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Seen> {
+    let mut seen: BTreeMap<i64, Seen> = BTreeMap::new();
+    let key = |row: &Row<'_>| -> rusqlite::Result<Option<SessionKey>> {
+        let (app, user, id): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok(SessionKey::new(app, user, id).ok())
+    };
+    let table = "SELECT number, app, user, id FROM stepfold_sessions NOT INDEXED";
+    scan(connection, report, table, "number", |row| {
+        let seen = seen.entry(row.get(0)?).or_default();
+        seen.in_table = true;
+        seen.keys.extend(key(row)?);
+        Ok(())
+    });
+    let index =
+        "SELECT number, app, user, id FROM stepfold_sessions INDEXED BY sqlite_autoindex_stepfold_sessions_1";
+    scan(connection, report, index, "app, user, id", |row| {
+        let seen = seen.entry(row.get(0)?).or_default();
+        seen.in_index = true;
+        seen.keys.extend(key(row)?);
+        Ok(())
+    });
+    let list = "SELECT number, app, user, updated, version, checksum FROM stepfold_recent";
+    scan(connection, report, list, "app, user, updated, number", |row| {
+        let seen = seen.entry(row.get(0)?).or_default();
+        let (app, user): (String, String) = (row.get(1)?, row.get(2)?);
+        let checksum: i64 = row.get(5)?;
+        seen.in_list = seal::of_recent(&app, &user, row.get(3)?, row.get(0)?, row.get(4)?) == checksum;
+        seen.tenant = Some((app, user));
+        Ok(())
+    });
+    let lineages = "SELECT number FROM stepfold_lineage WHERE number = stream";
+    scan(connection, report, lineages, "number, stream", |row| {
+        seen.entry(row.get(0)?).or_default().in_lineage = true;
+        Ok(())
+    });
+    seen
+}
+
+fn check_sessions(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
+    let seen = gather(&desk.connection, report);
+    for (number, seen) in seen.iter().filter(|(_, seen)| seen.is_of(app)) {
+        if seen.keys.is_empty() {
+            let whose = seen.tenant.as_ref().map(|(app, user)| format!("it was one of {app}/{user}"));
+            let detail = whose.unwrap_or_else(|| "only its lineage is there".to_owned());
+            missing(report, FaultPlace::UnknownSession { number: *number }, detail);
+        }
+        for key in &seen.keys {
+            if seen.report_missing(report, key) {
+                check_session(desk, report, key);
+            }
+        }
+    }
+}
+
+fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
+    let place = || FaultPlace::Session(key.clone());
+    report.sessions += 1;
+    let row = match SessionRow::find(&desk.connection, key) {
+        Ok(Some(row)) => row,
+        Ok(None) => return missing(report, place(), "it cannot be found by its key"),
+        Err(error) => return damaged(report, place(), told(&error)),
+    };
+    if let Err(error) = row.check_newest(&desk.connection, key) {
+        damaged(report, place(), told(&error));
+    }
+    for user in [None, Some(&key.user)] {
+        match ScopeRow::find(&desk.connection, &key.app, user) {
+            Ok(Some(_)) => {}
+            Ok(None) => missing(report, scope_place(&key.app, user, None), "it cannot be found"),
+            Err(error) => damaged(report, scope_place(&key.app, user, None), told(&error)),
+        }
+    }
+    match History::read(&desk.connection, &row) {
+        Ok(history) => check_events(&desk.connection, report, key, &row, &history),
+        Err(error) => damaged(report, place(), told(&error)),
+    }
+    check_values(desk, report, key, &row);
+}
+
+/// What is known of the row of an event.
+struct Read {
+    /// The digest of its content, and the one that it tells of its history; none if the row does not hold together.
+    content: Option<(Content, Digest)>,
+    /// Whether its trail is whole.
+    has_trail: bool,
+}
+
+fn check_events(
+    connection: &Connection,
+    report: &mut Verified,
+    key: &SessionKey,
+    row: &SessionRow,
+    history: &History,
+) {
+    let mut found: BTreeMap<u64, Read> = BTreeMap::new();
+    for segment in &history.lineage {
+        read_events(connection, report, row, segment, &mut found);
+    }
+    let mut before = Some(row.anchor);
+    for version in row.oldest + 1..=row.version {
+        report.events += 1;
+        let place = || FaultPlace::Versions(key.clone(), version..=version);
+        let read = found.get(&version);
+        match read {
+            None => missing(report, place(), "its event is not there"),
+            Some(Read { content: None, .. }) => {
+                damaged(report, place(), "the row of its event does not hold together")
+            }
+            Some(Read { content: Some((content, digest)), .. }) => {
+                if before.is_some_and(|before| content.after(before) != *digest) {
+                    damaged(report, place(), "the digest of its event does not fit");
+                }
+            }
+        }
+        before = read.and_then(|read| read.content).map(|(_, digest)| digest);
+    }
+    if before.is_some_and(|digest| digest != row.state.head) {
+        damaged(report, FaultPlace::Session(key.clone()), "the digest of its newest event does not fit");
+    }
+    for version in found.into_iter().filter(|(_, read)| !read.has_trail).map(|(version, _)| version) {
+        let place = FaultPlace::Versions(key.clone(), version..=version);
+        damaged(report, place, "what its event replaced and added does not fit its checksum");
+    }
+}
+
+/// Reads the rows of a segment; one by one, if a damaged page is in the way.
+fn read_events(
+    connection: &Connection,
+    report: &mut Verified,
+    row: &SessionRow,
+    segment: &Segment,
+    found: &mut BTreeMap<u64, Read>,
+) {
+    const COLUMNS: &str = "SELECT number, id, at, body, trail, seal FROM stepfold_events";
+    let upto = segment.upto.min(row.version);
+    let (first, last) = (row_number(segment.stream, segment.after), row_number(segment.stream, upto));
+    let mut run = || -> rusqlite::Result<()> {
+        let mut query = connection
+            .prepare_cached(&format!("{COLUMNS} WHERE number BETWEEN ?1 AND ?2 ORDER BY number"))?;
+        let mut rows = query.query([first, last])?;
+        while let Some(row) = rows.next()? {
+            let number = row.get(0)?;
+            found.insert(version_of(number), read_event(number, row));
+        }
+        Ok(())
+    };
+    let Err(error) = run() else { return };
+    damaged(report, FaultPlace::Store, error);
+    for version in (segment.after.max(row.oldest) + 1)..=upto {
+        let number = row_number(segment.stream, version);
+        let read = connection
+            .prepare_cached(&format!("{COLUMNS} WHERE number = ?1"))
+            .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
+        match read {
+            Ok(read) => _ = read.map(|read| found.insert(version, read)),
+            Err(_) => _ = found.insert(version, Read { content: None, has_trail: true }),
+        }
+    }
+}
+
+fn read_event(number: i64, row: &Row<'_>) -> Read {
+    let content = || -> rusqlite::Result<Option<(Content, Digest)>> {
+        let (id, at, body): (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        let seal: EventSeal = row.get(5)?;
+        let Ok(state) = seal.open(number, at) else { return Ok(None) };
+        Ok(Some((Content::new(version_of(number), &id, Timestamp::from_micros(at), &body), state.head)))
+    };
+    let trail = row.get::<_, Option<String>>(4);
+    let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| Trail::parse(number, &text).is_ok()));
+    Read { content: content().ok().flatten(), has_trail }
+}
+
+fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &SessionRow) {
+    let cells = match stored(&desk.connection, row.number) {
+        Ok(cells) => cells,
+        Err(error) => return damaged(report, FaultPlace::Session(key.clone()), told(&error)),
+    };
+    let sum = cells.iter().fold(0, |sum, stored| sum ^ stored.checksum);
+    for stored in &cells {
+        report.values += 1;
+        if let Err(error) = check_value(desk, stored) {
+            damaged(report, FaultPlace::Key(key.clone(), stored.row.key.clone()), told(&error));
+        }
+    }
+    if sum == row.state.cells {
+        return;
+    }
+    let names: BTreeSet<&str> = cells.iter().map(|stored| stored.row.key.as_str()).collect();
+    let written = keys_written(&desk.connection, row);
+    let lost: Vec<&String> = written.iter().filter(|name| !names.contains(name.as_str())).collect();
+    for name in &lost {
+        let detail = "an event wrote it, and it has no row";
+        missing(report, FaultPlace::Key(key.clone(), (*name).clone()), detail);
+    }
+    if lost.is_empty() {
+        let detail = "the values are not those of its version: one is missing, or is an older one";
+        damaged(report, FaultPlace::Session(key.clone()), detail);
+    }
+}
+
+fn check_value(desk: &mut Desk, stored: &Stored) -> Result<(), SessionError> {
+    stored.check()?;
+    if let Some(list) = &stored.row.list {
+        trail::items(&desk.connection, &stored.row.key, list)?;
+    }
+    if stored.row.is_removed() {
+        return Ok(());
+    }
+    desk.schemas.text(&desk.connection, stored.row.schema).map(drop)
+}
+
+/// The keys that the events of a session's own stream wrote, as far as they can be read.
+fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut read = || -> rusqlite::Result<()> {
+        let mut query = connection.prepare_cached(
+            "SELECT e.id, e.at, e.body FROM stepfold_lineage l JOIN stepfold_events e \
+             ON e.number > (l.stream << 32) + l.after AND e.number <= (l.stream << 32) + MIN(l.upto, ?2) \
+             WHERE l.number = ?1 AND e.body IS NOT NULL",
+        )?;
+        let mut rows = query.query(params![row.number, crate::rows::to_db(row.version)])?;
+        while let Some(row) = rows.next()? {
+            let (id, at, body): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let event =
+                EventId::new(id).and_then(|id| Event::from_body(id, Timestamp::from_micros(at), &body));
+            let Ok(event) = event else { continue };
+            let names = event.actions.delta.iter().map(stepfold_state_core::state::Write::key);
+            keys.extend(names.filter(|name| Scope::of(name) == Scope::Session).map(str::to_owned));
+        }
+        Ok(())
+    };
+    // What cannot be read is reported by whoever checks the events.
+    let _ = read();
+    keys
+}
+
+fn scope_place(app: &AppId, user: Option<&UserId>, key: Option<&str>) -> FaultPlace {
+    FaultPlace::Scope {
+        app: app.to_string(),
+        user: user.map(ToString::to_string),
+        key: key.map(str::to_owned),
+    }
+}
+
+fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
+    // By number, from the table and the index over it.
+    let mut scopes: HashMap<(String, String), i64> = HashMap::new();
+    for (source, order) in
+        [("NOT INDEXED", "scope"), ("INDEXED BY sqlite_autoindex_stepfold_scopes_1", "app, user")]
+    {
+        let query = format!("SELECT scope, app, user FROM stepfold_scopes {source}");
+        scan(&desk.connection, report, &query, order, |row| {
+            scopes.insert((row.get(1)?, row.get(2)?), row.get(0)?);
+            Ok(())
+        });
+    }
+    for (app_name, user) in scopes.into_keys() {
+        let (found_app, user) = (AppId::new(app_name.as_str()), Some(user).filter(|user| !user.is_empty()));
+        let found_user = user.as_deref().map(UserId::new).transpose();
+        let (Ok(found_app), Ok(found_user)) = (found_app, found_user) else {
+            let place = FaultPlace::Scope { app: app_name, user, key: None };
+            damaged(report, place, "its name is not valid");
+            continue;
+        };
+        if app.is_none_or(|app| *app == found_app) {
+            check_scope(desk, report, &found_app, found_user.as_ref());
+        }
+    }
+}
+
+fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option<&UserId>) {
+    let place = |key: Option<&str>| scope_place(app, user, key);
+    let scope = match ScopeRow::find(&desk.connection, app, user) {
+        Ok(Some(scope)) => scope,
+        Ok(None) => return missing(report, place(None), "it cannot be found"),
+        Err(error) => return damaged(report, place(None), told(&error)),
+    };
+    let rows = match SharedRow::read_all(desk, &scope) {
+        Ok(rows) => rows,
+        Err(error) => return damaged(report, place(None), told(&error)),
+    };
+    for row in &rows {
+        report.values += 1;
+        if let Err(error) = check_shared(desk, &scope, row) {
+            damaged(report, place(Some(&row.key)), told(&error));
+        }
+    }
+    if let Err(error) = scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum)) {
+        damaged(report, place(None), told(&error));
+    }
+}
+
+fn check_shared(desk: &mut Desk, scope: &ScopeRow, row: &SharedRow) -> Result<(), SessionError> {
+    row.check(scope)?;
+    if let Head::List(extent) = row.head()? {
+        shared_items(desk, scope, &row.key, extent)?;
+    }
+    desk.schemas.text(&desk.connection, row.schema).map(drop)
+}

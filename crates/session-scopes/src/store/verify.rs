@@ -1,0 +1,165 @@
+//! Checking what is stored as a whole, beyond what reading checks.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::ids::{AppId, SessionKey};
+
+/// What is to be checked: everything, by default.
+///
+/// # Examples
+/// ```
+/// # futures_util::FutureExt::now_or_never(async {
+/// use stepfold_session_scopes::{MemoryStore, SessionStore, VerifySessions};
+///
+/// let report = MemoryStore::new().verify(VerifySessions::all()).await?;
+/// assert!(report.is_whole());
+/// # Ok::<(), stepfold_session_scopes::SessionError>(())
+/// # }).unwrap().unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VerifySessions {
+    /// All sessions, all shared scopes, and the store around them.
+    All,
+    /// The sessions of an app, its scope and those of its users.
+    App(AppId),
+    /// One session. Shared scopes are not checked.
+    Session(SessionKey),
+}
+
+impl VerifySessions {
+    /// Everything in the store.
+    pub fn all() -> Self {
+        VerifySessions::All
+    }
+
+    /// An app.
+    pub fn app(app: AppId) -> Self {
+        VerifySessions::App(app)
+    }
+
+    /// A session.
+    pub fn session(key: SessionKey) -> Self {
+        VerifySessions::Session(key)
+    }
+}
+
+/// The result of a check: what was looked at, and each fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// How many sessions were checked.
+    pub sessions: u64,
+    /// How many events were checked. Those that forks share count for each of them.
+    pub events: u64,
+    /// How many values were checked.
+    pub values: u64,
+    /// The faults, at most [`MAX_FAULTS`].
+    pub faults: Vec<Fault>,
+    /// Whether there are more faults than were kept.
+    pub is_cut: bool,
+}
+
+/// How many faults a report holds at most.
+pub const MAX_FAULTS: usize = 10_000;
+
+impl Verified {
+    /// Whether nothing is damaged or missing.
+    pub fn is_whole(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// Adds a fault, up to the limit.
+    pub fn add(&mut self, fault: Fault) {
+        if self.faults.len() < MAX_FAULTS {
+            self.faults.push(fault);
+        } else {
+            self.is_cut = true;
+        }
+    }
+}
+
+/// One thing that is damaged or missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it is.
+    pub place: FaultPlace,
+    /// Whether it is gone or not what was written.
+    pub kind: FaultKind,
+    /// What was found, for people.
+    pub detail: String,
+}
+
+/// Where a fault is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultPlace {
+    /// The store around its sessions: a database file, a table, an index.
+    Store,
+    /// A session as a whole: its row, its place in lists, its history's beginning.
+    Session(SessionKey),
+    /// A session whose id is lost with its row; the number that the store gave it.
+    UnknownSession {
+        /// The number.
+        number: i64,
+    },
+    /// Versions of a session.
+    Versions(SessionKey, RangeInclusive<u64>),
+    /// A key of a session.
+    Key(SessionKey, String),
+    /// A shared scope, and the key if it is one key of it.
+    Scope {
+        /// The app.
+        app: String,
+        /// The user; none for the app's own scope.
+        user: Option<String>,
+        /// The key, if it is known.
+        key: Option<String>,
+    },
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// It is not there, though something says that it was.
+    Missing,
+    /// It is not what was written.
+    Damaged,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            FaultKind::Missing => "missing",
+            FaultKind::Damaged => "damaged",
+        };
+        write!(f, "{kind}: {}: {}", self.place, self.detail)
+    }
+}
+
+impl fmt::Display for FaultPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultPlace::Store => write!(f, "the store"),
+            FaultPlace::Session(key) => write!(f, "session {key}"),
+            FaultPlace::UnknownSession { number } => {
+                write!(f, "a session whose id is lost (number {number})")
+            }
+            FaultPlace::Versions(key, versions) if versions.start() == versions.end() => {
+                write!(f, "session {key}, version {}", versions.start())
+            }
+            FaultPlace::Versions(key, versions) => {
+                write!(f, "session {key}, versions {} to {}", versions.start(), versions.end())
+            }
+            FaultPlace::Key(key, name) => write!(f, "session {key}, key \"{name}\""),
+            FaultPlace::Scope { app, user, key } => {
+                match user {
+                    Some(user) => write!(f, "user {app}/{user}")?,
+                    None => write!(f, "app {app}")?,
+                }
+                key.iter().try_for_each(|key| write!(f, ", key \"{key}\""))
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Damage to closed SQLite files: whoever reads by key gets what was written or an error, and a check of the file
+//! names what a list no longer shows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use stepfold_session_scopes::{
+    Before, Digest, ErrorKind, EventId, FaultKind, FaultPlace, ForkSession, GetSession, InvocationId,
+    ListSessions, PruneSession, RewindSession, Session, SessionError, SessionKey, SessionStore,
+    SqliteOptions, SqliteStore, Verified, VerifySessions,
+};
+use stepfold_state_core::chat::Message;
+
+use crate::scenario::{append, at, create, get, key, writing};
+
+/// How many bits are flipped, and the luck that chooses them: `STEPFOLD_FLIPS=10000`, `STEPFOLD_SEED=7`.
+fn wanted(name: &str, default: u64) -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "a longer run of a test is asked for")]
+    let value = std::env::var(name);
+    value.map_or(default, |value| value.parse().unwrap())
+}
+
+/// A store with sessions of many shapes: plain, forked, rewound, pruned, of other users, with large values.
+async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
+    let mut keys = Vec::new();
+    for number in 0..12u64 {
+        let user = ["alice", "bob"][usize::try_from(number).unwrap() % 2];
+        let key = SessionKey::new("app", user, format!("session-{number}")).unwrap();
+        create(store, &key).await;
+        for version in 0..number * 3 {
+            let item = json!([format!("item {version} of {number}")]);
+            let mut writes =
+                vec![("list", item.clone()), ("n", json!(1)), ("app:n", json!(1)), ("app:list", item)];
+            if version % 5 == 0 {
+                writes.push(("large", json!("x".repeat(3_000))));
+                writes.push(("user:list", json!([version])));
+            }
+            let event = writing(version, &writes).with_message(Message::user(format!("message {version}")));
+            append(store, &key, version, event).await.unwrap();
+        }
+        keys.push(key);
+    }
+    for (from, version) in [(11, 20), (11, 33), (7, 0)] {
+        let fork = ForkSession::new(keys[from].clone(), at(9)).at_version(version);
+        let fork = store.fork(fork).await.unwrap().key;
+        append(store, &fork, version, writing("fork", &[("n", json!(5))])).await.unwrap();
+        keys.push(fork);
+    }
+    rewind(store, &keys[9], 27, 13).await;
+    append(store, &keys[9], 28, writing("after", &[("list", json!(["more"]))])).await.unwrap();
+    let prune = PruneSession { key: keys[10].clone(), before: Before::Version(12) };
+    store.prune(prune).await.unwrap();
+    keys
+}
+
+async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u64) {
+    let request = RewindSession {
+        key: key.clone(),
+        expected: version.into(),
+        to,
+        event: EventId::new("rewind").unwrap(),
+        invocation: InvocationId::new("i").unwrap(),
+        author: stepfold_session_scopes::Author::new("user").unwrap(),
+        at: at(8),
+        claim: None,
+        taken: Vec::new(),
+    };
+    store.rewind(request).await.unwrap();
+}
+
+/// All that a session shows.
+fn shown(session: &Session) -> (Value, String) {
+    let Session { key, version, created, updated, parent, oldest, visible, events, head, .. } = session;
+    (
+        session.to_json(),
+        format!(
+            "{key} {version} {created:?} {updated:?} {parent:?} {oldest} {visible:?} {head:?} {events:?}"
+        ),
+    )
+}
+
+async fn listed(store: &impl SessionStore, user: &str) -> Result<Vec<SessionKey>, SessionError> {
+    let page = store.list(ListSessions::new("app", user).unwrap().limit(1_000)).await?;
+    Ok(page.sessions.into_iter().map(|session| session.key).collect())
+}
+
+/// A closed file, and what was written to it.
+struct Written {
+    bytes: Vec<u8>,
+    sessions: BTreeMap<SessionKey, (Value, String)>,
+}
+
+async fn written(path: &Path) -> Written {
+    let store = SqliteStore::open(path).unwrap();
+    let keys = fill(&store).await;
+    let mut sessions = BTreeMap::new();
+    for key in keys {
+        sessions.insert(key.clone(), shown(&get(&store, &key).await));
+    }
+    drop(store);
+    Written { bytes: fs::read(path).unwrap(), sessions }
+}
+
+fn names(report: &Verified, key: &SessionKey) -> bool {
+    report.faults.iter().any(|fault| match &fault.place {
+        FaultPlace::Session(of) | FaultPlace::Versions(of, _) | FaultPlace::Key(of, _) => of == key,
+        _ => false,
+    })
+}
+
+/// What became of a flip.
+#[derive(Default, Debug)]
+struct Tally {
+    flips: u64,
+    refused: u64,
+    errors: u64,
+    missing_in_lists: u64,
+}
+
+async fn check_flip(path: &Path, written: &Written, place: &str, tally: &mut Tally) {
+    tally.flips += 1;
+    let Ok(store) = SqliteOptions::new(path).read_only().readers(1).open() else {
+        tally.refused += 1;
+        return;
+    };
+    let report = store.verify(VerifySessions::all()).await;
+    let is_known = |key| report.as_ref().map_or(true, |report| names(report, key));
+    for (key, expected) in &written.sessions {
+        match store.get(GetSession::new(key.clone())).await {
+            Ok(session) => assert_eq!(shown(&session), *expected, "{place}: session {key}"),
+            Err(error) => {
+                tally.errors += 1;
+                assert!(
+                    report.as_ref().map_or(true, |report| !report.is_whole()),
+                    "{place}: {key}: {error:?}"
+                );
+            }
+        }
+    }
+    for user in ["alice", "bob"] {
+        let Ok(listed) = listed(&store, user).await else { continue };
+        let of_user = written.sessions.keys().filter(|key| key.user.as_str() == user);
+        for key in of_user.filter(|key| !listed.contains(key)) {
+            tally.missing_in_lists += 1;
+            assert!(is_known(key), "{place}: {key} is missing from its list; {report:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn flipped_bits_give_the_same_data_or_an_error_and_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    let seed = wanted("STEPFOLD_SEED", 0xda_3a6e);
+    let mut luck = fastrand::Rng::with_seed(seed);
+    let mut tally = Tally::default();
+    for flip in 0..wanted("STEPFOLD_FLIPS", 250) {
+        let mut bytes = written.bytes.clone();
+        // Every fourth in the first page: it says how all others are read.
+        let end = if flip % 4 == 0 { 4_096 } else { bytes.len() };
+        let (byte, bit) = (luck.usize(..end), luck.u32(..8));
+        bytes[byte] ^= 1 << bit;
+        fs::write(&path, &bytes).unwrap();
+        check_flip(&path, &written, &format!("seed {seed}, byte {byte}, bit {bit}"), &mut tally).await;
+        assert_eq!(fs::read(&path).unwrap(), bytes, "reading changed the file");
+    }
+    eprintln!("{tally:?} in {} bytes", written.bytes.len());
+    assert!(tally.errors > 0 && tally.flips > tally.refused, "{tally:?}");
+}
+
+/// Damages a closed file by a statement.
+fn damage(path: &Path, sql: &str) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection.execute_batch(sql).unwrap();
+}
+
+async fn verified(path: &Path) -> Verified {
+    let store = SqliteOptions::new(path).read_only().open().unwrap();
+    store.verify(VerifySessions::all()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_whole_file_has_no_faults() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    let report = verified(&path).await;
+    assert_eq!(report.faults, []);
+    assert_eq!(report.sessions, written.sessions.len() as u64);
+    assert!(report.events > 100 && report.values > 20, "{report:?}");
+}
+
+#[tokio::test]
+async fn each_kind_of_damage_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    let of = |number: u64| {
+        let user = ["alice", "bob"][usize::try_from(number).unwrap() % 2];
+        SessionKey::new("app", user, format!("session-{number}")).unwrap()
+    };
+    let app = |key: Option<&str>| FaultPlace::Scope {
+        app: "app".to_owned(),
+        user: None,
+        key: key.map(str::to_owned),
+    };
+    // The numbers of sessions begin with 1.
+    for (sql, place, kind) in [
+        (
+            "UPDATE stepfold_events SET body = replace(body, 'message 4', 'massage 4') WHERE number = (4 << 32) + 5",
+            FaultPlace::Versions(of(3), 5..=5),
+            FaultKind::Damaged,
+        ),
+        (
+            "DELETE FROM stepfold_events WHERE number = (4 << 32) + 5",
+            FaultPlace::Versions(of(3), 5..=5),
+            FaultKind::Missing,
+        ),
+        (
+            "UPDATE stepfold_events SET trail = replace(trail, 'item 4', 'item 5') WHERE number = (4 << 32) + 5",
+            FaultPlace::Versions(of(3), 5..=5),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_cells SET value = '41' WHERE stream = 4 AND key = 'n'",
+            FaultPlace::Key(of(3), "n".to_owned()),
+            FaultKind::Damaged,
+        ),
+        (
+            "DELETE FROM stepfold_cells WHERE stream = 4 AND key = 'n'",
+            FaultPlace::Key(of(3), "n".to_owned()),
+            FaultKind::Missing,
+        ),
+        (
+            "DELETE FROM stepfold_sessions WHERE number = 4",
+            FaultPlace::UnknownSession { number: 4 },
+            FaultKind::Missing,
+        ),
+        ("DELETE FROM stepfold_recent WHERE number = 4", FaultPlace::Session(of(3)), FaultKind::Missing),
+        ("DELETE FROM stepfold_lineage WHERE number = 4", FaultPlace::Session(of(3)), FaultKind::Missing),
+        (
+            "UPDATE stepfold_sessions SET oldest = 2 WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_rewinds", FaultPlace::Session(of(9)), FaultKind::Damaged),
+        (
+            "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
+            app(Some("app:n")),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_shared WHERE key = 'app:n'", app(None), FaultKind::Damaged),
+        (
+            "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
+            app(Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), FaultKind::Missing),
+        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
+    ] {
+        fs::write(&path, &written.bytes).unwrap();
+        damage(&path, sql);
+        let report = verified(&path).await;
+        let is_named = report.faults.iter().any(|fault| fault.place == place && fault.kind == kind);
+        assert!(is_named, "{sql}: {place:?} is not in {:#?}", report.faults);
+    }
+}
+
+#[tokio::test]
+async fn one_session_and_one_app_are_verified_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    damage(&path, "UPDATE stepfold_cells SET value = '41' WHERE stream = 4 AND key = 'n'");
+    let store = SqliteOptions::new(&path).read_only().open().unwrap();
+    let damaged = SessionKey::new("app", "bob", "session-3").unwrap();
+    for key in written.sessions.keys() {
+        let report = store.verify(VerifySessions::session(key.clone())).await.unwrap();
+        assert_eq!((report.is_whole(), report.sessions), (*key != damaged, 1), "{report:?}");
+    }
+    let app = |name: &str| VerifySessions::app(stepfold_session_scopes::AppId::new(name).unwrap());
+    assert!(!store.verify(app("app")).await.unwrap().is_whole());
+    assert_eq!(store.verify(app("other")).await.unwrap(), Verified::default());
+    let error = store.verify(VerifySessions::session(key("nobody's"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    // And whoever reads it is told, in an error that a person has to look at.
+    let error = store.get(GetSession::new(damaged)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Broken);
+    assert!(error.to_string().contains("is damaged"), "{error}");
+}
+
+/// The digest of the newest event stands for the history: noted elsewhere, it shows any change to that.
+#[tokio::test]
+async fn the_head_stands_for_the_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { folder.path().join(name) };
+    let mut heads: Vec<Vec<Digest>> = Vec::new();
+    for name in ["one", "two"] {
+        let store = SqliteStore::open(path(name)).unwrap();
+        let key = key("s");
+        let mut chain = vec![create(&store, &key).await.head.unwrap()];
+        for version in 0..6 {
+            let text = if (name, version) == ("two", 3) { "other" } else { "same" };
+            let event = writing(version, &[("n", json!(1))]).with_message(Message::user(text));
+            append(&store, &key, version, event).await.unwrap();
+            chain.push(get(&store, &key).await.head.unwrap());
+        }
+        // A fork begins with the digest of the version that it was made at, and goes its own way.
+        let fork = store.fork(ForkSession::new(key.clone(), at(2)).at_version(4)).await.unwrap();
+        assert_eq!(fork.head, Some(chain[4]));
+        append(&store, &fork.key, 4, writing("fork", &[])).await.unwrap();
+        assert!(!chain.contains(&get(&store, &fork.key).await.head.unwrap()));
+        // A rewind adds an event; retention takes events and leaves the chain of the others.
+        rewind(&store, &key, 6, 2).await;
+        chain.push(get(&store, &key).await.head.unwrap());
+        store.prune(PruneSession { key: key.clone(), before: Before::Version(5) }).await.unwrap();
+        assert_eq!(get(&store, &key).await.head, chain.last().copied());
+        assert!(store.verify(VerifySessions::all()).await.unwrap().is_whole());
+        heads.push(chain);
+    }
+    let same = heads[0].iter().zip(&heads[1]).filter(|(one, two)| one == two).count();
+    assert_eq!((same, heads[0].len()), (4, 8), "they differ from the event on that differs");
+}
