@@ -3,7 +3,6 @@
 //! `cargo run -p stepfold-examples --bin analyst`, with `-- --help` for what else it can do. Read it in this
 //! order: [`agent`] is the analyst, [`sql`] what it may do with the database that [`data`] makes, [`Recording`] the
 //! model that needs no key, and here is how a session goes on wherever it stopped.
-#![allow(clippy::print_stdout, reason = "a program talks to the person who runs it")]
 
 mod agent;
 mod args;
@@ -12,7 +11,7 @@ mod show;
 mod sql;
 
 use std::error::Error;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use clap::Parser;
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
 use stepfold::state_core::chat::Role;
-use stepfold_examples::{Recording, live};
+use stepfold_examples::{Recording, ask as ask_for, live, say, tell, write};
 
 use crate::agent::analyst;
 use crate::args::Arguments;
@@ -32,13 +31,12 @@ const APP: &str = "analyst";
 const CONVERSATION: &str = include_str!("conversation.txt");
 
 #[tokio::main]
-#[expect(clippy::print_stderr, reason = "a program says on standard error why it failed")]
 async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let causes = std::iter::successors(Some(&*error as &dyn Error), |error| (*error).source());
-            eprintln!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            tell(format!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")));
             ExitCode::FAILURE
         }
     }
@@ -79,10 +77,10 @@ async fn replay(
     arguments: &Arguments,
     recording: &Recording,
 ) -> Result<SessionHandle, Box<dyn Error>> {
-    println!(
+    say(
         "There is no model here: what the analyst says was written beforehand (examples/analyst/conversation.txt).\n\
          The tools, the database, the state and the session are real. To ask a real model, set ANTHROPIC_API_KEY or\n\
-         OPENAI_API_KEY, or give --model PROVIDER:MODEL.\n"
+         OPENAI_API_KEY, or give --model PROVIDER:MODEL.\n",
     );
     let questions = match arguments.questions.as_slice() {
         [] => recording.questions(),
@@ -102,7 +100,7 @@ async fn replay(
 
 /// Asks a real model.
 async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Box<dyn Error>> {
-    println!("Asking {model}.\n");
+    say(&format!("Asking {model}.\n"));
     let (session, _) = open(runner, arguments, arguments.session.as_deref().unwrap_or("live")).await?;
     go_on(&session).await?;
     if !arguments.questions.is_empty() {
@@ -112,13 +110,10 @@ async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<Sess
         return Ok(session);
     }
     loop {
-        print!("you: ");
-        io::stdout().flush()?;
-        let mut line = String::new();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
-            println!();
+        let Some(line) = ask_for("you: ")? else {
+            say("");
             return Ok(session);
-        }
+        };
         if !line.trim().is_empty() {
             show::follow(session.send(line.trim()).await?).await?;
         }
@@ -126,7 +121,7 @@ async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<Sess
 }
 
 async fn turn(session: &SessionHandle, question: &str) -> Result<(), Box<dyn Error>> {
-    println!("\nyou: {question}");
+    say(&format!("\nyou: {question}"));
     show::follow(session.send(question).await?).await
 }
 
@@ -136,7 +131,19 @@ async fn go_on(session: &SessionHandle) -> Result<(), Box<dyn Error>> {
     if run.exit().is_some_and(|exit| !exit.is_resumable()) {
         return Ok(());
     }
-    println!("The session {} was cut off at step {}; it goes on from there.", session.key().id, run.steps());
+    let said: Vec<_> = run.transcript().iter().collect();
+    let question = said.iter().rev().find(|message| message.role() == Role::User);
+    let question = question.map(|question| question.text().into_owned()).unwrap_or_default();
+    let open: Vec<String> = run.open_calls().into_iter().map(|(_, call)| call.name).collect();
+    // Of a step whose calls are open the reply is there already.
+    let (step, what) = match open.is_empty() {
+        true => (run.steps() + 1, "before the model had answered".to_owned()),
+        false => (run.steps(), format!("while {} ran", open.join(", "))),
+    };
+    say(&format!(
+        "The session {} goes on with \"{question}\", interrupted in step {step} {what}.",
+        session.key().id
+    ));
     // Whoever chose another model meanwhile wants the run to go on with that one.
     show::follow(session.resume().with_changed_agent().start()?).await
 }
@@ -179,12 +186,12 @@ async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Bo
     let (session, _) = open(runner, arguments, id).await?;
     if let Some(version) = arguments.fork {
         let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
-        println!("The session {} shares the past of {id} up to version {version}.", fork.key().id);
+        say(&format!("The session {} shares the past of {id} up to version {version}.", fork.key().id));
         return farewell(arguments, &fork).await;
     }
     let stored = session.read(EventRange::All).await?;
     if arguments.transcript {
-        print!("{}", stored.transcript());
+        write(&stored.transcript().to_string());
     } else {
         show::inspect(&stored, runner.schema())?;
     }
@@ -197,7 +204,7 @@ async fn list(runner: &Runner, arguments: &Arguments) -> Result<(), Box<dyn Erro
         let request = ListSessions::new(APP, arguments.user.as_str())?.after(cursor);
         let page = runner.store().list(request).await?;
         for session in &page.sessions {
-            println!("{} (version {})", session.key.id, session.version);
+            say(&format!("{} (version {})", session.key.id, session.version));
         }
         cursor = page.next;
         if cursor.is_none() {
@@ -217,13 +224,16 @@ async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), 
         arguments.user,
     );
     let model = arguments.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
-    println!(
+    say(&format!(
         "\nThe session {id} is in {}, at version {version}; another process may go on with it.",
         file.display()
-    );
-    println!("Look at it:\n  {analyst} --inspect");
-    println!("Make another one that shares its past up to a version:\n  {analyst} --fork {}", version / 2);
-    println!("Go on with it:\n  {analyst} --model {model}");
-    println!("A program that was killed goes on where it stopped: run it again.");
+    ));
+    say(&format!("Look at it:\n  {analyst} --inspect"));
+    say(&format!(
+        "Make another one that shares its past up to a version:\n  {analyst} --fork {}",
+        version / 2
+    ));
+    say(&format!("Go on with it:\n  {analyst} --model {model}"));
+    say("A program that was killed goes on where it stopped: run it again.");
     Ok(())
 }

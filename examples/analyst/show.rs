@@ -1,7 +1,6 @@
 //! What a person sees: words as they come, calls, what they wrote to the state, and where the session is.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
 
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -11,6 +10,7 @@ use stepfold::runner::{Invocation, Seen};
 use stepfold::session_scopes::{Session, SessionSchema};
 use stepfold::state_core::state::Write;
 use stepfold::tools::Status;
+use stepfold_examples::{say, write};
 
 /// Long values are cut after so many characters.
 const WIDTH: usize = 110;
@@ -23,28 +23,27 @@ pub(crate) async fn follow(invocation: Invocation) -> Result<(), Failure> {
         match seen {
             Seen::Event { event: RunEvent::Text(text), .. } => {
                 if !is_in_line {
-                    print!("analyst: ");
+                    write("analyst: ");
                 }
                 is_in_line = true;
-                print!("{text}");
+                write(&text);
             }
             Seen::Event { event, .. } => {
                 if let Some(lines) = lines_of(&event) {
-                    print!("{}{lines}", if is_in_line { "\n" } else { "" });
+                    write(&format!("{}{lines}", if is_in_line { "\n" } else { "" }));
                     is_in_line = false;
                 }
             }
-            Seen::Missed { events } => println!("  ({events} events went by unseen)"),
+            Seen::Missed { events } => say(&format!("  ({events} events went by unseen)")),
             _ => {}
         }
-        io::stdout().flush()?;
     }
     if is_in_line {
-        println!();
+        say("");
     }
     let outcome = invocation.outcome().await?;
     if outcome.exit() != &Exit::Text {
-        println!("  (ended: {})", outcome.exit());
+        say(&format!("  (ended: {})", outcome.exit()));
     }
     Ok(())
 }
@@ -91,20 +90,20 @@ fn cut(text: &str) -> String {
 pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), Failure> {
     for committed in session.visible_events() {
         let event = &committed.event;
-        println!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author);
+        say(&format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
         for message in &event.messages {
             let line: stepfold::state_core::chat::Transcript =
                 [Message::clone(message)].into_iter().collect();
-            print!("{}", indented(&line));
+            write(&indented(&line));
         }
-        for write in &event.actions.delta {
-            println!("  + {}", write_of(write));
+        for change in &event.actions.delta {
+            say(&format!("  + {}", write_of(change)));
         }
     }
     let state = session.state(schema)?;
-    println!("state:");
+    say("state:");
     for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
-        println!("  {key} = {}", cut(&value.to_string()));
+        say(&format!("  {key} = {}", cut(&value.to_string())));
     }
     Ok(())
 }

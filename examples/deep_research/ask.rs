@@ -1,13 +1,14 @@
 //! Questions to a person: whether a plan is right, and whether a call may be made.
 
-use std::io::{self, BufRead, Write as _};
+use std::io;
 
 use serde_json::Value;
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
+use stepfold::state_core::escape_all_invisible;
+use stepfold_examples::{ask, say};
 
 use crate::graph::Plan;
-use crate::show::{cut, say};
 
 /// Asks on standard output and reads from standard input. Remembers whoever agreed to everything.
 #[derive(Debug, Default)]
@@ -31,26 +32,25 @@ impl Person {
         let question = if let Some(plan) = &plan {
             say("The plan:");
             for (number, task) in (1..).zip(&plan.tasks) {
-                say(&format!("  {number}. {}: {}", task.title, task.question));
+                let (title, question) =
+                    (escape_all_invisible(&task.title), escape_all_invisible(&task.question));
+                say(&format!("  {number}. {title}: {question}"));
             }
             "Is it right? yes, no and why, keep 1 2, all (yes to everything): "
         } else {
-            say(&format!("{}: {} {}", request.id, request.call.name, cut(&request.call.arguments.to_text())));
+            // Whole: what is agreed to is what is shown.
+            let arguments = request.call.arguments.to_text();
+            say(&format!("{}: {} {}", request.id, request.call.name, escape_all_invisible(&arguments)));
             "May it? yes, no and why, all (yes to everything): "
         };
         loop {
             if self.agrees_to_all {
                 return Ok(Some(Decision::Approve));
             }
-            let mut out = io::stdout().lock();
-            write!(out, "{question}")?;
-            out.flush()?;
-            drop(out);
-            let mut line = String::new();
-            if io::stdin().lock().read_line(&mut line)? == 0 {
+            let Some(line) = ask(question)? else {
                 say("");
                 return Ok(None);
-            }
+            };
             match answer(&line, plan.as_ref()) {
                 Some(Answer::All) => self.agrees_to_all = true,
                 Some(Answer::Decision(decision)) => return Ok(Some(decision)),

@@ -16,7 +16,7 @@ mod tools;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth, R
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
-use stepfold_examples::{Recording, live};
+use stepfold_examples::{Recording, live, say, tell, write as write_text};
 
 use crate::args::Arguments;
 use crate::ask::Person;
 use crate::corpus::Corpus;
 use crate::graph::{REPORT, bounds, deep_research};
-use crate::show::{Screen, say};
+use crate::show::Screen;
 
 const APP: &str = "deep_research";
 /// What is said without a model.
@@ -45,13 +45,12 @@ const WRITTEN: &str = "written";
 type Failure = Box<dyn Error>;
 
 #[tokio::main]
-#[expect(clippy::print_stderr, reason = "a program says on standard error why it failed")]
 async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let causes = std::iter::successors(Some(&*error as &dyn Error), |error| (*error).source());
-            eprintln!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            tell(format!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")));
             ExitCode::FAILURE
         }
     }
@@ -71,7 +70,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let models = move |id: &str| if id == WRITTEN { Some(Arc::clone(&recording)) } else { live(id).ok() };
     let graph = deep_research(&model, models, &corpus)?;
     if arguments.graph {
-        io::stdout().write_all(graph.to_mermaid().as_bytes())?;
+        write_text(&graph.to_mermaid());
         return Ok(());
     }
     if let Some(folder) = arguments.store.parent() {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -16,7 +16,9 @@ use stepfold::agent_loop::{Event, EventKind};
 use stepfold::prelude::*;
 use stepfold::runner::{Invocation, Seen};
 use stepfold::session_scopes::{Session, SessionSchema};
+use stepfold::state_core::escape_all_invisible;
 use stepfold::tools::Status;
+use stepfold_examples::{say, write as put};
 
 use crate::graph::{QUESTION, RESEARCH};
 
@@ -291,14 +293,14 @@ impl Bars {
             None => self.all.add(ProgressBar::new_spinner()),
         };
         bar.set_style(style("  {spinner} {msg} {elapsed}"));
-        bar.set_message(format!("task {id}: {title}"));
+        bar.set_message(format!("task {id}: {}", escape_all_invisible(title)));
         bar.enable_steady_tick(Duration::from_millis(120));
         self.tasks.insert(id, (bar, title.to_owned()));
     }
 
     fn note(&mut self, id: i64, tool: &str) {
         if let Some((bar, title)) = self.tasks.get(&id) {
-            bar.set_message(format!("task {id}: {title} ({tool})"));
+            bar.set_message(format!("task {id}: {} ({tool})", escape_all_invisible(title)));
         }
     }
 
@@ -322,17 +324,6 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
-}
-
-/// A line on standard output. When nobody reads there any more, the research goes on.
-pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
-}
-
-fn put(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = write!(out, "{text}");
-    let _ = out.flush();
 }
 
 /// A value for people: text as it is, lists of tasks by their titles.

@@ -3,10 +3,13 @@
 //! `analyst` is a conversation with a database: `cargo run -p stepfold-examples --bin analyst`. `deep_research` is a
 //! graph of agents over a folder of documents: `cargo run -p stepfold-examples --bin deep_research`. The others show
 //! one idea each and are in `examples/examples/`, one file each: `cargo run -p stepfold-examples --example
-//! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model.
+//! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model, and where text is
+//! shown.
 
 mod model;
 mod recording;
+mod show;
 
 pub use self::model::{live, named_by_environment};
 pub use self::recording::Recording;
+pub use self::show::{ask, say, tell, write};

@@ -1,5 +1,6 @@
 //! What can be said on the command line.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -52,8 +53,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
         /// How many at most.
-        #[arg(long, default_value_t = 20)]
-        limit: usize,
+        #[arg(long, default_value = "20")]
+        limit: NonZeroUsize,
     },
     /// Show a session: its log, and its state with the write that set each key.
     Inspect {
@@ -68,6 +69,9 @@ pub(crate) enum Command {
         /// Also what a rewind has taken back.
         #[arg(long)]
         all: bool,
+        /// Show long values and messages whole.
+        #[arg(long)]
+        full: bool,
     },
     /// Go on with a run that waits for decisions, was cut off or failed.
     Resume {
@@ -169,6 +173,27 @@ pub(crate) enum FileKind {
     Agent,
     /// A graph.
     Graph,
+}
+
+impl Command {
+    /// Which agent, store and session it is about; none if it is about files only.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Command::Run { place, .. }
+            | Command::Chat { place, .. }
+            | Command::Sessions { place, .. }
+            | Command::Inspect { place, .. }
+            | Command::Resume { place, .. }
+            | Command::Replay { place }
+            | Command::Fork { place, .. }
+            | Command::Rewind { place, .. }
+            | Command::Delete { place, .. }
+            | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
+                Some(place)
+            }
+            Command::Check { .. } | Command::Draw { .. } | Command::Schema { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

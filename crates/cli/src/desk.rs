@@ -1,7 +1,7 @@
 //! An agent file, opened with its store: what every command about sessions begins with.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -9,13 +9,17 @@ use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::prelude::*;
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{
-    AppId, ErrorKind, EventRange, GetSession, ListSessions, Session, SessionStore as _, SqliteStore,
+    AppId, ErrorKind, EventRange, GetSession, ListSessions, Session, SessionSchema, SessionStore as _,
+    SqliteStore,
 };
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::agent_file::{AgentFile, Built};
 use crate::args::{Asked, Mode, Place};
 use crate::error::Misuse;
-use crate::model::Models;
+use crate::migrate::{session_schema, untyped};
+use crate::model::{Failures, Models};
 
 /// How often a made-up name may be in use.
 const TRIES: usize = 5;
@@ -26,6 +30,10 @@ pub(crate) struct Desk {
     pub(crate) user: String,
     /// Of a graph: the nodes that are agents and go on with its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
+    /// The keys of the agent with any types: for reading, which works whatever is stored.
+    pub(crate) untyped: SessionSchema,
+    /// Requests to models that failed and are sent again.
+    pub(crate) failures: Mutex<Failures>,
     place: Place,
     asked: Option<Asked>,
 }
@@ -33,16 +41,24 @@ pub(crate) struct Desk {
 impl Desk {
     /// With a model, for commands that run the agent.
     pub(crate) fn with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
-        Desk::open(place, Some(asked), &Models::asked(asked))
+        let (models, failures) = Models::asked(asked);
+        Desk::open(place, Some(asked), &models, failures)
     }
 
     /// Without one, for commands that only look.
     pub(crate) fn without_model(place: &Place) -> anyhow::Result<Self> {
-        Desk::open(place, None, &Models::None)
+        Desk::open(place, None, &Models::None, unbounded_channel().1)
     }
 
-    fn open(place: &Place, asked: Option<&Asked>, models: &Models<'_>) -> anyhow::Result<Self> {
-        let built = match AgentFile::read(&place.agent)??.build(models) {
+    fn open(
+        place: &Place,
+        asked: Option<&Asked>,
+        models: &Models<'_>,
+        failures: Failures,
+    ) -> anyhow::Result<Self> {
+        let file = AgentFile::read(&place.agent)??;
+        let migrations = file.migrations();
+        let built = match file.build(models) {
             Ok(built) => built?,
             // What is wrong with the files comes before models that cannot be had.
             Err(error) => {
@@ -57,16 +73,12 @@ impl Desk {
         let agent = Agent::from(built);
         // The runner would take another name for one that no store accepts.
         AppId::new(agent.name()).map_err(|error| Misuse(error.to_string()))?;
-        let path = place.store.clone().map_or_else(default_store, Ok)?;
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;
-        }
-        let store = SqliteStore::open(&path)
-            .with_context(|| format!("the sessions in {} cannot be opened", path.display()))?;
-        let runner = Runner::builder(agent, store).build();
+        let store = open_store(&store_path(place)?)?;
+        let schema = session_schema(agent.schema(), migrations);
+        let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
+        let runner = Runner::builder(agent, store).schema(schema).build();
         let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
-        Ok(Desk { runner, user, speakers, place, asked })
+        Ok(Desk { runner, user, speakers, untyped, failures, place, asked })
     }
 
     /// The session that was asked for, which has to be there; the one that was written last if none was.
@@ -171,7 +183,20 @@ pub(crate) fn values(pairs: &[String]) -> anyhow::Result<Value> {
     Ok(Value::Object(values))
 }
 
-/// Where sessions are kept unless it is said.
+/// Where the sessions are.
+pub(crate) fn store_path(place: &Place) -> anyhow::Result<PathBuf> {
+    place.store.clone().map_or_else(default_store, Ok)
+}
+
+fn open_store(path: &Path) -> anyhow::Result<SqliteStore> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;
+    }
+    SqliteStore::open(path).with_context(|| format!("the sessions in {} cannot be opened", path.display()))
+}
+
+/// Where sessions are kept by default.
 fn default_store() -> anyhow::Result<PathBuf> {
     let set = |name| crate::environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());

@@ -4,6 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use stepfold::runner::RunnerError;
+use stepfold::session_scopes::{ErrorKind, SessionError};
+
+use crate::agent_file::FileFaults;
+
 /// How a command ended. The numbers are those of the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -46,17 +51,86 @@ impl fmt::Display for Misuse {
 
 impl Error for Misuse {}
 
-/// An error with its sources, in one text. A source that says what was said already is left out.
+/// An error with its sources, in one text. What was said already is left out: a source that is named, and all sources
+/// where the innermost one, the cause, is named.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let sources = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
+    let cause = sources.last().map(ToString::to_string).filter(|cause| !cause.is_empty());
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
+        if cause.as_ref().is_some_and(|cause| text.contains(cause)) {
+            break;
+        }
         let more = error.to_string();
-        if !text.ends_with(&more) {
+        if !text.contains(&more) {
             text.push_str(": ");
             text.push_str(&more);
         }
         source = error.source();
     }
     text
+}
+
+/// An error as a user of the command is told it.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let Some(stored) = session_error(error) else { return chain(error.as_ref()) };
+    if is_request_fault(stored) {
+        return chain(stored);
+    }
+    let text = chain(error.as_ref());
+    match stored {
+        SessionError::SchemaMismatch { key, .. } => {
+            let is_bare = key.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-".contains(letter));
+            let table = if is_bare { format!("[state.{key}]") } else { format!("[state.\"{key}\"]") };
+            let advice = format!(
+                "say in the agent file what becomes of it: `migrate = [\"text\"]` under {table}, for instance, or \
+                 `[\"drop\"]`"
+            );
+            text.replace("register a migration for it", &advice)
+        }
+        _ => text,
+    }
+}
+
+/// Whether an error is about what was asked for, so that nothing was done and the exit status is that of a misuse.
+pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
+    let is_input = || {
+        let error = error.downcast_ref::<RunnerError>();
+        matches!(error, Some(RunnerError::Input { .. } | RunnerError::NothingToResume { .. }))
+    };
+    error.is::<Misuse>()
+        || error.is::<FileFaults>()
+        || is_input()
+        || session_error(error).is_some_and(is_request_fault)
+}
+
+/// Whether the store is damaged, or not ours: then a person has to look at its file.
+pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
+    let is_of_agent = |error: &SessionError| {
+        matches!(error, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
+    };
+    let is_of_file = |error: &SessionError| {
+        matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible) && !is_of_agent(error)
+    };
+    session_error(error).is_some_and(is_of_file)
+}
+
+/// What a store said, if it was a store.
+fn session_error(error: &anyhow::Error) -> Option<&SessionError> {
+    match error.downcast_ref::<RunnerError>() {
+        Some(RunnerError::Store { source, .. } | RunnerError::Conflict { source, .. }) => Some(source),
+        Some(_) => None,
+        None => error.chain().find_map(|error| error.downcast_ref()),
+    }
+}
+
+fn is_request_fault(error: &SessionError) -> bool {
+    matches!(
+        error,
+        SessionError::InvalidId { .. }
+            | SessionError::NotFound { .. }
+            | SessionError::AlreadyExists { .. }
+            | SessionError::NoSuchVersion { .. }
+    )
 }

@@ -23,7 +23,7 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
         .to_owned()
     });
     let notes = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| crate::show::Traces)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(EnvFilter::new(filter));
     let notes = Registry::default().with(notes);

@@ -10,6 +10,7 @@ mod command;
 mod desk;
 mod error;
 mod log;
+mod migrate;
 mod model;
 mod prompt;
 mod show;
@@ -26,7 +27,10 @@ use crate::args::Args;
 use crate::error::{Ending, Misuse};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return refuse(&error).into(),
+    };
     let spans = match log::start(args.verbose, args.otlp.as_deref()) {
         Ok(spans) => spans,
         Err(error) => return tell(&args, &Misuse(error::chain(&error)).into()).into(),
@@ -34,7 +38,7 @@ fn main() -> ExitCode {
     let ending = run(&args).unwrap_or_else(|error| tell(&args, &error));
     // What was done is done, whether or not somebody could be told of it.
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
-        anstream::eprintln!("{}warning{:#}: {}", show::BAD, show::BAD, error::chain(&error));
+        show::bad("warning", &error::chain(&error));
     }
     ending.into()
 }
@@ -47,20 +51,39 @@ fn run(args: &Args) -> anyhow::Result<Ending> {
     ended
 }
 
+/// Says what is wrong with the command line, or what was asked about it.
+fn refuse(error: &clap::Error) -> Ending {
+    let is_json = std::env::args_os().any(|word| word == "--json");
+    if is_json && error.use_stderr() {
+        show::line(serde_json::json!({"error": error.to_string().trim_end()}).to_string());
+    } else {
+        // When nobody can be told, there is nobody to tell.
+        let _ = error.print();
+    }
+    if error.use_stderr() { Ending::Usage } else { Ending::Done }
+}
+
 /// Says what went wrong: in words, or with `--json` as an object.
 fn tell(args: &Args, error: &anyhow::Error) -> Ending {
-    let is_misuse = error.is::<Misuse>() || error.is::<agent_file::FileFaults>();
-    let text = error::chain(error.as_ref());
+    let mut text = error::told(error);
+    if let Some(path) = args.command.place().and_then(|place| desk::store_path(place).ok())
+        && error::is_of_store(error)
+    {
+        let path = path.display().to_string();
+        if !text.contains(&path) {
+            text = format!("{text} (the sessions are in {path})");
+        }
+    }
     if args.json {
         let mut told = serde_json::json!({"error": text});
         if let Some(faults) = error.downcast_ref::<agent_file::FileFaults>() {
             told["faults"] = serde_json::json!(faults.faults);
         }
-        show::line(&told.to_string());
+        show::line(told.to_string());
     } else {
-        anstream::eprintln!("{}error{:#}: {text}", show::BAD, show::BAD);
+        show::bad("error", &text);
     }
-    if is_misuse { Ending::Usage } else { Ending::Failed }
+    if error::is_misuse(error) { Ending::Usage } else { Ending::Failed }
 }
 
 /// A variable of the environment. This is the one place that asks for it.

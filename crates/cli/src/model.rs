@@ -1,14 +1,16 @@
 //! Which model is asked: by name, from a script, from a cassette.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use serde::Serialize;
 use stepfold::prelude::*;
-use stepfold::providers::layer::{ChatModelExt as _, RetryPolicy};
+use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, RetryPolicy};
 use stepfold::providers::{Cassette, NameError, Scripted, ScriptedReply};
 use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::agent_file::Unnamed;
 use crate::args::{Asked, Mode};
@@ -16,6 +18,42 @@ use crate::error::Misuse;
 
 /// What a scripted model's name begins with.
 const SCRIPT: &str = "script:";
+
+/// A request that failed and is sent again. Why is said once, by the error, if all attempts fail.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FailedRequest {
+    attempt: usize,
+    attempts: usize,
+    error: String,
+    #[serde(skip)]
+    kind: String,
+    pub(crate) model: String,
+    pause_ms: u128,
+}
+
+impl From<&FailedAttempt<'_>> for FailedRequest {
+    fn from(failed: &FailedAttempt<'_>) -> Self {
+        FailedRequest {
+            attempt: failed.attempt,
+            attempts: failed.max_attempts,
+            error: failed.error.to_string(),
+            kind: failed.error.kind().to_string(),
+            model: failed.model.to_owned(),
+            pause_ms: failed.pause.as_millis(),
+        }
+    }
+}
+
+impl fmt::Display for FailedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailedRequest { attempt, attempts, kind, model, pause_ms, .. } = self;
+        let (next, seconds) = (attempt + 1, pause_ms.div_ceil(1000));
+        write!(f, "{model} did not answer ({kind}); attempt {next} of {attempts} in {seconds} s")
+    }
+}
+
+/// Where failed requests are heard of.
+pub(crate) type Failures = UnboundedReceiver<FailedRequest>;
 
 /// Where the models of a file's agents come from.
 pub(crate) enum Models<'a> {
@@ -33,13 +71,16 @@ pub(crate) type NamedModels = Box<dyn Fn(&str) -> Option<Arc<dyn ChatModel>> + S
 /// What was said about models on the command line.
 pub(crate) struct Asking<'a> {
     asked: &'a Asked,
+    failures: UnboundedSender<FailedRequest>,
     /// The one cassette of all agents, and the model that it asks.
     cassette: RefCell<Option<(Option<String>, Cassette)>>,
 }
 
 impl<'a> Models<'a> {
-    pub(crate) fn asked(asked: &'a Asked) -> Self {
-        Models::Asked(Asking { asked, cassette: RefCell::new(None) })
+    /// Those that the command line names, and what is heard of their failures.
+    pub(crate) fn asked(asked: &'a Asked) -> (Self, Failures) {
+        let (failures, heard) = unbounded_channel();
+        (Models::Asked(Asking { asked, failures, cassette: RefCell::new(None) }), heard)
     }
 
     /// The model of an agent: that of `--model`, else the one that is named here, seen from the folder, else that of
@@ -57,8 +98,16 @@ impl<'a> Models<'a> {
             Models::Asked(asking) if asking.asked.model.is_none() && asking.asked.cassette.is_none() => None,
             models => Some(models.pick(None)?),
         };
-        let folder = folder.to_owned();
-        Ok(Box::new(move |name| only.clone().or_else(|| by_name(Some((name, &folder))).ok())))
+        let (folder, failures) = (folder.to_owned(), self.failures());
+        Ok(Box::new(move |name| only.clone().or_else(|| by_name(Some((name, &folder)), &failures).ok())))
+    }
+
+    /// Where failed requests are told of; nowhere, if no model is asked.
+    fn failures(&self) -> UnboundedSender<FailedRequest> {
+        match self {
+            Models::Asked(asking) => asking.failures.clone(),
+            Models::None | Models::Checked => unbounded_channel().0,
+        }
     }
 
     /// What is wrong with the model that a file names, if that is to be known.
@@ -74,7 +123,7 @@ impl Asking<'_> {
     fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         let name = self.asked.model.as_deref().map(|name| (name, Path::new("."))).or(named);
         match &self.asked.cassette {
-            None => by_name(name),
+            None => by_name(name, &self.failures),
             Some(path) => Ok(Arc::new(self.cassette(path, name)?)),
         }
     }
@@ -92,16 +141,22 @@ impl Asking<'_> {
             return Err(Misuse(words.to_owned()).into());
         }
         let cassette = match mode {
-            Mode::Replay => Cassette::replay(path)?,
-            Mode::Record => Cassette::record(path, by_name(name)?)?,
-            Mode::Auto => Cassette::auto(path, || by_name(name).map_err(|error| no_model(&error)))?,
+            Mode::Replay => Cassette::replay(path),
+            Mode::Record => Cassette::record(path, by_name(name, &self.failures)?),
+            Mode::Auto => {
+                Cassette::auto(path, || by_name(name, &self.failures).map_err(|error| no_model(&error)))
+            }
         };
+        let cassette = cassette.map_err(|error| Misuse(crate::error::chain(&error)))?;
         *known = Some((wanted, cassette.clone()));
         Ok(cassette)
     }
 }
 
-fn by_name(name: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
+fn by_name(
+    name: Option<(&str, &Path)>,
+    failures: &UnboundedSender<FailedRequest>,
+) -> anyhow::Result<Arc<dyn ChatModel>> {
     let model = match name {
         None => stepfold::providers::model_from_env(),
         Some((name, folder)) => match name.strip_prefix(SCRIPT) {
@@ -110,7 +165,11 @@ fn by_name(name: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         },
     };
     let model = model.map_err(|error| Misuse(advice(&error)))?;
-    Ok(Arc::new(model.with_retry(RetryPolicy::default())))
+    let failures = failures.clone();
+    Ok(Arc::new(model.with_retry(RetryPolicy::default()).on_retry(move |failed| {
+        // Whoever does not listen does not want to know.
+        let _ = failures.send(failed.into());
+    })))
 }
 
 fn advice(error: &NameError) -> String {
@@ -167,8 +226,10 @@ fn replies<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Vec<Message>
 
 fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("the script {name} cannot be read"))?;
-    let transcript = text.parse().with_context(|| format!("the script {name} is no transcript"))?;
+    let misuse =
+        |what: &str, error: &dyn std::error::Error| Misuse(format!("the script {name} {what}: {error}"));
+    let text = std::fs::read_to_string(path).map_err(|error| misuse("cannot be read", &error))?;
+    let transcript = text.parse().map_err(|error| misuse("is no transcript", &error))?;
     Ok((name, transcript))
 }
 

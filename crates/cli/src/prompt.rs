@@ -17,6 +17,8 @@ enum Source {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Text(String),
+    /// A line that is not UTF-8, and so was not understood.
+    NotText,
     /// Ctrl-C.
     Interrupted,
     End,
@@ -66,10 +68,13 @@ fn read(mut source: Source, words: &str) -> (Source, anyhow::Result<Line>) {
             Err(error) => Err(error.into()),
         },
         Source::Pipe => {
-            let mut text = String::new();
-            match std::io::stdin().lock().read_line(&mut text) {
+            let mut bytes = Vec::new();
+            match std::io::stdin().lock().read_until(b'\n', &mut bytes) {
                 Ok(0) => Ok(Line::End),
-                Ok(_) => Ok(Line::Text(text.trim_end_matches(['\r', '\n']).to_owned())),
+                Ok(_) => Ok(match String::from_utf8(bytes) {
+                    Ok(text) => Line::Text(text.trim_end_matches(['\r', '\n']).to_owned()),
+                    Err(_) => Line::NotText,
+                }),
                 Err(error) => Err(error.into()),
             }
         }

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use stepfold::agent_loop::graph::Planned;
-use stepfold::agent_loop::{ApprovalRequest, AskReason, Observer as _, Traces};
+use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{Ended, Invocation, RunnerError, Seen};
+use stepfold::runner::{Ended, Invocation, Resume, RunnerError, Seen};
 use stepfold::session_scopes::EventRange;
 
 use crate::desk::{Desk, quoted};
@@ -25,13 +25,42 @@ pub(crate) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Starts an invocation and follows it to its end, and those that decisions about it begin.
-    pub(crate) async fn follow(
-        &mut self,
-        session: &SessionHandle,
-        start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
-    ) -> anyhow::Result<Ending> {
-        let mut ended = self.watch(session, start).await?;
+    /// Sends a message and follows the turn to its end, and those that decisions about it begin. One that the session
+    /// did not take, since it waits for decisions, is sent again once they are made.
+    pub(crate) async fn send(&mut self, session: &SessionHandle, input: Input) -> anyhow::Result<Ending> {
+        if let Some(run) = interrupted(session).await.filter(|run| run.pending().is_empty()) {
+            self.tell_restart(&run);
+        }
+        loop {
+            let ended = self.watch(session, async || session.send(input.clone()).await).await?;
+            let Err(RunnerError::Pending { is_accepted, .. }) = ended else {
+                return self.decide(session, ended).await;
+            };
+            if self.prompt.is_some() {
+                show::note("the message is not taken yet: the session waits for a decision; decide first");
+            }
+            let ending = self.decide(session, ended).await?;
+            if ending != Ending::Done {
+                self.tell_not_taken(session, is_accepted);
+            }
+            // One that was accepted stood in the inbox, and is taken from there.
+            if ending != Ending::Done || is_accepted {
+                return Ok(ending);
+            }
+        }
+    }
+
+    /// Goes on with a run and follows it to its end.
+    pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
+        if let Some(run) = interrupted(session).await {
+            self.tell_restart(&run);
+        }
+        let ended = self.watch(session, async || resume.start()).await?;
+        self.decide(session, ended).await
+    }
+
+    /// Asks for the decisions that are waited for, for as long as there are any and somebody answers; tells the result.
+    async fn decide(&mut self, session: &SessionHandle, mut ended: Ended) -> anyhow::Result<Ending> {
         loop {
             let pending = match &ended {
                 Ok(outcome) => outcome.pending(),
@@ -63,13 +92,8 @@ impl Turns<'_> {
             interrupt.set(tokio::signal::ctrl_c());
             is_interrupted = true;
         }
-        // Before it starts, so that nothing it changes is there already.
-        let stored = session.read(EventRange::None).await?;
-        let state = stored.state(self.desk.runner.schema()).ok();
-        let mut watch = Watch::new(self.json, state);
-        if let Some(speakers) = &self.desk.speakers {
-            watch = watch.with_nodes(speakers.clone(), at_work(session).await);
-        }
+        let mut watch = self.watcher(session).await?;
+        let mut failures = self.desk.failures.lock().await;
         let invocation = match start().await {
             Ok(invocation) => invocation,
             // The message was not accepted.
@@ -93,6 +117,7 @@ impl Turns<'_> {
                     }
                     None => break,
                 },
+                Some(failure) = failures.recv() => watch.retry(&failure),
                 _ = turns.tick() => watch.turn(),
                 heard = &mut interrupt => {
                     heard.context("Ctrl-C cannot be waited for")?;
@@ -109,18 +134,58 @@ impl Turns<'_> {
         Ok(invocation.outcome().await)
     }
 
+    /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
+    async fn watcher(&self, session: &SessionHandle) -> anyhow::Result<Watch> {
+        let stored = session.read(EventRange::None).await?;
+        let state = stored.state(self.desk.runner.schema()).ok();
+        let watch = Watch::new(self.json, state);
+        Ok(match &self.desk.speakers {
+            None => watch,
+            Some(speakers) => watch.with_nodes(speakers.clone(), at_work(session).await),
+        })
+    }
+
     /// What whoever sits there decides; nothing, if nobody does or they leave it open.
     async fn ask(&mut self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
-            show::note(&question(request));
+            show::note(show::approval(request));
             match decision(prompt).await? {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
             }
         }
         Ok(decisions)
+    }
+
+    /// What was going on in a run that was interrupted or waits: the question, the step, what was open.
+    fn tell_restart(&self, run: &Run) {
+        let restart = show::Restart::of(run, self.desk.speakers.is_some());
+        match self.json {
+            true => show::line(json!({"resumed": restart}).to_string()),
+            false => show::aside(&format!("goes on with {restart}")),
+        }
+    }
+
+    /// That a message was dropped, why, and what to do.
+    fn tell_not_taken(&self, session: &SessionHandle, is_accepted: bool) {
+        if self.json {
+            return show::line(json!({"stored": is_accepted, "taken": false}).to_string());
+        }
+        if is_accepted {
+            return show::note("the message is stored, and is taken once all is decided");
+        }
+        let resume = self.resume_words(session);
+        show::note(format!(
+            "the message was not taken: the run before it has not ended; decide and send it again, or give that run up \
+             with\n  {resume} --abandon"
+        ));
+    }
+
+    /// The command that goes on with the session.
+    fn resume_words(&self, session: &SessionHandle) -> String {
+        format!("stepfold resume {} --session {}", self.desk.words(), quoted(session.key().id.as_str()))
     }
 
     /// What came of it, for whoever waits for it.
@@ -130,7 +195,7 @@ impl Turns<'_> {
             Err(RunnerError::Pending { .. }) => {
                 let pending = session.pending().await?;
                 if self.json {
-                    show::line(&json!({"waits": self.waiting(session, &pending)}).to_string());
+                    show::line(json!({"waits": self.waiting(session, &pending)}).to_string());
                 } else {
                     self.how_to_decide(session, &pending);
                 }
@@ -139,7 +204,7 @@ impl Turns<'_> {
             Err(error) => return Err(self.with_advice(session, &error)),
         };
         if self.json {
-            show::line(&json!({"outcome": self.outcome(session, &outcome)}).to_string());
+            show::line(json!({"outcome": self.outcome(session, &outcome)}).to_string());
         } else {
             self.show_outcome(session, &outcome);
         }
@@ -153,20 +218,23 @@ impl Turns<'_> {
             "session": session.key().id.as_str(),
             "steps": outcome.steps(),
             "text": outcome.text(),
+            "unknown": show::unknown_calls(outcome),
             "usage": outcome.usage(),
             "waits": self.waiting(session, &outcome.pending()),
         })
     }
 
     fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
-        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        let resume = self.resume_words(session);
         pending
             .iter()
             .map(|request| {
                 json!({
+                    "arguments": show::arguments(&request.call),
                     "call": show::call(&request.call),
                     "id": request.id,
                     "reason": request.reason,
+                    "tool": request.call.name,
                     "resume": format!("{resume} --approve {}", quoted(&request.id)),
                 })
             })
@@ -178,19 +246,30 @@ impl Turns<'_> {
             // An output that was given to a tool was not shown as text.
             Exit::Output if outcome.text().is_empty() => {
                 if let Some(output) = outcome.run().output() {
-                    show::line(&output.to_string());
+                    show::reply(&format!("{output}\n"));
                 }
             }
             Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
             Exit::Tool(_) => {
                 let result = outcome.transcript().last().and_then(|last| last.tool_result());
                 if let Some(result) = result {
-                    show::line(&result.text());
+                    show::reply(&format!("{}\n", result.text()));
                 }
             }
-            exit => show::note(&format!("the run ended: {exit}")),
+            exit => show::note(format!("the run ended: {exit}")),
         }
+        self.tell_unknown(outcome);
         self.how_to_decide(session, &outcome.pending());
+    }
+
+    /// The calls that may have had their effect: they had started when the process was interrupted.
+    fn tell_unknown(&self, outcome: &Outcome) {
+        if self.json {
+            return;
+        }
+        for call in show::unknown_calls(outcome) {
+            show::bad("outcome unknown", &call.words());
+        }
     }
 
     fn how_to_decide(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
@@ -198,14 +277,14 @@ impl Turns<'_> {
         // Whoever was asked has seen what is asked.
         if self.prompt.is_none() {
             for request in pending {
-                show::note(&question(request));
+                show::note(show::approval(request));
             }
         }
-        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        let resume = self.resume_words(session);
         let id = &first.id;
         let (approve, reject, modify) =
             (quoted(id), quoted(&format!("{id}=REASON")), quoted(&format!("{id}=JSON")));
-        show::note(&format!(
+        show::note(format!(
             "the run waits for a decision, and is stored; decide with\n  \
              {resume} --approve {approve}\n  {resume} --reject {reject}\n  {resume} --modify {modify}"
         ));
@@ -213,6 +292,9 @@ impl Turns<'_> {
 
     /// A failure, with what to do about it.
     fn with_advice(&self, session: &SessionHandle, error: &RunnerError) -> anyhow::Error {
+        if let Some(outcome) = error.outcome() {
+            self.tell_unknown(outcome);
+        }
         let words = match error {
             RunnerError::Run { source, .. } => {
                 let steps = counted(source.outcome().steps(), "step");
@@ -220,9 +302,12 @@ impl Turns<'_> {
             }
             error => chain(error),
         };
-        let resume = format!("stepfold resume {} --session {}", self.desk.words(), session.key().id);
+        let resume = self.resume_words(session);
         match error {
-            RunnerError::NothingToResume { .. } | RunnerError::Decision { .. } => Misuse(words).into(),
+            RunnerError::NothingToResume { .. }
+            | RunnerError::Input { .. }
+            | RunnerError::Decision { .. } => Misuse(words).into(),
+            RunnerError::Store { .. } => error.clone().into(),
             RunnerError::AgentChanged { .. } => {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 Misuse(words.replace("`abandon()`", "--abandon")).into()
@@ -235,26 +320,23 @@ impl Turns<'_> {
     }
 }
 
-/// The branches of a graph that was cut off. What cannot be read is said by whoever resumes it.
+/// The branches of a graph that was interrupted.
 async fn at_work(session: &SessionHandle) -> Vec<Planned> {
-    let last = session.last_run().await.ok().flatten().filter(|run| run.exit().is_none());
-    last.iter().flat_map(Run::branches).cloned().collect()
+    interrupted(session).await.iter().flat_map(Run::branches).cloned().collect()
 }
 
-fn question(request: &ApprovalRequest) -> String {
-    let call = show::call(&request.call);
-    let why = match request.reason {
-        AskReason::MayHaveHappened => " (it had started before a crash, and may have had its effect)",
-        _ => "",
-    };
-    let style = show::NAME;
-    format!("decide about {}: {style}{call}{style:#}{why}", request.id)
+/// The last run, if it has not ended. What cannot be read is said by whoever goes on with it.
+async fn interrupted(session: &SessionHandle) -> Option<Run> {
+    session.last_run().await.ok().flatten().filter(|run| run.exit().is_none())
 }
 
 async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
     loop {
-        let line = prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await?;
-        let Line::Text(answer) = line else { return Ok(None) };
+        let answer = match prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await? {
+            Line::Text(answer) => answer,
+            Line::NotText => String::new(),
+            Line::Interrupted | Line::End => return Ok(None),
+        };
         match answer.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => return Ok(Some(Decision::Approve)),
             "n" | "no" => {
@@ -267,7 +349,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
                 match serde_json::from_str::<Value>(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
-                    Err(error) => show::note(&format!("this is no JSON: {error}")),
+                    Err(error) => show::note(format!("this is no JSON: {error}")),
                 }
             }
             "l" | "later" => return Ok(None),

@@ -129,6 +129,6 @@ pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
-pub use crate::record::RECORD_FORMAT;
+pub use crate::record::{RECORD_FORMAT, is_unfinished};
 pub use crate::resume::Resume;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};

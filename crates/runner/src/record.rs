@@ -104,6 +104,12 @@ pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
         || others.is_some_and(|others| others.iter().any(|other| other.as_str() == Some(id.as_str())))
 }
 
+/// Whether a session is in the middle of a run when this event is its newest: the run waits for a decision, was
+/// interrupted, or is at work. Told by what is stored, whatever the agent of today would make of it.
+pub fn is_unfinished(event: &Event) -> bool {
+    is_of_run(event) && !ends(event)
+}
+
 /// Whether an event is the last one of a run, whatever the agent of today would make of it.
 pub(crate) fn ends(event: &Event) -> bool {
     is_of_run(event) && event.metadata.contains_key(EXIT)

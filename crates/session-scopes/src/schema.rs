@@ -14,7 +14,7 @@ use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, St
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
 
-type Convert = dyn Fn(Value) -> Result<Value, HandlerError> + Send + Sync;
+type Convert = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync;
 
 /// A [`Schema`] with migrations for values that were stored under an earlier one. Cloning is O(1): make it
 /// once and hand it to every operation.
@@ -62,9 +62,32 @@ impl SessionSchema {
     /// Converts the value of a key that was stored under another type and does not fit the one declared
     /// now. `convert` must be pure; it may run more than once.
     #[must_use]
-    pub fn migration<F>(mut self, key: impl Into<String>, convert: F) -> Self
+    pub fn migration<F>(self, key: impl Into<String>, convert: F) -> Self
     where
         F: Fn(Value) -> Result<Value, HandlerError> + Send + Sync + 'static,
+    {
+        self.optional_migration(key, move |old| convert(old).map(Some))
+    }
+
+    /// As [`migration`](Self::migration), for values that cannot always be converted: where `convert` gives none, the
+    /// key is as if it had never been written. The stored value stays until the key is written again.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::SessionSchema;
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// // `areas` was text once; text that is no number is forgotten.
+    /// let schema = Schema::builder().key::<u64>("areas").build()?;
+    /// let schema = SessionSchema::new(schema)
+    ///     .optional_migration("areas", |old| Ok(old.as_str().and_then(|text| text.parse::<u64>().ok()).map(|areas| json!(areas))));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    #[must_use]
+    pub fn optional_migration<F>(mut self, key: impl Into<String>, convert: F) -> Self
+    where
+        F: Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync + 'static,
     {
         Arc::make_mut(&mut self.0).migrations.insert(key.into(), Arc::new(convert));
         self
@@ -101,6 +124,7 @@ impl SessionSchema {
         let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
         let converted = convert(value.clone())
             .map_err(|source| SessionError::Migration { key: key.to_owned(), source })?;
+        let Some(converted) = converted else { return Ok(Adopted::Hidden) };
         declared.check(&converted).map_err(mismatch)?;
         Ok(Adopted::Converted(Cell::from(converted)))
     }
@@ -183,7 +207,7 @@ pub enum Adopted {
     Same,
     /// What a migration made of it.
     Converted(Cell),
-    /// Nothing: the schema does not know the key. The value stays where it is.
+    /// Nothing: the schema does not know the key, or its migration gave none. The value stays where it is.
     Hidden,
 }
 
@@ -253,6 +277,8 @@ mod tests {
         let useless = text().migration("n", Ok);
         let error = useless.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
         assert!(matches!(error, SessionError::SchemaMismatch { .. }), "{error}");
+        let none = text().optional_migration("n", |_| Ok(None));
+        assert!(matches!(none.adopt("n", &Cell::from(json!(1)), number().text()), Ok(Adopted::Hidden)));
         let failing = text().migration("n", |_| Err("no".into()));
         let error = failing.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
         assert!(matches!(error, SessionError::Migration { .. }), "{error}");

@@ -189,6 +189,11 @@ impl Values {
         self.held.get(key).map(|held| held.cell.view())
     }
 
+    /// The value of a key with the schema that it was written under; [`SessionSchema::adopt`] takes both.
+    pub fn held(&self, key: &str) -> Option<&Held> {
+        self.held.get(key)
+    }
+
     /// The keys that have a value, in their order, each with it.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
         self.held.iter().map(|(key, held)| (&**key, held.cell.view()))

@@ -86,8 +86,10 @@
 
 pub mod chat;
 mod depth;
+mod invisible;
 mod list;
 pub mod state;
 
 pub use crate::depth::MAX_DEPTH;
+pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;

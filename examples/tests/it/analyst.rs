@@ -81,8 +81,21 @@ fn a_fork_from_the_middle_of_a_turn_comes_to_the_same_end() {
     assert!(printed.contains("replay-1-from-6 shares the past of replay-1 up to version 6"), "{printed}");
     assert!(CONVERSATION.starts_with(&transcript(folder.path(), "replay-1-from-6")));
     let printed = run(folder.path(), &["--session", "replay-1-from-6"]).unwrap();
-    assert!(printed.contains("replay-1-from-6 was cut off at step"), "{printed}");
+    assert!(printed.contains("replay-1-from-6 goes on with \""), "{printed}");
     assert_eq!(transcript(folder.path(), "replay-1-from-6"), CONVERSATION);
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = analyst(folder.path(), &["--session", "s"])
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .status();
+    assert!(status.unwrap().success());
+    assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
 }
 
 #[test]
@@ -117,6 +130,9 @@ fn what_one_model_did_not_answer_another_one_does() {
     let error = run(folder.path(), &nobody).unwrap_err();
     assert!(error.contains("127.0.0.1:1"), "{error}");
     let printed = run(folder.path(), &["--session", "s"]).unwrap();
-    assert!(printed.contains("was cut off at step 0"), "{printed}");
+    let restart = format!(
+        "The session s goes on with \"{question}\", interrupted in step 1 before the model had answered."
+    );
+    assert!(printed.contains(&restart), "{printed}");
     assert_eq!(transcript(folder.path(), "s"), CONVERSATION);
 }

@@ -12,7 +12,8 @@ use stepfold::state_core::state::{Fault, Handlers, StateError, check_key};
 use stepfold::tools::{BuildError, Limits};
 
 use super::document::Document;
-use super::form::{Approvals, Form, OutputModes, StateKey};
+use super::form::{Approvals, Conversion, Form, OutputModes, StateKey};
+use super::placeholders::check_closed;
 use super::schema::nearest;
 use crate::tool;
 
@@ -37,6 +38,7 @@ pub(super) fn build(
         .approval(form.approval.into())
         .trim(trim(form, document));
     if let Some(instructions) = &form.instructions {
+        check_closed("instructions", instructions, document);
         builder = builder.instructions(instructions);
     }
     if let Some(tokens) = form.trim.window {
@@ -95,13 +97,13 @@ pub(super) fn state_schema(
             document.fault(&path, error.to_string());
             continue;
         }
-        let mut stored = stored_key(key);
-        let alone = [(name.clone(), stored.clone())].into_iter().collect();
-        if let Err(error) = read_schema(false, &alone) {
-            document.fault(&path, state_fault(&error));
-            stored = json!({"type": true});
+        if key.migrate.contains(&Conversion::Default) && key.default.is_none() {
+            document.fault(
+                &["state", &name, "migrate"],
+                "`default` is one that the key has to have: add `default`",
+            );
         }
-        keys.insert(name, stored);
+        keys.insert(name.clone(), sound_key(&name, key, document));
     }
     for (name, key) in more {
         keys.entry(name).or_insert(key);
@@ -116,17 +118,31 @@ fn read_schema(open: bool, keys: &serde_json::Map<String, Value>) -> Result<Sche
     Schema::from_json(&json!({"version": 1, "open": open, "keys": keys}).to_string(), &Handlers::new())
 }
 
-fn stored_key(key: &StateKey) -> Value {
-    let mut stored = serde_json::Map::new();
-    stored.insert("type".to_owned(), key.value_type.clone());
+/// A key in its stored form, without what is wrong with it: each field is looked at by itself, so that all faults are
+/// found at once.
+fn sound_key(name: &str, key: &StateKey, document: &mut Document) -> Value {
     let text = |text: &String| Value::String(text.clone());
     let fields = [
-        ("handler", key.handler.as_ref().map(text)),
+        ("type", Some(key.value_type.clone())),
         ("description", key.description.as_ref().map(text)),
+        ("handler", key.handler.as_ref().map(text)),
         ("default", key.default.clone()),
     ];
-    stored.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-    Value::Object(stored)
+    let mut sound = serde_json::Map::new();
+    sound.insert("type".to_owned(), Value::Bool(true));
+    for (field, value) in fields {
+        let Some(value) = value else { continue };
+        let before = sound.insert(field.to_owned(), value);
+        let alone = [(name.to_owned(), Value::Object(sound.clone()))].into_iter().collect();
+        if let Err(error) = read_schema(false, &alone) {
+            document.fault(&["state", name, field], state_fault(&error));
+            match before {
+                Some(before) => drop(sound.insert(field.to_owned(), before)),
+                None => drop(sound.shift_remove(field)),
+            }
+        }
+    }
+    Value::Object(sound)
 }
 
 fn state_fault(error: &StateError) -> String {

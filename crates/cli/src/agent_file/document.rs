@@ -178,12 +178,18 @@ impl Document {
         for path in &misfits {
             remove(json, path);
         }
+        drop_nulls(json);
         self.dropped.extend(misfits);
     }
 
     /// Whether there is a field of this name at the top.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.json.get(name).is_some()
+    }
+
+    /// Whether nothing at all stands there, although it could be read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.faults.is_empty() && self.json.as_object().is_some_and(Map::is_empty)
     }
 
     /// Does this with a table of the document as if it were all of it.
@@ -347,6 +353,18 @@ fn in_words(schema: &Value, path: &[String], message: &str) -> String {
     let choices = branches.into_iter().flatten().filter_map(|branch| branch.get("const")?.as_str());
     let choices: Vec<&str> = choices.collect();
     if choices.is_empty() { message.to_owned() } else { format!("this is none of {}", choices.join(", ")) }
+}
+
+/// Leaves out the items that were removed, so that the rest of their lists is looked at. TOML has no null of its own.
+fn drop_nulls(json: &mut Value) {
+    match json {
+        Value::Array(items) => {
+            items.retain(|item| !item.is_null());
+            items.iter_mut().for_each(drop_nulls);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(drop_nulls),
+        _ => {}
+    }
 }
 
 fn remove(json: &mut Value, path: &[String]) {

@@ -70,6 +70,31 @@ pub(crate) struct StateKey {
     pub(crate) description: Option<String>,
     /// The value before the first write.
     pub(crate) default: Option<Value>,
+    /// What becomes of a value that was stored under another type and does not fit: the first of these conversions
+    /// whose result fits. `text`, `number` (of text), `json` (text read as JSON), `list` (of this value), `first` (item
+    /// of a list), `default`, `drop` (as if it had never been written).
+    #[serde(default)]
+    pub(crate) migrate: Vec<Conversion>,
+}
+
+/// What becomes of a stored value whose type has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Conversion {
+    /// Text stays, all else becomes its JSON as text.
+    Text,
+    /// Text that is a number becomes it.
+    Number,
+    /// Text is read as JSON.
+    Json,
+    /// The value becomes the only item of a list.
+    List,
+    /// A list becomes its first item.
+    First,
+    /// The default of the key.
+    Default,
+    /// As if the key had never been written.
+    Drop,
 }
 
 fn any_type() -> Value {

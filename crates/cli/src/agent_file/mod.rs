@@ -6,6 +6,7 @@ pub(crate) mod form;
 mod graph;
 pub(crate) mod graph_form;
 mod node;
+mod placeholders;
 mod schema;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use self::graph::Place;
 use self::graph_form::GraphForm;
 pub(crate) use self::schema::{json_schema, nearest};
 use crate::error::Misuse;
+use crate::migrate::Migration;
 use crate::model::Models;
 
 /// A file of an agent or a graph that was read: what it says, and where each part of it stands.
@@ -105,6 +107,10 @@ impl AgentFile {
 
     fn parse(path: &Path, text: String) -> Result<Self, FileFaults> {
         let mut document = Document::parse(text);
+        if document.is_empty() {
+            let words = "the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
+            document.fault(&[""; 0], words);
+        }
         let content = match document.has("nodes") {
             false => document.form(&json_schema::<Form>()).map(|form| Content::Agent(Box::new(form))),
             true => document.form(&json_schema::<GraphForm>()).map(|form| Content::Graph(Box::new(form))),
@@ -168,6 +174,16 @@ impl AgentFile {
         };
         let stem = || self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
+    }
+
+    /// What becomes of stored values whose types have changed.
+    pub(crate) fn migrations(&self) -> Vec<Migration> {
+        let state = match &self.content {
+            Content::Agent(form) => &form.state,
+            Content::Graph(form) => &form.state,
+        };
+        let migrated = state.iter().filter(|(_, key)| !key.migrate.is_empty());
+        migrated.map(|(name, key)| (name.clone(), key.migrate.clone())).collect()
     }
 
     /// The folder of the file, which relative paths in it begin at.

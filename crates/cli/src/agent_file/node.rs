@@ -13,6 +13,7 @@ use super::document::Document;
 use super::form::{CommandForm, Effects, Form, Reads};
 use super::graph::{Place, library_name, unknown_key};
 use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, ProgramForm};
+use super::placeholders::check_closed;
 use super::{AgentFile, Around, Built, LineFault, build, model};
 use crate::tool::Program;
 
@@ -130,6 +131,7 @@ impl Workshop<'_> {
 
     /// Placeholders that nothing can fill.
     fn check_template(&self, field: &str, text: &str, document: &mut Document) {
+        check_closed(field, text, document);
         let template = Template::parse(text);
         let is_known = |name: &str| {
             let mut parts = name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name]);

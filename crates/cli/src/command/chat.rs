@@ -5,7 +5,7 @@ use stepfold::prelude::*;
 use super::run::tell_session;
 use crate::args::{Asked, Place};
 use crate::desk::Desk;
-use crate::error::{Ending, chain};
+use crate::error::{Ending, told};
 use crate::prompt::{Line, Prompt};
 use crate::show;
 use crate::turn::Turns;
@@ -22,16 +22,23 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
     if is_terminal {
         show::aside(HELP);
     }
-    let mut last = Ending::Done;
+    let (mut last, mut number, mut is_refused) = (Ending::Done, 0_u64, false);
     loop {
+        number += 1;
         let line = match lines.line("> ").await? {
             Line::Text(line) => line,
+            Line::NotText => {
+                let words = format!("line {number} was not taken: it is not UTF-8");
+                tell_error(&words, json);
+                is_refused = true;
+                continue;
+            }
             Line::Interrupted => continue,
-            Line::End => return Ok(last),
+            Line::End => return Ok(ended(last, is_refused)),
         };
         match line.trim() {
             "" => {}
-            "/quit" | "/exit" => return Ok(last),
+            "/quit" | "/exit" => return Ok(ended(last, is_refused)),
             "/help" => show::note(HELP),
             "/session" => show::note(session.key().id.as_str()),
             "/state" => show_state(&desk, &session).await?,
@@ -42,20 +49,25 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let ended = turns.follow(&session, async || session.send(text).await).await;
+                let turn = turns.send(&session, text.into()).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }
-                last = match ended {
+                last = match turn {
                     Ok(ending) => ending,
                     // Somebody sits there and can say something else.
                     Err(error) if is_terminal => {
-                        show::note(&format!("{}error{:#}: {}", show::BAD, show::BAD, chain(error.as_ref())));
+                        tell_error(&told(&error), json);
                         Ending::Failed
                     }
                     Err(error) => return Err(error),
                 };
                 if last == Ending::Waits && !is_terminal {
+                    if !json {
+                        show::note(
+                            "the chat ends here: lines after this one are not taken before the decision",
+                        );
+                    }
                     return Ok(last);
                 }
             }
@@ -63,11 +75,23 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
     }
 }
 
+/// How a chat ends whose last turn ended like this: a line that was not taken is no success.
+fn ended(last: Ending, is_refused: bool) -> Ending {
+    if is_refused && last == Ending::Done { Ending::Failed } else { last }
+}
+
+fn tell_error(words: &str, json: bool) {
+    match json {
+        true => show::line(serde_json::json!({"error": words}).to_string()),
+        false => show::bad("error", words),
+    }
+}
+
 async fn show_state(desk: &Desk, session: &SessionHandle) -> anyhow::Result<()> {
     let stored = session.read(stepfold::session_scopes::EventRange::None).await?;
-    let state = stored.state(desk.runner.schema())?;
+    let state = stored.state(&desk.untyped)?;
     for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
-        show::note(&format!("{key} = {value}"));
+        show::note(format!("{key} = {value}"));
     }
     Ok(())
 }

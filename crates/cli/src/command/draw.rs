@@ -19,6 +19,6 @@ pub(super) fn draw(path: &Path, language: Drawing, json: bool) -> anyhow::Result
         Drawing::Mermaid => built.graph.to_mermaid(),
         Drawing::Dot => built.graph.to_dot(),
     };
-    show::print(&if json { format!("{}\n", json!({"drawing": drawing})) } else { drawing });
+    show::print(if json { format!("{}\n", json!({"drawing": drawing})) } else { drawing });
     Ok(Ending::Done)
 }

@@ -14,7 +14,7 @@ pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> 
     let id = session.key().id.as_str();
     match session.replay(desk.runner.agent()).await {
         Ok(runs) => {
-            show::line(&if json {
+            show::line(if json {
                 json!({"runs": runs, "same": true, "session": id}).to_string()
             } else {
                 format!("session {id}: the same again, {}", show::counted(runs as u64, "run"))
@@ -23,7 +23,7 @@ pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> 
         }
         Err(error @ RunnerError::Diverged { .. }) => {
             let words = chain(&error);
-            show::line(&if json {
+            show::line(if json {
                 json!({"same": false, "session": id, "why": words}).to_string()
             } else {
                 words
@@ -46,7 +46,7 @@ pub(super) async fn fork(
     let fork = session.fork(to, at).await?;
     let (id, from) = (fork.key().id.as_str(), session.key().id.as_str());
     if json {
-        show::line(&json!({"from": from, "session": id}).to_string());
+        show::line(json!({"from": from, "session": id}).to_string());
     } else {
         show::line(id);
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
@@ -59,7 +59,7 @@ pub(super) async fn rewind(place: &Place, to: u64, json: bool) -> anyhow::Result
     let session = desk.session().await?;
     let version = session.rewind(to).await?;
     let id = session.key().id.as_str();
-    show::line(&if json {
+    show::line(if json {
         json!({"session": id, "to": to, "version": version}).to_string()
     } else {
         format!("session {id} is as it was at version {to}; that is version {version}")

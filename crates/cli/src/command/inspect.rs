@@ -8,47 +8,56 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::RECORD_FORMAT;
-use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, Visible};
+use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, SessionSchema, Visible};
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
 use crate::args::Place;
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
-use crate::show::{self, Stage, story};
+use crate::migrate::{Fit, fit};
+use crate::show::{self, Cutter, Stage, story};
 
 /// What is to be shown.
 pub(super) struct What<'a> {
     pub(super) at: Option<u64>,
     pub(super) diff: Option<&'a str>,
     pub(super) all: bool,
+    /// Long values are not cut.
+    pub(super) full: bool,
 }
 
 pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::without_model(place)?;
     let session = desk.session().await?.read(EventRange::All).await?;
-    let schema = desk.runner.agent().schema();
+    // Whatever the agent declares today: what is stored can be read.
+    let schema = desk.untyped.schema();
+    let cutter = Cutter::new(what.full);
     if let Some(range) = what.diff {
         let (from, to) = versions(range, &session)?;
         let (before, after) = (past(&session, schema, from)?, past(&session, schema, to)?);
-        show::print(&if json {
-            format!("{}\n", diff_json(&before, &after))
+        if json {
+            show::line(diff_json(&before, &after).to_string());
         } else {
-            readable(after).diff(&readable(before)).to_string()
-        });
+            let diff = readable(after).diff(&readable(before)).to_string();
+            diff.lines().for_each(|line| show::line(cutter.cut(line)));
+            cutter.hint();
+        }
         return Ok(Ending::Done);
     }
     let version = what.at.unwrap_or(session.version);
     check_version(&session, version)?;
     let state = match what.at {
         Some(at) => past(&session, schema, at)?,
-        None => session.state(desk.runner.schema())?,
+        None => session.state(&desk.untyped)?,
     };
     let (visible, is_graph) = (visible(&session, version), desk.speakers.is_some());
-    let view = View { session: &session, version, visible, state, all: what.all, is_graph };
+    let schema = desk.runner.schema();
+    let view = View { session: &session, version, visible, state, all: what.all, is_graph, schema, cutter };
     if json {
-        show::line(&view.json().to_string());
+        show::line(view.json().to_string());
     } else {
-        view.show(schema);
+        view.show(desk.untyped.schema());
+        view.cutter.hint();
     }
     Ok(Ending::Done)
 }
@@ -61,6 +70,9 @@ struct View<'a> {
     state: State,
     all: bool,
     is_graph: bool,
+    /// The schema of the agent of today.
+    schema: &'a SessionSchema,
+    cutter: Cutter,
 }
 
 impl View<'_> {
@@ -83,34 +95,45 @@ impl View<'_> {
         writes
     }
 
-    fn show(&self, schema: &Schema) {
+    fn show(&self, untyped: &Schema) {
+        self.show_head();
+        show::line("");
+        self.show_log(untyped);
+        show::line("");
+        self.show_state();
+    }
+
+    fn show_head(&self) {
         let Session { key, parent, .. } = self.session;
-        let style = show::NAME;
-        show::line(&format!(
-            "{style}session {}{style:#} of {}/{}, version {}",
-            key.id, key.app, key.user, self.version
-        ));
+        let of = format!(" of {}/{}, version {}", key.app, key.user, self.version);
+        show::line(show::styled(show::NAME, format!("session {}", key.id)).and(of));
         if let Some(parent) = parent {
-            show::line(&format!("forked from {} at version {}", parent.id, parent.version));
+            show::line(format!("forked from {} at version {}", parent.id, parent.version));
         }
         if self.session.oldest > 0 {
-            show::line(&format!("events up to version {} were deleted by retention", self.session.oldest));
+            show::line(format!("events up to version {} were deleted by retention", self.session.oldest));
         }
-        show::line("");
-        let mut state = State::new(schema);
+    }
+
+    fn show_log(&self, untyped: &Schema) {
+        let mut state = State::new(untyped);
         let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
-            show_event(committed, counts, &mut at_work);
+            for line in event_lines(committed, counts, &mut at_work) {
+                show::line(self.cutter.cut(&line));
+            }
             if counts {
                 let before = state.clone();
                 if state.apply(&committed.event.actions.delta).is_ok() {
                     for change in self.changes(&state, &before) {
-                        show::line(&format!("{:>17}~ {change}", ""));
+                        show::line(self.cutter.cut(&format!("{:>17}~ {change}", "")));
                     }
                 }
             }
         }
-        show::line("");
+    }
+
+    fn show_state(&self) {
         let writes = self.writes();
         for (key, value) in self.state.iter().filter(|(key, _)| *key != MESSAGES) {
             let by = writes.get(key).map_or_else(
@@ -122,8 +145,12 @@ impl View<'_> {
                     format!("version {version}, {handler}{more}")
                 },
             );
-            let dim = show::DIM;
-            show::line(&format!("{key} = {value}  {dim}({by}){dim:#}"));
+            let fit = match fit(self.session, self.schema, key) {
+                Fit::Fits => String::new(),
+                fit => format!("; {fit}"),
+            };
+            let value = self.cutter.cut(&format!("{key} = {value}"));
+            show::line(show::Text::from(format!("{value}  ")).with(show::DIM, format!("({by}{fit})")));
         }
     }
 
@@ -146,7 +173,11 @@ impl View<'_> {
             let by = writes
                 .get(key)
                 .map(|(version, write, count)| json!({"version": version, "write": write, "writes": count}));
-            (key.to_owned(), json!({"set_by": by, "value": value.to_json()}))
+            let misfit = match fit(self.session, self.schema, key) {
+                Fit::Fits => None,
+                fit => Some(fit.to_string()),
+            };
+            (key.to_owned(), json!({"misfit": misfit, "set_by": by, "value": value.to_json()}))
         });
         let events = self.events().map(|(committed, counts)| {
             let event = &committed.event;
@@ -176,7 +207,7 @@ impl View<'_> {
 }
 
 /// An event: its version, its kind, and what was said, in notation.
-fn show_event(committed: &CommittedEvent, counts: bool, stage: &mut Stage) {
+fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> Vec<String> {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
     let said = match (&*event.actions.started, event.actions.rewound_to()) {
@@ -191,14 +222,11 @@ fn show_event(committed: &CommittedEvent, counts: bool, stage: &mut Stage) {
         ([], Some(to)) => vec![format!("back to version {to}")],
         (started, _) => vec![format!("starts {}", started.join(", "))],
     };
-    let mut lines = said.iter();
-    let first = lines.next().map(String::as_str).unwrap_or_default();
-    show::line(
-        format!("{mark}{:>4}  {:<9} {first}", committed.version, story::name(event.kind.as_str())).trim_end(),
-    );
-    for line in lines {
-        show::line(&format!("{mark}{:>16}{line}", ""));
-    }
+    let mut said = said.iter();
+    let first = said.next().map(String::as_str).unwrap_or_default();
+    let head = format!("{mark}{:>4}  {:<9} {first}", committed.version, story::name(event.kind.as_str()));
+    let rest = said.map(|line| format!("{mark}{:>16}{line}", ""));
+    std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
 }
 
 /// The commit of a run that an event stores.

@@ -23,9 +23,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
     match &args.command {
         Command::Run { place, asked, question, set } => run::run(place, asked, question, set, json).await,
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
-        Command::Sessions { place, limit } => sessions::sessions(place, *limit, json).await,
-        Command::Inspect { place, at, diff, all } => {
-            inspect::inspect(place, &inspect::What { at: *at, diff: diff.as_deref(), all: *all }, json).await
+        Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
+        Command::Inspect { place, at, diff, all, full } => {
+            let what = inspect::What { at: *at, diff: diff.as_deref(), all: *all, full: *full };
+            inspect::inspect(place, &what, json).await
         }
         Command::Resume { place, asked, approve, reject, modify, abandon, with_changed_agent } => {
             let decided = resume::Decided { approve, reject, modify };
@@ -48,7 +49,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
                 FileKind::Agent => json_schema::<Form>(),
                 FileKind::Graph => json_schema::<GraphForm>(),
             };
-            show::line(&serde_json::to_string_pretty(&schema)?);
+            show::line(serde_json::to_string_pretty(&schema)?);
             Ok(Ending::Done)
         }
     }

@@ -33,7 +33,7 @@ pub(super) async fn resume(
         let outcome = session.abandon().await?;
         let steps = show::counted(outcome.steps(), "step");
         let words = format!("the run is given up after {steps}; the session can be used");
-        show::line(&if json { serde_json::json!({"abandoned": true}).to_string() } else { words });
+        show::line(if json { serde_json::json!({"abandoned": true}).to_string() } else { words });
         return Ok(Ending::Done);
     }
     let decisions = decided.decisions(&session.pending().await?)?;
@@ -43,7 +43,7 @@ pub(super) async fn resume(
     }
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk: &desk, json, prompt };
-    turns.follow(&session, async || resume.start()).await
+    turns.resume(&session, resume).await
 }
 
 impl Decided<'_> {

@@ -2,7 +2,6 @@
 
 use std::io::Read as _;
 
-use anyhow::Context as _;
 use serde_json::json;
 use stepfold::prelude::*;
 
@@ -29,6 +28,11 @@ pub(super) async fn run(
     }
     let values = values(set)?;
     let desk = Desk::with_model(place, asked)?;
+    // Before a session is made for them.
+    for (key, value) in values.as_object().into_iter().flatten() {
+        let written = desk.runner.schema().schema().write(key.as_str(), value.clone());
+        written.map_err(|error| Misuse(error.to_string()))?;
+    }
     let session = desk.session_for_turn().await?;
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk: &desk, json, prompt };
@@ -37,7 +41,7 @@ pub(super) async fn run(
         input = input.with_values(values);
     }
     tell_session(&session, json);
-    let ending = turns.follow(&session, async || session.send(input).await).await?;
+    let ending = turns.send(&session, input).await?;
     if !json && ending == Ending::Done {
         let id = &session.key().id;
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
@@ -49,7 +53,7 @@ pub(super) async fn run(
 pub(super) fn tell_session(session: &SessionHandle, json: bool) {
     let id = session.key().id.as_str();
     if json {
-        show::line(&json!({"session": id}).to_string());
+        show::line(json!({"session": id}).to_string());
     } else {
         show::aside(&format!("session {id}"));
     }
@@ -57,6 +61,8 @@ pub(super) fn tell_session(session: &SessionHandle, json: bool) {
 
 fn read_question() -> anyhow::Result<String> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("the question cannot be read from standard input")?;
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|error| Misuse(format!("the question cannot be read from standard input: {error}")))?;
     Ok(text.trim().to_owned())
 }

@@ -1,7 +1,8 @@
 //! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
 
 use serde_json::json;
-use stepfold::session_scopes::{DeleteSession, SessionStore as _};
+use stepfold::runner::is_unfinished;
+use stepfold::session_scopes::{DeleteSession, EventRange, GetSession, Session, SessionStore as _};
 
 use crate::args::Place;
 use crate::desk::Desk;
@@ -11,36 +12,94 @@ use crate::show;
 pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::without_model(place)?;
     let sessions = desk.list(limit).await?;
+    let mut statuses = Vec::with_capacity(sessions.len());
+    for session in &sessions {
+        statuses.push(status(&desk, session).await?);
+    }
     if json {
-        let sessions = sessions.iter().map(|session| {
+        let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
             json!({
                 "created": session.created.to_string(),
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
+                "pending": status.pending(),
                 "session": session.key.id.as_str(),
+                "status": status.name(),
                 "updated": session.updated.to_string(),
                 "version": session.version,
             })
         });
-        show::line(&serde_json::Value::Array(sessions.collect()).to_string());
+        show::line(serde_json::Value::Array(sessions.collect()).to_string());
         return Ok(Ending::Done);
     }
     let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
-    for session in &sessions {
+    for (session, status) in sessions.iter().zip(&statuses) {
         let updated = session.updated.to_string();
         let updated = updated.get(..19).unwrap_or(&updated);
         let parent = session.parent.as_ref();
         let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
         let id = session.key.id.as_str();
-        show::line(&format!(
-            "{id:width$}  {updated}  version {}{}",
+        show::line(format!(
+            "{id:width$}  {updated}  version {}{}{}",
             session.version,
-            parent.unwrap_or_default()
+            parent.unwrap_or_default(),
+            status.words()
         ));
     }
     if sessions.is_empty() {
-        show::note(&format!("agent {} has no session of user {}", desk.runner.agent().name(), desk.user));
+        show::note(format!("agent {} has no session of user {}", desk.runner.agent().name(), desk.user));
     }
     Ok(Ending::Done)
+}
+
+/// What a session is at.
+enum Status {
+    /// Its last run has ended, or there was none.
+    Idle,
+    /// It waits for decisions about these.
+    Waits(Vec<String>),
+    /// Its last run was interrupted or failed, or is at work in another process.
+    Interrupted,
+}
+
+async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
+    let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
+    let newest = desk.runner.store().get(newest).await?.events.pop();
+    if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
+        return Ok(Status::Idle);
+    }
+    let handle = desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?;
+    // With an agent that has changed since, it may not be known what is waited for.
+    let pending = handle.pending().await.unwrap_or_default();
+    Ok(match pending.is_empty() {
+        true => Status::Interrupted,
+        false => Status::Waits(pending.into_iter().map(|request| request.id).collect()),
+    })
+}
+
+impl Status {
+    fn name(&self) -> &'static str {
+        match self {
+            Status::Idle => "idle",
+            Status::Waits(_) => "waits",
+            Status::Interrupted => "interrupted",
+        }
+    }
+
+    fn pending(&self) -> &[String] {
+        match self {
+            Status::Waits(pending) => pending,
+            Status::Idle | Status::Interrupted => &[],
+        }
+    }
+
+    /// What a person should know, behind everything else.
+    fn words(&self) -> String {
+        match self {
+            Status::Idle => String::new(),
+            Status::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            Status::Interrupted => ", interrupted".to_owned(),
+        }
+    }
 }
 
 pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyhow::Result<Ending> {
@@ -54,7 +113,7 @@ pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyho
     delete.user_state = user_state;
     let deleted = desk.runner.store().delete(delete).await?;
     let id = session.key().id.as_str();
-    show::line(&if json {
+    show::line(if json {
         json!({
             "events": deleted.events,
             "keys": deleted.session_keys,

@@ -1,8 +1,8 @@
 //! `stepfold state get` and `state set`: the state of a session, from outside of a run.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stepfold::agent_loop::{Ids as _, RandomIds};
-use stepfold::runner::{SystemClock, WallClock as _};
+use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{
     AppendEvent, Author, Event, EventId, EventKind, EventRange, InvocationId, Scope, SessionStore as _,
 };
@@ -11,26 +11,38 @@ use stepfold::state_core::state::{Delta, MESSAGES};
 use crate::args::Place;
 use crate::desk::{Desk, values};
 use crate::error::{Ending, Misuse};
+use crate::migrate::{Fit, fit};
 use crate::show;
 
 pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::without_model(place)?;
     let session = desk.session().await?.read(EventRange::None).await?;
-    let state = session.state(desk.runner.schema())?;
+    // Whatever the agent declares today: what is stored can be read.
+    let state = session.state(&desk.untyped)?;
     let Some(key) = key else {
         let values = state.iter().filter(|(key, _)| *key != MESSAGES);
+        let seen = values.filter_map(|(key, value)| {
+            let fit = fit(&session, desk.runner.schema(), key);
+            Some((key.to_owned(), seen(&desk, key, value.to_json(), fit)?))
+        });
         if json {
-            let values = values.map(|(key, value)| (key.to_owned(), value.to_json()));
-            show::line(&serde_json::Value::Object(values.collect()).to_string());
+            show::line(Value::Object(seen.collect()).to_string());
         } else {
-            values.for_each(|(key, value)| show::line(&format!("{key} = {value}")));
+            seen.for_each(|(key, value)| show::line(format!("{key} = {value}")));
         }
         return Ok(Ending::Done);
     };
     if let Some(value) = state.get(key) {
-        // A value is JSON in any case.
-        show::line(&value.to_json().to_string());
-        return Ok(Ending::Done);
+        let value = match fit(&session, desk.runner.schema(), key) {
+            // Whoever names it wants to see it.
+            Fit::Undeclared => Some(value.to_json()),
+            fit => seen(&desk, key, value.to_json(), fit),
+        };
+        if let Some(value) = value {
+            // A value is JSON in any case.
+            show::line(value.to_string());
+            return Ok(Ending::Done);
+        }
     }
     let schema = desk.runner.agent().schema();
     if schema.key(key).is_none() && !schema.is_open() {
@@ -42,9 +54,23 @@ pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow:
     if json {
         show::line("null");
     } else {
-        show::note(&format!("{key} is not set"));
+        show::note(format!("{key} is not set"));
     }
     Ok(Ending::Failed)
+}
+
+/// The value of a key as the agent sees it; as it is stored, with a note, if it cannot. None for what it does not see.
+fn seen(desk: &Desk, key: &str, stored: Value, fit: Fit) -> Option<Value> {
+    match fit {
+        Fit::Fits => Some(stored),
+        Fit::Migrated(Some(value)) => Some(value),
+        Fit::Migrated(None) => desk.runner.schema().schema().key(key)?.default().cloned(),
+        Fit::Undeclared => None,
+        Fit::Misfit(why) => {
+            show::note(format!("{key} does not fit the agent: {why}"));
+            Some(stored)
+        }
+    }
 }
 
 pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::Result<Ending> {
@@ -64,12 +90,13 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
         );
     }
     // A write between the steps of a run would be one that the run does not know of.
-    if session.last_run().await?.is_some_and(|run| run.exit().is_none()) {
+    let stored = session.read(EventRange::Last(1)).await?;
+    if stored.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
         let words = "a run of the session has not ended; bring it to its end with `stepfold resume`, or give it up \
                      with `stepfold resume --abandon`";
         return Err(Misuse(words.to_owned()).into());
     }
-    let version = session.read(EventRange::None).await?.version;
+    let version = stored.version;
     let name = RandomIds.next();
     let event = Event::new(
         EventId::new(format!("{name}.0"))?,
@@ -81,7 +108,7 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
     let append = AppendEvent::new(session.key().clone(), version, event, schema);
     let receipt = desk.runner.store().append(append).await?;
     let id = session.key().id.as_str();
-    show::line(&if json {
+    show::line(if json {
         json!({"session": id, "version": receipt.version}).to_string()
     } else {
         format!("session {id} is at version {}", receipt.version)

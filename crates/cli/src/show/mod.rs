@@ -1,55 +1,30 @@
 //! How things are shown: answers on standard output, what happens meanwhile on standard error.
 
+mod calls;
+mod cutter;
 mod nodes;
+mod restart;
 mod stage;
 pub(crate) mod story;
+mod text;
 mod watch;
 
-use std::io::{self, Write as _};
-
-use anstyle::{AnsiColor, Style};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
+pub(crate) use self::calls::{approval, arguments, unknown_calls};
+pub(crate) use self::cutter::Cutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};
+pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
+pub(crate) use self::text::{
+    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, print, reply, styled,
+};
 pub(crate) use self::watch::{Watch, changes};
-
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const DIM: Style = Style::new().dimmed();
-pub(crate) const NAME: Style = Style::new().bold();
 
 /// The characters of a result that are shown while a run is followed.
 const SHORT: usize = 200;
-
-/// A line on standard output.
-pub(crate) fn line(text: &str) {
-    print(&format!("{text}\n"));
-}
-
-/// Text on standard output, at once. Styles are left out where they are of no use.
-pub(crate) fn print(text: &str) {
-    let mut out = anstream::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    if let Err(error) = written
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
-        // Whoever read it has enough, as `head` does.
-        std::process::exit(0);
-    }
-}
-
-/// A line on standard error.
-pub(crate) fn note(text: &str) {
-    // When nobody can be told, there is nobody to tell.
-    let _ = writeln!(anstream::stderr().lock(), "{text}");
-}
-
-/// A line on standard error that is not in the foreground.
-pub(crate) fn aside(text: &str) {
-    note(&format!("{DIM}{text}{DIM:#}"));
-}
 
 /// A call in notation, without who makes it.
 pub(crate) fn call(call: &ToolCall) -> String {

@@ -1,7 +1,7 @@
 //! A run as it happens: text as it comes, calls, results, and what changes in the state.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,12 +10,15 @@ use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
+use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use crate::model::FailedRequest;
+
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, line, note, print, short};
+use super::{aside, call_of, line, note, on_this_line, reply, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -79,13 +82,22 @@ impl Watch {
     pub(crate) fn see(&mut self, seen: &Seen) {
         match seen {
             Seen::Event { number, event } if self.json => {
-                line(&json!({"event": event, "number": number}).to_string());
+                line(json!({"event": event, "number": number}).to_string());
                 self.tell_progress(event);
             }
             Seen::Event { event, .. } => self.show(event),
-            Seen::Missed { events } => note(&format!("{events} events were too fast to be shown")),
+            Seen::Missed { events } => note(format!("{events} events were too fast to be shown")),
             _ => {}
         }
+    }
+
+    /// A request failed, and is sent again after a pause.
+    pub(crate) fn retry(&mut self, failure: &FailedRequest) {
+        if self.json {
+            return line(json!({"retry": failure}).to_string());
+        }
+        self.aside(&failure.to_string());
+        self.wait(&failure.model);
     }
 
     /// Nothing more comes.
@@ -100,12 +112,12 @@ impl Watch {
             RunEvent::Text(text) => {
                 self.stop_waiting();
                 self.is_in_text = !text.ends_with('\n');
-                print(text);
+                reply(text);
             }
             RunEvent::Reasoning(_) => {}
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.end();
-                note(&call_of(call_id, tool, arguments));
+                note(call_of(call_id, tool, arguments));
                 self.wait(tool);
             }
             RunEvent::ToolProgress { call_id, report } => {
@@ -114,7 +126,7 @@ impl Watch {
             RunEvent::ToolFinished { call_id, status, text, .. } => {
                 self.end();
                 let mark = if *status == Status::Succeeded { "" } else { "!" };
-                note(&format!("  {call_id}{mark}: {}", short(text)));
+                note(format!("  {call_id}{mark}: {}", short(text)));
             }
             RunEvent::Trimmed(words) => self.aside(&format!("  trimmed: {words}")),
             RunEvent::Committed(event) => self.committed(event),
@@ -131,15 +143,15 @@ impl Watch {
                 Shown::Text(text) => {
                     self.stop_waiting();
                     self.is_in_text = !text.ends_with('\n');
-                    print(&text);
+                    reply(&text);
                 }
                 Shown::Reply(text) => {
                     self.end();
-                    line(&text);
+                    reply(&format!("{text}\n"));
                 }
                 Shown::Note(text) => {
                     self.end();
-                    note(&text);
+                    note(text);
                 }
                 Shown::Aside(text) => self.aside(&text),
                 Shown::Wait(what) => self.wait(&what),
@@ -165,7 +177,7 @@ impl Watch {
         };
         for shown in shown {
             if let Shown::Progress(progress) = shown {
-                line(&json!({"progress": progress}).to_string());
+                line(json!({"progress": progress}).to_string());
             }
         }
     }
@@ -204,13 +216,13 @@ impl Watch {
 
     fn end_text(&mut self) {
         if std::mem::take(&mut self.is_in_text) {
-            print("\n");
+            reply("\n");
         }
     }
 
     fn wait(&mut self, what: &str) {
         self.end();
-        let what = what.chars().take(NAME).collect();
+        let what = escape_all_invisible(what).chars().take(NAME).collect();
         self.waiting = Some(Waiting { what, since: Instant::now(), turns: 0 });
     }
 
@@ -220,13 +232,6 @@ impl Watch {
             on_this_line("");
         }
     }
-}
-
-/// Writes this in place of the line that the cursor is in.
-fn on_this_line(text: &str) {
-    let mut terminal = anstream::stderr().lock();
-    // When nobody can be told, there is nobody to tell.
-    let _ = write!(terminal, "\r{text}\x1b[K").and_then(|()| terminal.flush());
 }
 
 impl Drop for Watch {

@@ -66,8 +66,8 @@ pins = { messages = 3 }
             f.toml:5:1: this is none of never, always, once
             f.toml:8:1: limits.steps: is zero: the model could never be asked
             f.toml:9:1: this is no time; write one such as 500ms, 30s or 2m
-            f.toml:11:8: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
-            f.toml:14:8: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:12:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
+            f.toml:15:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
             f.toml:22:13: there is no program ./count.sh, seen from the folder of this file
             f.toml:22:36: expected integer, found string
             f.toml:23:1: a field is taken from JSON; add `output = "json"` to the command or the server
@@ -78,6 +78,54 @@ pins = { messages = 3 }
             f.toml:40:10: needs `area`, which `parameters` does not declare
             f.toml:40:10: the host `example.org` is not among the allowed ones: api.example.org
             f.toml:43:1: pins are shown besides `keep_last`, which is not there
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_placeholder_that_is_not_closed_is_a_fault() {
+    check(
+        "instructions = \"\"\"You have {basket.\nYou are {user:name and {who}. {{text\"\"\"\n[state]\nbasket.type = \"string\"\nwho.type = \"string\"\n",
+        expect![[r#"
+            f.toml:1:1: instructions: `{basket` is not closed; write `{basket}`, or `{{basket` if it is text
+            f.toml:1:1: instructions: `{user:name` (line 2 of it) is not closed; write `{user:name}`, or `{{user:name` if it is text
+            exit 2
+        "#]],
+    );
+    check(
+        "model = \"ollama:x\"\nedges = [{ from = \"START\", to = \"a\" }]\n[nodes.a]\nasks = \"Have {basket\"\nagent = { instructions = \"Count {basket\" }\n",
+        expect![[r#"
+            f.toml:4:1: asks: `{basket` is not closed; write `{basket}`, or `{{basket` if it is text
+            f.toml:5:11: instructions: `{basket` is not closed; write `{basket}`, or `{{basket` if it is text
+            exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn an_empty_file_is_a_fault() {
+    check(
+        "",
+        expect![[r#"
+        f.toml:1:1: the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_bad_handler_is_found_behind_a_bad_type() {
+    check(
+        "[state.a]\ntype = \"integr\"\nhandler = \"add\"\ndefault = 1\n[state.b]\ntype = \"string\"\nhandler = \"sum\"\ndefault = 2\n\
+         [state.c]\ntype = \"integer\"\nhandler = \"plus\"\ndefault = \"x\"\n",
+        expect![[r#"
+            f.toml:2:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
+            f.toml:3:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:7:1: handler sum needs a type that allows number, and this one is string
+            f.toml:8:1: the default does not fit: key "b" holds string, which this value is not: at $: expected string, found integer
+            f.toml:11:1: no handler is named "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:12:1: the default does not fit: key "c" holds integer, which this value is not: at $: expected integer, found string
             exit 2
         "#]],
     );

@@ -146,7 +146,7 @@ fn an_approval_pauses_and_another_process_decides() {
         expect![[r#"
             I pay.
             | session s1
-            | decide about p1#DIGEST: > p1 pay(euro=5)
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume a.toml --session s1 --approve p1#DIGEST
             |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
@@ -159,11 +159,13 @@ fn an_approval_pauses_and_another_process_decides() {
         "run a.toml -s s1 'what now?'",
         expect![[r#"
             | session s1
-            | decide about p1#DIGEST: > p1 pay(euro=5)
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume a.toml --session s1 --approve p1#DIGEST
             |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
             |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
+            | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
+            |   stepfold resume a.toml --session s1 --abandon
             exit 3
         "#]],
     );
@@ -184,17 +186,19 @@ fn an_approval_pauses_and_another_process_decides() {
     );
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
+        | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
         | error: the decision in session a/local/s1 was refused: invalid arguments for approval `p1#DIGEST`: at $.euro: expected integer, found string; the request stays pending
         exit 2
     "#]]);
     room.check(
         "resume a.toml --modify 'p1={\"euro\": 4}'",
         expect![[r#"
-        It is paid.
-        | session s1
-        | > p1 pay(euro=4)
-        |   p1: paid
-    "#]],
+            It is paid.
+            | session s1
+            | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
+            | > p1 pay(euro=4)
+            |   p1: paid
+        "#]],
     );
     assert_eq!(std::fs::read_to_string(room.path("paid")).unwrap(), "{\"euro\":4}");
 
@@ -202,9 +206,10 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check(
         "resume a.toml --reject 'p2=too much'",
         expect![[r#"
-        That was all.
-        | session s1
-    "#]],
+            That was all.
+            | session s1
+            | goes on with "the other one", which waits in step 1 for a decision about p2#DIGEST
+        "#]],
     );
     room.check(
         "resume a.toml",
@@ -246,12 +251,12 @@ fn whoever_is_asked_can_decide_change_or_wait() {
             It is paid.
             That was all.
             | session s1
-            | decide about p1#DIGEST: > p1 pay(euro=5)
+            | decide about p1#DIGEST: pay {"euro":5}
             | answer y, n, m or l
             | this is no JSON: expected ident at line 1 column 2
             | > p1 pay(euro=1)
             |   p1: paid
-            | decide about p2#DIGEST: > p2 pay(euro=7)
+            | decide about p2#DIGEST: pay {"euro":7}
         "#]],
     );
     let room = Room::new(PAYER, PAYING);
@@ -261,7 +266,7 @@ fn whoever_is_asked_can_decide_change_or_wait() {
         expect![[r#"
             I pay.
             | session s1
-            | decide about p1#DIGEST: > p1 pay(euro=5)
+            | decide about p1#DIGEST: pay {"euro":5}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume a.toml --session s1 --approve p1#DIGEST
             |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
@@ -276,6 +281,81 @@ fn whoever_is_asked_can_decide_change_or_wait() {
             | session s1
         "#]],
     );
+}
+
+/// A message that is sent while a decision waits is not taken, which is said; or it is taken once all is decided.
+#[test]
+fn a_message_that_is_not_taken_is_no_secret() {
+    let room = Room::new(PAYER, PAYING);
+    room.check_with(
+        "chat a.toml -s s1",
+        "pay\nand the other\n",
+        expect![[r#"
+            I pay.
+            | session s1
+            | decide about p1#DIGEST: pay {"euro":5}
+            | the run waits for a decision, and is stored; decide with
+            |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
+            | the chat ends here: lines after this one are not taken before the decision
+            exit 3
+        "#]],
+    );
+    room.check_with("chat a.toml -s s1", "hello?\n", expect![[r#"
+        | session s1
+        | decide about p1#DIGEST: pay {"euro":5}
+        | the run waits for a decision, and is stored; decide with
+        |   stepfold resume a.toml --session s1 --approve p1#DIGEST
+        |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
+        |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
+        | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
+        |   stepfold resume a.toml --session s1 --abandon
+        | the chat ends here: lines after this one are not taken before the decision
+        exit 3
+    "#]]);
+    let said = room.say("run a.toml -s s1 --json hello", "");
+    assert!(said.ends_with("{\"stored\":false,\"taken\":false}\nexit 3\n"), "{said}");
+    room.check_with(
+        "run a.toml -s s1 --interactive 'and the other'",
+        "y\nl\n",
+        expect![[r#"
+            It is paid.
+            | session s1
+            | the message is not taken yet: the session waits for a decision; decide first
+            | decide about p1#DIGEST: pay {"euro":5}
+            | > p1 pay(euro=5)
+            |   p1: paid
+            | decide about p2#DIGEST: pay {"euro":7}
+            | the run waits for a decision, and is stored; decide with
+            |   stepfold resume a.toml --session s1 --approve p2#DIGEST
+            |   stepfold resume a.toml --session s1 --reject p2#DIGEST=REASON
+            |   stepfold resume a.toml --session s1 --modify p2#DIGEST=JSON
+            exit 3
+        "#]],
+    );
+    let said = room.say("inspect a.toml", "");
+    assert!(!said.contains("hello") && said.contains("user:      and the other"), "{said}");
+}
+
+/// Nobody listens there: that it is asked again is said while it is, and why once.
+#[test]
+fn a_model_that_cannot_be_reached_is_no_secret() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let room = Room::new("", "");
+    room.write("b.toml", &format!("model = \"http://{gone}/v1#x\""));
+    let said = room.say("run b.toml -s s1 hello", "");
+    for attempt in 2..=4 {
+        assert!(
+            said.contains(&format!(
+                "openai-compatible/x did not answer (transient failure); attempt {attempt} of 4 in "
+            )),
+            "{said}"
+        );
+    }
+    assert_eq!(said.matches("could not connect").count(), 1, "{said}");
+    assert_eq!(said.matches("refused").count(), 1, "{said}");
+    assert!(said.contains("(4 attempts in "), "{said}");
 }
 
 #[test]
@@ -315,7 +395,7 @@ fn a_cassette_needs_no_model() {
 #[test]
 fn without_a_model_it_says_what_to_do() {
     let room = Room::new("", "");
-    room.write("b.toml", "");
+    room.write("b.toml", "instructions = \"Be brief.\"");
     room.check("run b.toml hello", expect![[r#"
         | error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
         exit 2
@@ -330,15 +410,15 @@ fn without_a_model_it_says_what_to_do() {
     room.check(
         "inspect b.toml",
         expect![[r#"
-        | error: agent b has no session of user local yet; `stepfold run` begins one
-        exit 2
-    "#]],
+            | error: agent b has no session of user local yet; `stepfold run` begins one
+            exit 2
+        "#]],
     );
     room.check(
         "inspect b.toml -s nobody",
         expect![[r#"
-        | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists those that are there
-        exit 2
-    "#]],
+            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists those that are there
+            exit 2
+        "#]],
     );
 }

@@ -35,11 +35,12 @@ fn what_may_run_again_does() {
     room.check(
         "resume a.toml",
         expect![[r#"
-        Done.
-        | session s1
-        | > c1 slow()
-        |   c1: ran
-    "#]],
+            Done.
+            | session s1
+            | goes on with "go", interrupted in step 1 while c1 slow() ran
+            | > c1 slow()
+            |   c1: ran
+        "#]],
     );
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\nx\n");
     room.check(
@@ -55,9 +56,12 @@ fn what_may_run_again_does() {
 #[test]
 fn what_must_not_run_twice_does_not() {
     let room = killed("at_most_once");
-    // The next question brings the run that was cut off to its end first.
-    let said = room.say("resume a.toml", "");
-    assert!(said.starts_with("Done.\n"), "{said}");
+    room.check("resume a.toml", expect![[r#"
+        Done.
+        | session s1
+        | goes on with "go", interrupted in step 1 while c1 slow() ran
+        | outcome unknown: c1 slow() had started when the process was interrupted, and was not run again; look whether it happened
+    "#]]);
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");
     room.check("inspect a.toml", expect![[r#"
         session s1 of a/local, version 5
@@ -69,6 +73,31 @@ fn what_must_not_run_twice_does_not() {
             5  replied   assistant: Done.
 
     "#]]);
+}
+
+#[test]
+fn sessions_say_which_wait_and_which_were_interrupted() {
+    let room = killed("at_most_once");
+    let said = |line: &str| room.say(line, "");
+    let statuses = |said: &str| {
+        let sessions: serde_json::Value = serde_json::from_str(said).unwrap();
+        let sessions = sessions.as_array().unwrap().iter();
+        sessions.map(|session| session["status"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(said("sessions a.toml").contains(", interrupted"), "{}", said("sessions a.toml"));
+    assert_eq!(statuses(&said("sessions a.toml --json")), ["interrupted"]);
+    said("resume a.toml");
+    assert_eq!(statuses(&said("sessions a.toml --json")), ["idle"]);
+
+    let room = Room::new(
+        "[tools.now]\nbuiltin = { name = \"clock\" }\napproval = \"always\"",
+        "assistant: > c1 now()\nassistant: Now.",
+    );
+    room.say("run a.toml -s s1 go", "");
+    let said = room.say("sessions a.toml", "");
+    assert!(said.contains(", waits for a decision about c1"), "{said}");
+    room.say("resume a.toml --approve c1", "");
+    assert_eq!(statuses(&room.say("sessions a.toml --json", "")), ["idle"]);
 }
 
 #[test]

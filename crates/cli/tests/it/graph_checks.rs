@@ -93,7 +93,7 @@ fn every_fault_has_its_line() {
             g.toml:1:1: there is no `modle` here; did you mean `model`?
             g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
-            g.toml:8:8: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
+            g.toml:9:1: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
             g.toml:12:11: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
             g.toml:13:1: needs `questoin`, which the state does not declare; write {questoin?} if it may be absent, or double the braces if it is text
             g.toml:14:1: the state has no key `notse`; there are: found, verdict

@@ -341,6 +341,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
         "resume g.toml -s s2",
         expect![[r#"
             session s2
+            goes on with "which area has most stalls?", interrupted in step 3
             judge | starts
             judge | done
               ~ verdict: unset -> "enough"
@@ -440,9 +441,9 @@ fn nodes_wait_for_decisions_in_another_process() {
             | pay#0 | starts with {"euro":5}
             | pay#1 | starts with {"euro":7}
             | clerk | starts
-            | decide about pay#0/run#DIGEST: > run pay(item={"euro": 5})
-            | decide about pay#1/run#DIGEST: > run pay(item={"euro": 7})
-            | decide about clerk/f1#DIGEST: > f1 file()
+            | decide about pay#0/run#DIGEST: pay {"item":{"euro":5}}
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
+            | decide about clerk/f1#DIGEST: file {}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume g.toml --session s1 --approve pay#0/run#DIGEST
             |   stepfold resume g.toml --session s1 --reject pay#0/run#DIGEST=REASON
@@ -454,13 +455,15 @@ fn nodes_wait_for_decisions_in_another_process() {
         "run g.toml -s s1 'and now?'",
         expect![[r#"
             | session s1
-            | decide about pay#0/run#DIGEST: > run pay(item={"euro": 5})
-            | decide about pay#1/run#DIGEST: > run pay(item={"euro": 7})
-            | decide about clerk/f1#DIGEST: > f1 file()
+            | decide about pay#0/run#DIGEST: pay {"item":{"euro":5}}
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
+            | decide about clerk/f1#DIGEST: file {}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume g.toml --session s1 --approve pay#0/run#DIGEST
             |   stepfold resume g.toml --session s1 --reject pay#0/run#DIGEST=REASON
             |   stepfold resume g.toml --session s1 --modify pay#0/run#DIGEST=JSON
+            | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
+            |   stepfold resume g.toml --session s1 --abandon
             exit 3
         "#]],
     );
@@ -468,12 +471,13 @@ fn nodes_wait_for_decisions_in_another_process() {
         "resume g.toml --approve pay#0/run --reject 'clerk/f1=not now'",
         expect![[r#"
             | session s1
+            | goes on with "pay the bills", which waits in step 2 for a decision about pay#0/run#DIGEST, pay#1/run#DIGEST, clerk/f1#DIGEST
             | pay#0 | starts with {"euro":5}
             | pay#0 | done
             | clerk | starts
             | clerk | It is filed.
             | clerk | done
-            | decide about pay#1/run#DIGEST: > run pay(item={"euro": 7})
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume g.toml --session s1 --approve pay#1/run#DIGEST
             |   stepfold resume g.toml --session s1 --reject pay#1/run#DIGEST=REASON
@@ -491,7 +495,8 @@ fn nodes_wait_for_decisions_in_another_process() {
         expect![[r#"
             Paid: [{"euro":5},{"euro":6}]
             | session s1
-            | decide about pay#1/run#DIGEST: > run pay(item={"euro": 7})
+            | goes on with "pay the bills", which waits in step 2 for a decision about pay#1/run#DIGEST
+            | decide about pay#1/run#DIGEST: pay {"item":{"euro":7}}
             | pay#1 | starts with {"euro":7}
             | pay#1 | done
             |   ~ paid: unset -> [{"euro":5},{"euro":6}]
@@ -499,6 +504,10 @@ fn nodes_wait_for_decisions_in_another_process() {
             | done | done
         "#]],
     );
+    inspected_with_their_decisions(&room);
+}
+
+fn inspected_with_their_decisions(room: &Room) {
     room.check("inspect g.toml", expect![[r#"
         session s1 of g/local, version 20
 
@@ -585,14 +594,15 @@ fn after_a_kill_only_what_has_no_outcome_runs_again() {
         &room,
         "resume g.toml",
         expect![[r#"
-        session s1
-        slow  | starts
-        slow  | done
-          ~ did: unset -> ["quick","agent","slow"]
-        end | starts
-        end | done
-        Did ["quick","agent","slow"].
-    "#]],
+            session s1
+            goes on with "go", interrupted in step 2 while slow ran
+            slow  | starts
+            slow  | done
+              ~ did: unset -> ["quick","agent","slow"]
+            end | starts
+            end | done
+            Did ["quick","agent","slow"].
+        "#]],
     );
     assert_eq!(std::fs::read_to_string(room.path("did")).unwrap(), "quick\ntool\nslow\nslow\n");
 }
@@ -605,6 +615,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
         "resume g.toml",
         expect![[r#"
             session s1
+            goes on with "go", interrupted in step 2
               ~ did: unset -> ["quick","agent"]
             slow  | failed: it had started when the process was interrupted, and is not run again
             end | starts
@@ -672,13 +683,14 @@ fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
         &room,
         "resume g.toml",
         expect![[r#"
-        session s1
-        work | starts
-        work | > c2 second()
-        work |   c2:
-        Done.
-        work | done
-    "#]],
+            session s1
+            goes on with "go", interrupted in step 2 while work ran
+            work | starts
+            work | > c2 second()
+            work |   c2:
+            Done.
+            work | done
+        "#]],
     );
     assert_eq!(std::fs::read_to_string(room.path("did")).unwrap(), "first\nsecond\nsecond\n");
 }
@@ -734,13 +746,14 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
         &room,
         "resume f.toml",
         expect![[r#"
-        session s1
-        try | starts
-        try | done
-        after | starts
-        after | done
-        That worked.
-    "#]],
+            session s1
+            goes on with "go", interrupted in step 2 while try ran
+            try | starts
+            try | done
+            after | starts
+            after | done
+            That worked.
+        "#]],
     );
 }
 
@@ -943,10 +956,7 @@ fn agents_follow_the_state() {
     "#]],
     );
     let said = room.say("run g.toml -s s2 --set auto=false pay", "");
-    assert!(
-        said.contains("| decide about work/c1#DIGEST: > c1 pay()\n") && said.ends_with("exit 3\n"),
-        "{said}"
-    );
+    assert!(said.contains("| decide about work/c1#DIGEST: pay {}\n") && said.ends_with("exit 3\n"), "{said}");
     let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
     assert!(said.starts_with("I never pay.\n"), "{said}");
     let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");

@@ -20,7 +20,7 @@ const COLUMNS: u16 = 110;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A terminal with a command in it.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Screen>,
@@ -34,7 +34,7 @@ struct Screen {
 }
 
 impl Terminal {
-    fn open(room: &Room, line: &str) -> Self {
+    pub(crate) fn open(room: &Room, line: &str) -> Self {
         let (pty, other_end) = pty_process::blocking::open().unwrap();
         pty.resize(pty_process::Size::new(ROWS, COLUMNS)).unwrap();
         let mut command = room.command(line);
@@ -58,19 +58,19 @@ impl Terminal {
     }
 
     /// Waits until what the screen shows ends in these words, but for spaces.
-    fn until(&self, words: &str) -> &Self {
+    pub(crate) fn until(&self, words: &str) -> &Self {
         self.until_shown(words, |shown| shown.trim_end().ends_with(words))
     }
 
     /// Waits until the last line is the wheel, turning for this.
-    fn until_wheel(&self, what: &str) -> &Self {
+    pub(crate) fn until_wheel(&self, what: &str) -> &Self {
         self.until_shown(what, |shown| {
             let last = shown.trim_end().lines().last().unwrap_or_default();
             last.contains(&format!(" {what} ")) && last.ends_with('s')
         })
     }
 
-    fn until_shown(&self, words: &str, is_there: impl Fn(&str) -> bool) -> &Self {
+    pub(crate) fn until_shown(&self, words: &str, is_there: impl Fn(&str) -> bool) -> &Self {
         let shown = self.screen.shown.lock().unwrap();
         let is_missing = |shown: &mut vt100::Parser| !is_there(&shown.screen().contents());
         let (shown, waited) = self.screen.changed.wait_timeout_while(shown, PATIENCE, is_missing).unwrap();
@@ -80,17 +80,17 @@ impl Terminal {
     }
 
     /// Types this, and Enter.
-    fn enter(&self, line: &str) -> &Self {
+    pub(crate) fn enter(&self, line: &str) -> &Self {
         self.press(&format!("{line}\r"))
     }
 
-    fn press(&self, keys: &str) -> &Self {
+    pub(crate) fn press(&self, keys: &str) -> &Self {
         (&self.keyboard).write_all(keys.as_bytes()).unwrap();
         self
     }
 
     /// What the screen shows once the command has ended.
-    fn check(mut self, status: i32, expect: Expect) {
+    pub(crate) fn check(mut self, status: i32, expect: Expect) {
         let ended = self.child.wait().unwrap();
         self.reader.join().unwrap();
         let shown = self.screen.shown.lock().unwrap().screen().contents();
@@ -153,7 +153,7 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
         a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a turn
         > pay the bill
         I pay.
-        decide about p1#DIGEST: > p1 pay(euro=500)
+        decide about p1#DIGEST: pay {"euro":500}
         run it? [y]es, [n]o, [m]odify, [l]ater: m
         arguments as JSON: {"euro": 5}
         > p1 pay(euro=5)
@@ -167,7 +167,7 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
         > then not
         Then not.
         > pay another one
-        decide about p2#DIGEST: > p2 pay(euro=7)
+        decide about p2#DIGEST: pay {"euro":7}
         run it? [y]es, [n]o, [m]odify, [l]ater: l
         the run waits for a decision, and is stored; decide with
           stepfold resume a.toml --session s1 --approve p2#DIGEST
@@ -189,7 +189,8 @@ fn resumed_inspected_and_forked(room: &Room) {
         0,
         expect![[r#"
             session s1
-            decide about p2#DIGEST: > p2 pay(euro=7)
+            goes on with "pay another one", which waits in step 1 for a decision about p2#DIGEST
+            decide about p2#DIGEST: pay {"euro":7}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
             > p2 pay(euro=7)
               p2: {"euro":7}
@@ -298,7 +299,7 @@ fn a_graph_shows_how_far_it_is_and_asks() {
               task 2 failed: two
             say | starts
             I publish.
-            decide about say/p1#DIGEST: > p1 publish()
+            decide about say/p1#DIGEST: publish {}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
             say | starts
             say | > p1 publish()

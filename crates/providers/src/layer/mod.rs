@@ -25,7 +25,7 @@ use stepfold_state_core::chat::ChatModel;
 pub use self::concurrency::Limited;
 pub use self::fallback::Fallback;
 pub use self::rate_limit::{RateLimit, RateLimited};
-pub use self::retry::{Retried, RetryPolicy};
+pub use self::retry::{FailedAttempt, Retried, RetryPolicy};
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 pub(crate) use self::timeout::watch;
 pub use self::timeout::{TimedOut, Timeouts};

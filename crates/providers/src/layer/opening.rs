@@ -43,12 +43,11 @@ fn is_noticed(chunk: &Chunk) -> bool {
     }
 }
 
-/// The error that stands for all attempts: of the kind of the last one, with what each came to.
+/// The error that stands for all attempts: of the kind of the last one, with what each came to, if that is to be listed.
 pub(super) fn all_failed(last: ModelError, what: &str, attempts: &[String]) -> ModelError {
-    let mut error = ModelError::new(
-        last.kind().clone(),
-        format!("{} ({what}: {})", last.message(), attempts.join("; ")).trim_start().to_owned(),
-    );
+    let listed = if attempts.is_empty() { String::new() } else { format!(": {}", attempts.join("; ")) };
+    let message = format!("{} ({what}{listed})", last.message());
+    let mut error = ModelError::new(last.kind().clone(), message.trim_start());
     if let Some(provider) = last.provider() {
         error = error.with_provider(provider);
     }

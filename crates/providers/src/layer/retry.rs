@@ -68,15 +68,64 @@ impl RetryPolicy {
 /// A model that is asked again when it failed; see [`with_retry`](super::ChatModelExt::with_retry).
 ///
 /// An attempt is repeated if its error [may pass](ModelError::is_retryable) and nothing of the reply was
-/// handed on. The last error names all attempts, and has the last one as its source.
+/// handed on. The last error names the failures of all attempts if they differ, and has the last one as its source.
 pub struct Retried<M> {
     inner: Arc<M>,
     policy: RetryPolicy,
+    listener: Option<Arc<Listener>>,
+}
+
+type Listener = dyn Fn(&FailedAttempt<'_>) + Send + Sync;
+
+/// An attempt that failed and is followed by another one; see [`Retried::on_retry`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FailedAttempt<'a> {
+    /// The id of the model.
+    pub model: &'a str,
+    /// The number of the attempt, from 1.
+    pub attempt: usize,
+    /// The attempts that the policy allows.
+    pub max_attempts: usize,
+    /// Why it failed.
+    pub error: &'a ModelError,
+    /// The pause before the next attempt.
+    pub pause: Duration,
 }
 
 impl<M> Retried<M> {
     pub(super) fn new(inner: M, policy: RetryPolicy) -> Self {
-        Retried { inner: Arc::new(inner), policy }
+        Retried { inner: Arc::new(inner), policy, listener: None }
+    }
+
+    /// Reports each attempt that failed, before the pause that precedes the next one: a program that shows nothing for
+    /// seconds looks as if it hung.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+    /// use std::sync::{Arc, Mutex};
+    /// use stepfold_providers::layer::{ChatModelExt, RetryPolicy};
+    /// use stepfold_providers::{Scripted, ScriptedReply};
+    /// use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelErrorKind, Transcript};
+    ///
+    /// let script = Scripted::new([ScriptedReply::from(ModelErrorKind::Overloaded), "area 3".into()]);
+    /// let reports = Arc::new(Mutex::new(Vec::new()));
+    /// let seen = Arc::clone(&reports);
+    /// let model = script.with_retry(RetryPolicy::default()).on_retry(move |failed| {
+    ///     seen.lock().unwrap().push(format!("{} of {}", failed.attempt, failed.max_attempts));
+    /// });
+    ///
+    /// let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
+    /// assert_eq!(model.respond(request).into_reply().await?.message.text(), "area 3");
+    /// assert_eq!(*reports.lock().unwrap(), ["1 of 4"]);
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn on_retry(mut self, listener: impl Fn(&FailedAttempt<'_>) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Arc::new(listener));
+        self
     }
 }
 
@@ -86,7 +135,8 @@ impl<M: ChatModel + 'static> ChatModel for Retried<M> {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let attempts = attempts(Arc::clone(&self.inner), self.policy.clone(), request);
+        let listener = self.listener.clone();
+        let attempts = attempts(Arc::clone(&self.inner), self.policy.clone(), listener, request);
         let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
         ReplyStream::new(reply.flatten_stream())
     }
@@ -96,6 +146,7 @@ impl<M: ChatModel + 'static> ChatModel for Retried<M> {
 async fn attempts<M: ChatModel>(
     model: Arc<M>,
     policy: RetryPolicy,
+    listener: Option<Arc<Listener>>,
     request: ChatRequest,
 ) -> Result<Begun, ModelError> {
     let start = Instant::now();
@@ -106,21 +157,40 @@ async fn attempts<M: ChatModel>(
             Ok(begun) => return Ok(begun),
             Err(error) => error,
         };
-        failures.push(format!("{}: {error}", failures.len() + 1));
+        failures.push(error.to_string());
         let pause = pauses.next().filter(|_| error.is_retryable());
         let pause = pause.map(|pause| error.retry_after().unwrap_or(pause));
         let spent = start.elapsed();
         let Some(pause) = pause.filter(|pause| spent + *pause <= policy.max_total) else {
             let what = format!("{} attempts in {spent:.1?}", failures.len());
-            return Err(if failures.len() == 1 { error } else { all_failed(error, &what, &failures) });
+            return Err(if failures.len() == 1 {
+                error
+            } else {
+                all_failed(error, &what, &listed(&failures))
+            });
         };
         tracing::debug!(model = model.id(), %error, ?pause, "a request failed and is sent again");
+        if let Some(listener) = &listener {
+            let (attempt, max_attempts) = (failures.len(), policy.max_attempts);
+            listener(&FailedAttempt { model: model.id(), attempt, max_attempts, error: &error, pause });
+        }
         sleep(pause).await;
     }
 }
 
+/// The failures with their numbers; none if all are the same as the last one, which the error says anyway.
+fn listed(failures: &[String]) -> Vec<String> {
+    if failures.iter().all(|failure| Some(failure) == failures.last()) {
+        return Vec::new();
+    }
+    failures.iter().zip(1..).map(|(failure, number)| format!("{number}: {failure}")).collect()
+}
+
 impl<M: ChatModel> fmt::Debug for Retried<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retried").field("model", &self.inner.id()).field("policy", &self.policy).finish()
+        f.debug_struct("Retried")
+            .field("model", &self.inner.id())
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
     }
 }

@@ -87,6 +87,15 @@ async fn the_last_error_names_all_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cause_that_all_attempts_share_is_named_once() {
+    let overloaded = || ScriptedReply::from(ModelErrorKind::Overloaded);
+    let script = Scripted::new([overloaded(), overloaded(), overloaded()]);
+    let model = script.with_retry(RetryPolicy { max_attempts: 3, ..policy() });
+    let text = model.respond(request()).into_reply().await.unwrap_err().to_string();
+    assert!(text.contains("(3 attempts in ") && text.matches("as the script says").count() == 1, "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn retry_gives_up_at_once_when_there_is_no_point() {
     // It would have to wait for a day.
     let script = Scripted::new([limited(Some(86_400)), "never".into()]);

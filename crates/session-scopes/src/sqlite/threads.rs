@@ -18,6 +18,9 @@ use crate::error::SessionError;
 
 /// Jobs that one commit makes durable.
 const GROUP: usize = 64;
+/// What the statements around jobs are for, as errors say it.
+const COMMITTING: &str = "commit";
+const READING: &str = "read";
 /// Jobs that may wait before those who bring more have to.
 const QUEUE: usize = 1024;
 
@@ -224,7 +227,7 @@ impl Log {
             return Ok(());
         }
         self.is_marked = true;
-        desk.execute("UPDATE stepfold_meta SET logged = 1")?;
+        desk.execute("UPDATE stepfold_meta SET logged = 1", COMMITTING)?;
         // As far as readers let it; the rest is copied the next time.
         desk.checkpoint()?;
         self.is_begun = true;
@@ -234,7 +237,7 @@ impl Log {
 
     /// Lets the newest commit say what holds once all of the log is copied.
     fn take_back(&mut self, desk: &mut Desk) {
-        if self.is_marked && desk.execute("UPDATE stepfold_meta SET logged = 0").is_ok() {
+        if self.is_marked && desk.execute("UPDATE stepfold_meta SET logged = 0", COMMITTING).is_ok() {
             self.is_marked = false;
         }
     }
@@ -277,22 +280,22 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
             desk.undo();
             return Ok(());
         }
-        return desk.execute("COMMIT");
+        return desk.execute("COMMIT", COMMITTING);
     }
     for job in group {
-        desk.execute("SAVEPOINT job")?;
+        desk.execute("SAVEPOINT job", COMMITTING)?;
         if !job.run(desk) {
             if desk.connection.is_autocommit() {
                 // SQLite has rolled all of it back, as it does when the disk is full.
                 return Err(job.failure());
             }
-            desk.execute("ROLLBACK TO job")?;
+            desk.execute("ROLLBACK TO job", COMMITTING)?;
             // It may have been the one that brought a schema.
             desk.schemas.forget();
         }
-        desk.execute("RELEASE job")?;
+        desk.execute("RELEASE job", COMMITTING)?;
     }
-    desk.execute("COMMIT")
+    desk.execute("COMMIT", COMMITTING)
 }
 
 impl Desk {
@@ -323,9 +326,9 @@ impl Desk {
         }
     }
 
-    fn execute(&self, statement: &str) -> Result<(), SessionError> {
+    fn execute(&self, statement: &str, what: &'static str) -> Result<(), SessionError> {
         let run = self.connection.prepare_cached(statement).and_then(|mut statement| statement.execute([]));
-        run.map(drop).map_err(failed("commit"))
+        run.map(drop).map_err(failed(what))
     }
 
     /// Leaves the transaction that failed.
@@ -353,10 +356,13 @@ fn again(failure: &SessionError) -> SessionError {
 
 fn read_all(mut desk: Desk, line: &Line) {
     while let Some(mut job) = line.next() {
-        let begun = desk.execute("BEGIN");
-        let failure = begun.and_then(|()| {
-            job.run(&mut desk);
-            desk.execute("COMMIT")
+        let failure = desk.execute("BEGIN", READING).and_then(|()| {
+            if job.run(&mut desk) {
+                return desk.execute("COMMIT", READING);
+            }
+            // Why it failed is its answer, whatever became of the transaction.
+            desk.undo();
+            Ok(())
         });
         if failure.is_err() {
             desk.undo();

@@ -1,0 +1,75 @@
+//! Placeholders that were begun and not closed: for a template they are text, and never what was meant.
+
+use super::document::Document;
+
+/// The prefixes that a key may have.
+const PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
+
+/// Notes each placeholder of a template that is not closed.
+pub(super) fn check_closed(field: &str, text: &str, document: &mut Document) {
+    for (line, name) in unclosed(text) {
+        let place = if line > 1 { format!(" (line {line} of it)") } else { String::new() };
+        let words = format!(
+            "{field}: `{{{name}`{place} is not closed; write `{{{name}}}`, or `{{{{{name}` if it is text"
+        );
+        document.fault(&[field], words);
+    }
+}
+
+/// The names behind opening braces that nothing closes, each with its line, from 1.
+fn unclosed(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    while let Some(brace) = text[start..].find('{').map(|at| start + at) {
+        let behind = &text[brace + 1..];
+        // A doubled brace is text.
+        if behind.starts_with('{') {
+            start = brace + 2;
+            continue;
+        }
+        start = brace + 1;
+        let name = name_of(behind);
+        let next = behind.find(['{', '}']);
+        let is_closed = next.is_some_and(|at| behind[at..].starts_with('}'));
+        if !name.is_empty() && !is_closed {
+            found.push((text[..brace].matches('\n').count() + 1, name));
+        }
+    }
+    found
+}
+
+/// The name that a placeholder would have that begins here; none if it begins with something else.
+fn name_of(text: &str) -> &str {
+    let prefix = PREFIXES.iter().find(|prefix| text.starts_with(**prefix)).map_or(0, |prefix| prefix.len());
+    let is_part = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');
+    let end = text[prefix..].find(|character| !is_part(character)).map_or(text.len(), |end| prefix + end);
+    let is_name = text[prefix..end].contains(|character: char| character.is_alphabetic() || character == '_');
+    if is_name { text[..end].trim_end_matches(['.', '-']) } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(usize, &str)]) {
+        assert_eq!(unclosed(text), expected, "{text}");
+    }
+
+    #[test]
+    fn what_is_begun_and_not_closed_is_found() {
+        check("You have {basket", &[(1, "basket")]);
+        check("You have {basket.", &[(1, "basket")]);
+        check("a {user:name and\nb {basket} {c", &[(1, "user:name"), (2, "c")]);
+        check("{basket? and {b}", &[(1, "basket")]);
+    }
+
+    #[test]
+    fn text_in_braces_is_text() {
+        for text in
+            ["{a}", "{a?}", r#"{"a": 1"#, "{ a", "{{a", "{a b}", "fn x() {\n}", "{1", "{...", "{{{a}}}"]
+        {
+            check(text, &[]);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Stored values under another schema than the one that they were written under: converted as the agent file says,
+//! and shown as they are stored in any case.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use stepfold::prelude::*;
+use stepfold::session_scopes::{Adopted, Scope, Session, SessionError, SessionSchema};
+use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
+
+use crate::agent_file::form::Conversion;
+
+/// The conversions of a key, in the order in which they are tried.
+pub(crate) type Migration = (String, Vec<Conversion>);
+
+/// The schema of the sessions of an agent, with what its file says about values of other types.
+pub(crate) fn session_schema(schema: &Schema, migrations: Vec<Migration>) -> SessionSchema {
+    let mut migrated = SessionSchema::new(schema.clone());
+    for (name, conversions) in migrations {
+        let (declared, key) = (schema.clone(), name.clone());
+        migrated = migrated.optional_migration(name, move |old| match declared.key(&key) {
+            Some(key) => convert(key, &conversions, &old).map_err(Into::into),
+            None => Ok(None),
+        });
+    }
+    migrated
+}
+
+/// The value that the first conversion gives that fits; none if it is dropped.
+fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<Option<Value>, String> {
+    for conversion in conversions {
+        match conversion {
+            Conversion::Drop => return Ok(None),
+            conversion => {
+                let converted = conversion.of(old, key.default());
+                if let Some(value) = converted.filter(|value| key.check(value).is_ok()) {
+                    return Ok(Some(value));
+                }
+            }
+        }
+    }
+    let tried = conversions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Err(format!("the stored value fits by none of {tried}; add \"drop\" or \"default\" to its `migrate`"))
+}
+
+impl Conversion {
+    fn of(self, old: &Value, default: Option<&Value>) -> Option<Value> {
+        match (self, old) {
+            (Conversion::Text, Value::String(_)) => Some(old.clone()),
+            (Conversion::Text, _) => Some(Value::String(old.to_string())),
+            (Conversion::Number, Value::String(text)) => {
+                serde_json::from_str(text.trim()).ok().filter(Value::is_number)
+            }
+            (Conversion::Json, Value::String(text)) => serde_json::from_str(text).ok(),
+            (Conversion::List, _) => Some(json!([old])),
+            (Conversion::First, Value::Array(items)) => items.first().cloned(),
+            (Conversion::Default, _) => default.cloned(),
+            (Conversion::Number | Conversion::Json | Conversion::First | Conversion::Drop, _) => None,
+        }
+    }
+}
+
+/// The same keys with any types: what is stored can be read under it, whatever the agent declares today.
+pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
+    let mut stored: Value = serde_json::from_str(schema.text()).unwrap_or_default();
+    stored["open"] = json!(true);
+    for (_, key) in stored["keys"].as_object_mut().into_iter().flatten().filter(|(name, _)| *name != MESSAGES)
+    {
+        key["type"] = json!(true);
+    }
+    let untyped = Schema::from_json(&stored.to_string(), &Handlers::new());
+    SessionSchema::new(untyped.unwrap_or_else(|_| Schema::builder().open().build().unwrap_or_default()))
+}
+
+/// How a stored value and the agent of today go together.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fit {
+    /// The agent sees what is stored.
+    Fits,
+    /// The agent sees what a migration makes of it; nothing, if it is dropped.
+    Migrated(Option<Value>),
+    /// The agent does not declare the key, and does not see it.
+    Undeclared,
+    /// The agent cannot be run on it.
+    Misfit(String),
+}
+
+/// How the stored value of a key fits.
+pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> Fit {
+    let is_known = schema.schema().is_open() || schema.schema().key(key).is_some();
+    let values = session.values.as_ref();
+    let held = values.and_then(|values| match Scope::of(key) {
+        Scope::App => values.app.held(key),
+        Scope::User => values.user.held(key),
+        Scope::Session => values.session.held(key),
+        Scope::Temp => None,
+    });
+    match held.map(|held| schema.adopt(key, &held.cell, &held.schema)) {
+        _ if !is_known => Fit::Undeclared,
+        None | Some(Ok(Adopted::Same)) => Fit::Fits,
+        Some(Ok(Adopted::Converted(cell))) => Fit::Migrated(Some(cell.view().to_json())),
+        Some(Ok(Adopted::Hidden)) => Fit::Migrated(None),
+        Some(Err(SessionError::SchemaMismatch { stored, opened, faults, .. })) => Fit::Misfit(format!(
+            "stored as {stored}, declared as {opened}: {faults}; see `migrate` of the agent file"
+        )),
+        Some(Err(error)) => Fit::Misfit(crate::error::chain(&error)),
+    }
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fit::Fits => Ok(()),
+            Fit::Migrated(Some(value)) => write!(f, "the agent sees {value}"),
+            Fit::Migrated(None) => f.write_str("dropped by its migration"),
+            Fit::Undeclared => f.write_str("not declared by the agent"),
+            Fit::Misfit(why) => f.write_str(why),
+        }
+    }
+}
+
+impl fmt::Display for Conversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Conversion::Text => "text",
+            Conversion::Number => "number",
+            Conversion::Json => "json",
+            Conversion::List => "list",
+            Conversion::First => "first",
+            Conversion::Default => "default",
+            Conversion::Drop => "drop",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(conversion: Conversion, old: Value, expected: Option<Value>) {
+        assert_eq!(conversion.of(&old, Some(&json!(7))), expected, "{conversion} of {old}");
+    }
+
+    #[test]
+    fn conversions_give_a_value_or_none() {
+        check(Conversion::Text, json!("a"), Some(json!("a")));
+        check(Conversion::Text, json!([1, "a"]), Some(json!("[1,\"a\"]")));
+        check(Conversion::Number, json!(" 3 "), Some(json!(3)));
+        check(Conversion::Number, json!("three"), None);
+        check(Conversion::Number, json!("[3]"), None);
+        check(Conversion::Json, json!("{\"a\": 1}"), Some(json!({"a": 1})));
+        check(Conversion::Json, json!(1), None);
+        check(Conversion::List, json!([1]), Some(json!([[1]])));
+        check(Conversion::First, json!([1, 2]), Some(json!(1)));
+        check(Conversion::First, json!([]), None);
+        check(Conversion::Default, json!(null), Some(json!(7)));
+    }
+}

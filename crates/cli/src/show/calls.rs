@@ -1,0 +1,82 @@
+//! Calls that somebody has to know about: those that wait for a decision, and those that may have had their effect.
+
+use serde::Serialize;
+use serde_json::Value;
+use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::prelude::*;
+use stepfold::state_core::chat::{Role, ToolCall};
+use stepfold::state_core::escape_all_invisible;
+
+use super::{NAME, Text, call};
+
+/// Arguments of up to so many characters stand in the line of the question.
+const IN_LINE: usize = 80;
+
+/// How the library ends its answer to a call whose outcome is unknown.
+const UNKNOWN: &str =
+    "had started when the process was interrupted: its outcome is unknown, and it was not run again";
+
+/// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
+pub(crate) fn approval(request: &ApprovalRequest) -> Text {
+    let why = match request.reason {
+        AskReason::MayHaveHappened => " (it had started before a crash, and may have had its effect)",
+        _ => "",
+    };
+    let arguments = request.call.arguments.to_text();
+    let arguments = if arguments.chars().count() <= IN_LINE {
+        format!(" {}", escape_all_invisible(&arguments))
+    } else {
+        let lines = serde_json::to_string_pretty(&self::arguments(&request.call)).unwrap_or_default();
+        lines.lines().map(|line| format!("\n  {}", escape_all_invisible(line))).collect()
+    };
+    let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
+    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)
+}
+
+/// The arguments of a call as JSON; as text if they are none.
+pub(crate) fn arguments(call: &ToolCall) -> Value {
+    match call.arguments.as_object() {
+        Some(fields) => Value::Object(fields.clone()),
+        None => Value::String(call.arguments.to_text().into_owned()),
+    }
+}
+
+/// A call that had started when the process was interrupted, and was not run again.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct UnknownCall {
+    arguments: Value,
+    id: String,
+    tool: String,
+    #[serde(skip)]
+    call: ToolCall,
+}
+
+impl UnknownCall {
+    /// For a person, who has to look whether it happened.
+    pub(crate) fn words(&self) -> String {
+        let call = call(&self.call);
+        let call = call.trim_start_matches("> ");
+        format!(
+            "{call} had started when the process was interrupted, and was not run again; look whether it happened"
+        )
+    }
+}
+
+/// The calls of a run whose outcome is unknown.
+pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCall> {
+    let said: Vec<_> = outcome.transcript().iter().collect();
+    let turn = said.iter().rposition(|message| message.role() == Role::User).unwrap_or(0);
+    let answers = said[turn..].iter().filter_map(|message| message.tool_result());
+    let unknown = answers.filter(|result| result.is_error() && result.text().ends_with(UNKNOWN));
+    let made =
+        |id: &str| said[turn..].iter().flat_map(|message| message.tool_calls()).find(|call| call.id == id);
+    let calls = unknown.filter_map(|result| made(result.call_id()));
+    calls
+        .map(|call| UnknownCall {
+            arguments: arguments(call),
+            id: call.id.clone(),
+            tool: call.name.clone(),
+            call: call.clone(),
+        })
+        .collect()
+}

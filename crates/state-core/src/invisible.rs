@@ -1,0 +1,114 @@
+//! Characters that hide, reorder or fake text, and text with them escaped.
+//!
+//! Text of a model, a tool or a file may hold terminal escape sequences (`ESC[8m` conceals what follows), bidirectional
+//! controls that reorder a line, and characters without a glyph. Programs that show such text to an approver escape it
+//! first; what is stored stays as it is.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a character has no glyph of its own: a control character (also line feed and tab), a bidirectional control,
+/// a zero-width or filler character, a variation selector, a tag.
+///
+/// Spaces have a width, and combining marks a form; they are visible.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::is_invisible;
+///
+/// assert!(['\u{1b}', '\u{9b}', '\n', '\u{202e}', '\u{200b}', '\u{e0041}'].into_iter().all(is_invisible));
+/// assert!(['a', ' ', 'é', '\u{301}', '漢'].into_iter().all(|character| !is_invisible(character)));
+/// ```
+pub fn is_invisible(character: char) -> bool {
+    character.is_control() || is_joining(character) || is_hiding(character)
+}
+
+/// Invisible characters that ordinary text of some scripts is written with, and emoji: joiners, variation selectors.
+fn is_joining(character: char) -> bool {
+    matches!(character, '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}')
+}
+
+/// Invisible characters that ordinary text can do without.
+fn is_hiding(character: char) -> bool {
+    matches!(character,
+        '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}'
+        | '\u{180B}'..='\u{180F}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
+        | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FE00}'..='\u{FE0D}' | '\u{FEFF}' | '\u{FFA0}'
+        | '\u{FFF0}'..='\u{FFFB}' | '\u{13430}'..='\u{1345F}' | '\u{1BCA0}'..='\u{1BCA3}'
+        | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
+}
+
+/// Escapes the characters of a text that hide, reorder or fake text at a terminal, as JSON escapes them: `\u001b`.
+///
+/// Line feeds and tabs stay, a carriage return before a line feed is left out, and so stay the joiners and variation
+/// selectors that Persian, Hindi and emoji are written with. JSON stays the same value.
+/// [`escape_all_invisible`] leaves nothing, for what is approved.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::escape_invisible;
+///
+/// assert_eq!(escape_invisible("rm \u{1b}[8m-rf /\u{1b}[0m\n"), "rm \\u001b[8m-rf /\\u001b[0m\n");
+/// assert_eq!(escape_invisible("a \u{202e}b"), "a \\u202eb");
+/// assert_eq!(escape_invisible("family: 👨\u{200d}👩"), "family: 👨\u{200d}👩");
+/// ```
+pub fn escape_invisible(text: &str) -> Cow<'_, str> {
+    escape(text, |character| {
+        !matches!(character, '\n' | '\t') && (character.is_control() || is_hiding(character))
+    })
+}
+
+/// Escapes every invisible character of a text, line feeds and joiners too: one line, of which all can be seen.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::escape_all_invisible;
+///
+/// assert_eq!(escape_all_invisible("5\u{200d}\n000"), "5\\u200d\\u000a000");
+/// ```
+pub fn escape_all_invisible(text: &str) -> Cow<'_, str> {
+    escape(text, is_invisible)
+}
+
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        if character == '\r' && rest.peek() == Some(&'\n') && !is_escaped('\n') {
+            continue;
+        }
+        if !is_escaped(character) {
+            shown.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_the_same_value() {
+        let all: String = (0..=0x10_FFFF).filter_map(char::from_u32).collect();
+        let json = serde_json::to_string(&all).unwrap();
+        for escaped in [escape_invisible(&json), escape_all_invisible(&json)] {
+            assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), all);
+        }
+        assert!(!escape_all_invisible(&json).contains(is_invisible));
+    }
+
+    #[test]
+    fn what_has_nothing_to_hide_is_borrowed() {
+        assert!(matches!(escape_invisible("a\tb\nc — é"), Cow::Borrowed(_)));
+        assert_eq!(escape_invisible("a\r\nb\rc"), "a\nb\\u000dc");
+    }
+}

@@ -1,0 +1,35 @@
+//! Text on standard output and standard error: escaped, since models and tools may say what a terminal obeys, and without
+//! a word when its reader has had enough (`| head -1`).
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+
+use stepfold::state_core::escape_invisible;
+
+/// Shows a line.
+pub fn say(text: &str) {
+    write(&format!("{text}\n"));
+}
+
+/// Shows more of a line, at once.
+pub fn write(text: &str) {
+    let mut out = io::stdout().lock();
+    // When nobody reads it, there is nobody to tell.
+    let _ = out.write_all(escape_invisible(text).as_bytes()).and_then(|()| out.flush());
+}
+
+/// Shows a line on standard error.
+pub fn tell(text: impl Display) {
+    // When nobody reads it, there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{}", escape_invisible(&text.to_string()));
+}
+
+/// Asks for a line; none when there is no more.
+///
+/// # Errors
+/// When standard input cannot be read.
+pub fn ask(question: &str) -> io::Result<Option<String>> {
+    write(question);
+    let mut line = String::new();
+    Ok((io::stdin().read_line(&mut line)? > 0).then_some(line))
+}
