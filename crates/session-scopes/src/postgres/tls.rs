@@ -127,7 +127,7 @@ fn roots(path: &str) -> Result<RootCertStore, SessionError> {
 pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
     let Some(source) = std::error::Error::source(error) else { return false };
     match source.downcast_ref::<std::io::Error>() {
-        Some(error) => error.get_ref().is_some_and(|inner| inner.is::<Error>()),
+        Some(error) => matches!(error.get_ref(), Some(inner) if inner.is::<Error>()),
         None => error.to_string().starts_with("error performing TLS handshake"),
     }
 }

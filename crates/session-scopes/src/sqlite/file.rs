@@ -89,16 +89,12 @@ fn needs_no_log(path: &Path) -> bool {
 
 /// The address under which SQLite takes a file for one that nobody changes.
 fn immutable(path: &Path) -> String {
-    let mut address = String::from("file:");
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
-                address.push(char::from(*byte))
-            }
-            _ => address.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    address + "?immutable=1"
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
+    let bytes = path.as_os_str().as_encoded_bytes().iter();
+    let address: String = bytes
+        .map(|byte| if plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    format!("file:{address}?immutable=1")
 }
 
 fn is_logged(connection: &Connection) -> Result<bool, SessionError> {

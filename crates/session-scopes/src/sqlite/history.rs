@@ -44,6 +44,9 @@ macro_rules! work_columns {
 }
 pub(super) use work_columns;
 
+/// The number, the time and the seal of the row of a session's newest event.
+type Newest = Option<(i64, i64, Option<EventSeal>)>;
+
 impl SessionRow {
     /// The row of a new session.
     pub(super) fn new(
@@ -144,7 +147,6 @@ impl SessionRow {
             ))
             .map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
-        type Newest = Option<(i64, i64, Option<EventSeal>)>;
         let read = |row: &Row<'_>| {
             let newest: Newest = match row.get(16)? {
                 Some(number) => Some((number, row.get(17)?, row.get(18)?)),
@@ -346,41 +348,9 @@ impl History {
         let expected = self.digest(connection, row, last)?;
         let mut chain = Chain { next: last, expected, pending: None };
         for segment in &self.lineage {
-            self.segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
+            segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
         }
         chain.end(after, self.digest(connection, row, after)?)
-    }
-
-    /// Adds the events of some rows, newest first.
-    fn segment_events(
-        &self,
-        connection: &Connection,
-        (from, to): (i64, i64),
-        chain: &mut Chain,
-        events: &mut Vec<CommittedEvent>,
-    ) -> Result<(), SessionError> {
-        let failed = failed("read events");
-        let mut query = connection
-            .prepare_cached(
-                "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
-                 ORDER BY number DESC",
-            )
-            .map_err(failed)?;
-        let mut rows = query.query([from, to]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let (number, at): (i64, i64) =
-                row.get(0).and_then(|number| Ok((number, row.get(2)?))).map_err(failed)?;
-            let version = version_of(number);
-            let id: Arc<str> = row.get(1).map_err(failed)?;
-            let seal: EventSeal = row.get(4).map_err(failed)?;
-            let body = row.get_ref(3).map_err(failed)?;
-            let body = body.as_str().map_err(|error| failed(error.into()))?;
-            let at = Timestamp::from_micros(at);
-            chain.add(version, Content::new(version, &id, at, body), seal.state.head)?;
-            let event = Event::from_body(EventId::new(id)?, at, body)?;
-            events.push(CommittedEvent { version, event: event.into() });
-        }
-        Ok(())
     }
 
     /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
@@ -534,4 +504,35 @@ pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<Result<Rewound, Ses
     let rewound = Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) };
     let sum = seal::of_rewind(row.get(2)?, rewound);
     Ok(seal::compare(sum, row.get(3)?, || "rewind of a session".to_owned()).map(|()| rewound))
+}
+
+/// Adds the events of some rows, newest first.
+fn segment_events(
+    connection: &Connection,
+    (from, to): (i64, i64),
+    chain: &mut Chain,
+    events: &mut Vec<CommittedEvent>,
+) -> Result<(), SessionError> {
+    let failed = failed("read events");
+    let mut query = connection
+        .prepare_cached(
+            "SELECT number, id, at, body, seal FROM stepfold_events WHERE number > ?1 AND number <= ?2 \
+             ORDER BY number DESC",
+        )
+        .map_err(failed)?;
+    let mut rows = query.query([from, to]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let (number, at): (i64, i64) =
+            row.get(0).and_then(|number| Ok((number, row.get(2)?))).map_err(failed)?;
+        let version = version_of(number);
+        let id: Arc<str> = row.get(1).map_err(failed)?;
+        let seal: EventSeal = row.get(4).map_err(failed)?;
+        let body = row.get_ref(3).map_err(failed)?;
+        let body = body.as_str().map_err(|error| failed(error.into()))?;
+        let at = Timestamp::from_micros(at);
+        chain.add(version, Content::new(version, &id, at, body), seal.state.head)?;
+        let event = Event::from_body(EventId::new(id)?, at, body)?;
+        events.push(CommittedEvent { version, event: event.into() });
+    }
+    Ok(())
 }

@@ -56,10 +56,12 @@ fn check_one(desk: &mut Desk, report: &mut Verified, key: &SessionKey) -> Result
     Ok(())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
 fn damaged(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
     report.add(Fault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
 fn missing(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
     report.add(Fault { place, kind: FaultKind::Missing, detail: detail.to_string() });
 }
@@ -135,6 +137,7 @@ fn check_schemas(connection: &Connection, report: &mut Verified) {
 
 /// Where a session was seen.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each place that tells of a session")]
 struct Seen {
     /// More than one if its row and the index over it differ.
     keys: BTreeSet<SessionKey>,
@@ -284,7 +287,7 @@ fn check_events(
         match read {
             None => missing(report, place(), "its event is not there"),
             Some(Read { content: None, .. }) => {
-                damaged(report, place(), "the row of its event does not hold together")
+                damaged(report, place(), "the row of its event does not hold together");
             }
             Some(Read { content: Some((content, digest)), .. }) => {
                 if before.is_some_and(|before| content.after(before) != *digest) {

@@ -33,7 +33,7 @@ pub(crate) fn check_missing(is_required: bool) {
 }
 
 /// Where `initdb` and `postgres` are.
-fn programs() -> Option<PathBuf> {
+pub(crate) fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let debian = versions.map(|version| version.path().join("bin"));
     let others =
@@ -46,31 +46,9 @@ fn programs() -> Option<PathBuf> {
 
 pub(crate) struct Server {
     port: u16,
-    folder: PathBuf,
     /// Held for its pipe: the server stops when it closes.
     _watch: Child,
 }
-
-/// A server that offers TLS, with a certificate for `127.0.0.1` and `localhost` that `ca.pem` has signed; `other.pem` has
-/// signed nothing.
-pub(crate) fn tls_server() -> Option<&'static Server> {
-    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
-    const OPTIONS: &str = "-c ssl=on -c ssl_cert_file=../server.pem -c ssl_key_file=../server.key";
-    // Says on CI that there is no PostgreSQL.
-    server()?;
-    SERVER.get_or_init(|| programs().map(|programs| Server::start(&programs, CERTIFICATES, OPTIONS))).as_ref()
-}
-
-const CERTIFICATES: &str = r#"
-key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-{
-for ca in ca other; do openssl req -x509 $key -days 9 -subj "/CN=$ca" -keyout "$ca.key" -out "$ca.pem" || exit 1; done
-openssl req $key -subj /CN=server -keyout server.key -out server.csr || exit 1
-echo "subjectAltName=DNS:localhost,IP:127.0.0.1" >names
-openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile names -out server.pem || exit 1
-chmod 600 server.key
-} 2>&1 || exit 1
-"#;
 
 const WATCH: &str = r#"
 "$0/initdb" -D "$1/data" -U stepfold -A trust -E UTF8 --no-locale --no-sync >"$1/initdb.log" 2>&1 || { cat "$1/initdb.log"; exit 1; }
@@ -83,7 +61,7 @@ rm -rf "$1"
 
 impl Server {
     /// Runs `before` in the server's folder, then the server with these options more.
-    fn start(programs: &Path, before: &str, options: &str) -> Self {
+    pub(crate) fn start(programs: &Path, before: &str, options: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("stepfold-pg-").tempdir().unwrap().keep();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = unprivileged(&folder);
@@ -107,16 +85,7 @@ impl Server {
             }
         }
         thread::spawn(move || lines.for_each(drop));
-        Server { port, folder, _watch: watch }
-    }
-
-    /// A file that was made before the server started.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
+        Server { port, _watch: watch }
     }
 
     fn url_of(&self, database: &str) -> String {
