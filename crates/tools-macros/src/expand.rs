@@ -27,6 +27,14 @@ pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
     let mut faults = Faults::default();
     let options = faults.keep(syn::parse2::<Options>(options));
     check_signature(&function.sig, &mut faults);
+    if let (Some(_), Some(cpu)) =
+        (function.sig.asyncness, options.as_ref().and_then(|options| options.cpu.as_ref()))
+    {
+        faults.at(
+            cpu,
+            "an `async fn` runs in the run's own task; make it a plain `fn` to have it compute on a thread",
+        );
+    }
     let parameters = parameter::take(&mut function.sig.inputs, &mut faults);
     let description = description(&function, options.as_ref(), &mut faults);
     // The function stays in any case, so that its callers do not fail too.
@@ -121,7 +129,11 @@ impl<'a> Companion<'a> {
             options.name.clone().unwrap_or_else(|| LitStr::new(&name.unraw().to_string(), name.span()));
         let doc = format!("Starts the tool that calls [`{name}`]; `.build()` checks it.");
         let conditions = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-        let constructor = if function.sig.asyncness.is_some() { quote!(new) } else { quote!(blocking) };
+        let constructor = match (function.sig.asyncness, &options.cpu) {
+            (Some(_), _) => quote!(new),
+            (None, None) => quote!(blocking),
+            (None, Some(_)) => quote!(cpu),
+        };
         let (assertions, arguments, closure) = (self.assertions(), self.arguments(), self.closure());
         let calls = options.calls.iter().map(|call| call.tokens(host));
         let feeds = self.feeds();

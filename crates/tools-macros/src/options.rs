@@ -8,7 +8,7 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseBuffer, ParseStream};
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, LitStr, Path, Result, Token, parenthesized};
 
-const KNOWN: &str = "name, description, effect, time_out, retry, approval, strict, reads, writes, \
+const KNOWN: &str = "name, description, effect, time_out, retry, approval, strict, cpu, reads, writes, \
     outputs_to_state, crate";
 const EFFECTS: [(&str, &str); 3] =
     [("pure", "Pure"), ("idempotent", "Idempotent"), ("at_most_once", "AtMostOnce")];
@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) description: Option<LitStr>,
     /// In place of the path that is looked up.
     pub(crate) host: Option<Path>,
+    /// The function computes, and does not wait.
+    pub(crate) cpu: Option<Ident>,
     /// All else, in the order written.
     pub(crate) calls: Vec<Call>,
 }
@@ -82,6 +84,7 @@ impl Options {
             "approval" => self.calls.push(Call::Approval(one_of(key, input, APPROVALS)?)),
             "time_out" => self.calls.push(Call::TimeOut(duration(&value(key, input)?)?)),
             "retry" => self.calls.push(retry(key, input)?),
+            "cpu" => self.cpu = Some(key.clone()),
             "strict" => self.calls.push(Call::Strict),
             "reads" => self.calls.push(Call::Reads(keys(key, input)?)),
             "writes" => self.calls.push(Call::Writes(keys(key, input)?)),

@@ -90,7 +90,7 @@ fn blocking_1_ms_64(bencher: Bencher<'_, '_>) {
         }
         Ok(())
     }
-    invoke(bencher, Tool::blocking("compute", "Computes.", compute).build().expect("valid"), 64, &json!({}));
+    invoke(bencher, Tool::cpu("compute", "Computes.", compute).build().expect("valid"), 64, &json!({}));
 }
 
 /// An object of fields of several types, and its schema.

@@ -21,12 +21,19 @@ use crate::extract::{Extract, Needs};
 pub(crate) enum Function {
     /// Runs in the run's own task.
     Async(Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<Value, ToolError>> + Send + Sync>),
-    /// Runs on a thread for CPU-bound work.
-    Blocking(Arc<BlockingCall>),
+    /// Runs on a thread.
+    Thread(Work, Arc<ThreadCall>),
 }
 
-/// A blocking function without its types.
-pub(crate) type BlockingCall = dyn Fn(ToolContext) -> Result<Value, ToolError> + Send + Sync;
+/// What a function does on its thread, by which that is chosen.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    Waits,
+    Computes,
+}
+
+/// A function that is not async, without its types.
+pub(crate) type ThreadCall = dyn Fn(ToolContext) -> Result<Value, ToolError> + Send + Sync;
 
 /// A function of up to eight parameters, async or not.
 ///
@@ -64,7 +71,7 @@ pub trait Parameters: Sized {
     message = "a tool function cannot return `{Self}`",
     label = "this function does not return a `Result`",
     note = "return `Result<T, ToolError>`, where `T` serialises; a value that cannot fail goes into `Ok`",
-    note = "an async function goes into `Tool::new`, any other into `Tool::blocking`"
+    note = "an async function goes into `Tool::new`, one that waits into `Tool::blocking`, one that computes into `Tool::cpu`"
 )]
 pub trait ToolReturn {
     #[doc(hidden)]
@@ -168,11 +175,12 @@ impl Function {
         }))
     }
 
-    pub(crate) fn of_blocking<P, F>(function: F) -> Self
+    pub(crate) fn on_thread<P, F>(work: Work, function: F) -> Self
     where
         P: Parameters,
         F: ToolFunction<P, Output: ToolReturn>,
     {
-        Function::Blocking(Arc::new(move |context| function.call(P::extract(&context)?).into_value()))
+        let call = move |context: ToolContext| function.call(P::extract(&context)?).into_value();
+        Function::Thread(work, Arc::new(call))
     }
 }

@@ -104,8 +104,8 @@ pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey, StateWriter};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, InvokeOptions, Limits, Offload, Outcome, Outcomes, Overflow,
-    Status, settle, with_unique_call_ids,
+    CallEvent, Failure, FatalError, Invocation, InvokeOptions, Limits, MAX_BLOCKING_THREADS, Offload,
+    Outcome, Outcomes, Overflow, Status, settle, with_unique_call_ids,
 };
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::tool::{Tool, ToolBuilder};

@@ -17,7 +17,7 @@ use crate::binding::{InputBinding, OutputBinding, ResultText, Source};
 use crate::context::Resources;
 use crate::error::BuildError;
 use crate::extract::Needs;
-use crate::function::{Function, Parameters, ToolFunction, ToolReturn};
+use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
 use crate::invoke::checked;
 use crate::policy::{Approval, Effect, Retry};
 use crate::schema;
@@ -101,8 +101,20 @@ impl Tool {
         ToolBuilder::new(name.into(), description.into(), Function::of_async(function), needs)
     }
 
-    /// Starts a tool from a function that computes: it runs on a pool of threads for CPU-bound work, never
-    /// on those that drive the run.
+    /// Starts a tool from a function that waits: for a file, a database, a program. It runs on a thread of its own,
+    /// never on those that drive the run; [`MAX_BLOCKING_THREADS`](crate::MAX_BLOCKING_THREADS) run at a time in a
+    /// process, and further calls wait for their turn. One that computes is better a [`cpu`](Tool::cpu) tool.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// let hosts = Tool::blocking("hosts", "Reads the hosts file.", || {
+    ///     std::fs::read_to_string("/etc/hosts").map_err(ToolError::permanent)
+    /// });
+    /// assert_eq!(hosts.build()?.name(), "hosts");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
     pub fn blocking<P, F>(name: impl Into<String>, description: impl Into<String>, function: F) -> ToolBuilder
     where
         P: Parameters,
@@ -110,7 +122,34 @@ impl Tool {
     {
         let mut needs = Needs::default();
         P::needs(&mut needs);
-        ToolBuilder::new(name.into(), description.into(), Function::of_blocking(function), needs)
+        ToolBuilder::new(name.into(), description.into(), Function::on_thread(Work::Waits, function), needs)
+    }
+
+    /// Starts a tool from a function that computes: it runs on a pool of as many threads as there are cores, never
+    /// on those that drive the run. One that waits would keep a core from the others: see
+    /// [`blocking`](Tool::blocking).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// let sum = Tool::cpu("sum", "Adds up.", || Ok::<_, ToolError>((0..1_000_u64).sum::<u64>()));
+    /// assert_eq!(sum.build()?.name(), "sum");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn cpu<P, F>(name: impl Into<String>, description: impl Into<String>, function: F) -> ToolBuilder
+    where
+        P: Parameters,
+        F: ToolFunction<P, Output: ToolReturn>,
+    {
+        let mut needs = Needs::default();
+        P::needs(&mut needs);
+        ToolBuilder::new(
+            name.into(),
+            description.into(),
+            Function::on_thread(Work::Computes, function),
+            needs,
+        )
     }
 
     /// What the model calls the tool by.

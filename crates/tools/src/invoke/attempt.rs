@@ -1,26 +1,25 @@
 //! One try of a call: the function, its time-out, and a net under its panics.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::threads::{compute_on_thread, wait_on_thread, words_of_panic};
 use crate::context::ToolContext;
 use crate::error::ToolError;
-use crate::function::{BlockingCall, Function};
+use crate::function::{Function, ThreadCall, Work};
 
 /// Why a try gave no value.
 pub(super) enum Fault {
     Error(ToolError),
     Panicked(String),
     TimedOut,
-    /// For so long, other blocking tools had all threads.
+    /// For so long, other tools had all threads.
     NoThread(Duration),
 }
 
@@ -35,7 +34,7 @@ impl Fault {
     }
 }
 
-/// How long a blocking tool waits for a thread. That is not its own time: it ran out for whole batches of
+/// How long a tool waits for a thread. That is not its own time: it ran out for whole batches of
 /// calls behind slow ones. But where tools hang for ever, the others must not wait for ever.
 const LONGEST_QUEUE: Duration = Duration::from_secs(300);
 
@@ -52,8 +51,8 @@ pub(super) async fn attempt(
             let work = AssertUnwindSafe(async move { function(context).await }).catch_unwind();
             timeout(time_out, work).await
         }
-        Function::Blocking(function) => {
-            let answer = start_blocking(Arc::clone(function), context).await?;
+        Function::Thread(work, function) => {
+            let answer = start_on_thread(*work, Arc::clone(function), context).await?;
             timeout(time_out, answer)
                 .await
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
@@ -73,45 +72,26 @@ pub(super) async fn attempt(
 type Answer = std::thread::Result<Result<Value, ToolError>>;
 
 /// Waits until a thread has the function; what it gives comes later.
-async fn start_blocking(
-    function: Arc<BlockingCall>,
+async fn start_on_thread(
+    work: Work,
+    function: Arc<ThreadCall>,
     context: ToolContext,
 ) -> Result<oneshot::Receiver<Answer>, Fault> {
-    let pool = pool().map_err(|error| Fault::Error(ToolError::fatal(error)))?;
     let (starts, started) = oneshot::channel();
     let (send, answer) = oneshot::channel();
-    pool.spawn(move || {
+    let job = Box::new(move || {
         // Nobody waits any more if the call was cancelled in the queue.
         if starts.send(()).is_ok() {
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| function(context))));
         }
     });
+    let submitted = match work {
+        Work::Waits => wait_on_thread(job),
+        Work::Computes => compute_on_thread(job),
+    };
+    submitted.map_err(|error| Fault::Error(ToolError::fatal(error)))?;
     match timeout(LONGEST_QUEUE, started).await {
         Ok(_) => Ok(answer),
         Err(_elapsed) => Err(Fault::NoThread(LONGEST_QUEUE)),
     }
-}
-
-/// The threads for CPU-bound tools, as many as there are cores, shared by all runs of the process.
-fn pool() -> Result<&'static ThreadPool, String> {
-    static POOL: OnceLock<Result<ThreadPool, String>> = OnceLock::new();
-    POOL.get_or_init(|| {
-        ThreadPoolBuilder::new()
-            .thread_name(|index| format!("stepfold-tool-{index}"))
-            // A panic is caught where the tool is called. What may still panic is what the tool left behind
-            // for others to drop, and without this that would end the process.
-            .panic_handler(|panic| {
-                tracing::error!(panic = words_of_panic(&*panic), "a blocking tool panicked late");
-            })
-            .build()
-            .map_err(|error| format!("the threads for blocking tools cannot be started: {error}"))
-    })
-    .as_ref()
-    .map_err(Clone::clone)
-}
-
-/// What a panic said.
-pub(super) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
-    let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

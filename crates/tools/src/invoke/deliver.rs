@@ -8,7 +8,7 @@ use serde_json::Value;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
 use stepfold_state_core::state::{Delta, Schema, StateError};
 
-use super::attempt::words_of_panic;
+use super::threads::words_of_panic;
 use crate::binding::default_text;
 use crate::tool::Tool;
 

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use stepfold_state_core::chat::{ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, State, Write};
 
-use super::attempt::words_of_panic;
 use super::outcome::{Failure, Outcome, Status};
 use super::redact::Redaction;
+use super::threads::words_of_panic;
 use crate::error::chain;
 
 /// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.

@@ -51,4 +51,8 @@ fn handler() {}
 #[tool(outputs_to_state(key = "field", "key" = whole))]
 fn key() {}
 
+/// It waits, so it does not compute.
+#[tool(cpu)]
+async fn cpu() {}
+
 fn main() {}

@@ -90,7 +90,7 @@ fn merge_maps() {
         json!({
             "map": {"type": "object", "handler": "merge_maps"},
             "maybe": {"type": ["object", "null"], "handler": "merge_maps", "default": null},
-            "any": {"handler": "merge_maps"},
+            "any": {"type": true, "handler": "merge_maps"},
         }),
         r#"
         map = {"a": {"x": 1}, "b": 1}
@@ -146,7 +146,7 @@ fn sum() {
     check(
         json!({
             "count": {"type": "integer", "handler": "sum"}, "ratio": {"type": "number", "handler": "sum"},
-            "maybe": {"type": ["integer", "null"], "handler": "sum", "default": null}, "any": {"handler": "sum"},
+            "maybe": {"type": ["integer", "null"], "handler": "sum", "default": null}, "any": {"type": true, "handler": "sum"},
         }),
         r#"
         count = 9223372036854775807
@@ -180,7 +180,7 @@ fn max_and_min() {
     check(
         json!({
             "high": {"type": "number", "handler": "max"}, "low": {"type": "number", "handler": "min"},
-            "last": {"type": "string", "handler": "max"}, "any": {"handler": "max"},
+            "last": {"type": "string", "handler": "max"}, "any": {"type": true, "handler": "max"},
         }),
         r#"
         high = 9007199254740993

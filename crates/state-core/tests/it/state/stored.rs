@@ -84,7 +84,7 @@ fn schemas() {
         ],
     );
     check_schema(
-        r#"{"version": 1, "made_by": "a friend", "keys": {"a": {"type": "integer", "colour": 1}, "b": {"default": null}}}"#,
+        r#"{"version": 1, "made_by": "a friend", "keys": {"a": {"type": "integer", "colour": 1}, "b": {"type": true, "default": null}}}"#,
         expect![[
             r#"{"version":1,"open":false,"keys":{"a":{"type":{"type":"integer"},"handler":"replace_values"},"b":{"type":true,"handler":"replace_values","default":null}}}"#
         ]],

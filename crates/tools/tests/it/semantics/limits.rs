@@ -1,14 +1,15 @@
 //! Concurrency, time-outs, retries, cancellation. Time is paused: hours pass at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::json;
 use stepfold_tools::state_core::state::Schema;
 use stepfold_tools::{
-    CallEvent, Effect, Failure, Outcome, Retry, Status, Tool, ToolBuilder, ToolContext, ToolError,
+    CallEvent, Effect, Failure, MAX_BLOCKING_THREADS, Outcome, Retry, Status, Tool, ToolBuilder, ToolContext,
+    ToolError,
 };
 use tokio::time::Instant;
 
@@ -428,7 +429,7 @@ async fn a_dropped_invocation_asks_blocking_tools_to_stop() {
 async fn limits_time_out_does_not_count_the_wait_for_a_thread() {
     // More calls than threads, each well within its time, and all together well beyond it.
     let time_out = Duration::from_millis(400);
-    let tool = Tool::blocking("compute", "Computes.", || {
+    let tool = Tool::cpu("compute", "Computes.", || {
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(30) {
             std::hint::spin_loop();
@@ -440,4 +441,29 @@ async fn limits_time_out_does_not_count_the_wait_for_a_thread() {
     let reply: String = (0..calls).map(|n| format!("> c{n} compute() ")).collect();
     let done = world.options(|options| options.limits.concurrency = 1_000).invocation(&reply).finish().await;
     assert!(done.outcomes.iter().all(Outcome::succeeded));
+}
+
+/// Tools that wait need no core: far more of them than there are cores run at a time, up to the bound, and a tool that
+/// computes runs beside them.
+#[tokio::test]
+async fn limits_blocking_tools_wait_on_threads_of_their_own() {
+    // Each waits for all others of its round, so that a single one that is kept out stops everything.
+    let (round, at_work) = (Arc::new(Barrier::new(MAX_BLOCKING_THREADS)), Arc::new(AtomicUsize::new(0)));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (at_work_of_tool, most_of_tool) = (Arc::clone(&at_work), Arc::clone(&most));
+    let meet = Tool::blocking("meet", "Meets the others.", move || {
+        most_of_tool.fetch_max(1 + at_work_of_tool.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+        round.wait();
+        at_work_of_tool.fetch_sub(1, Ordering::SeqCst);
+        Ok::<_, ToolError>(())
+    });
+    let compute = Tool::cpu("compute", "Computes.", || Ok::<_, ToolError>((1..=20_u64).product::<u64>()));
+    let world = World::stateless().tool(meet.time_out(Duration::from_secs(60))).tool(compute);
+    let calls = 2 * MAX_BLOCKING_THREADS;
+    let reply: String =
+        (0..calls).map(|n| format!("> c{n} meet() ")).chain(["> last compute()".to_owned()]).collect();
+    let done = world.options(|options| options.limits.concurrency = 2_000).invocation(&reply).finish().await;
+    assert_eq!(done.outcomes.iter().filter(|outcome| outcome.succeeded()).count(), calls + 1);
+    assert!(most.load(Ordering::SeqCst) <= MAX_BLOCKING_THREADS);
+    assert_eq!(at_work.load(Ordering::SeqCst), 0);
 }
