@@ -1,11 +1,12 @@
 //! Putting an agent together. Whatever can be known to fail is refused here, all of it at once.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepfold_state_core::chat::{ChatModel, ModelParams};
-use stepfold_state_core::state::{Fault, Schema, Template};
+use stepfold_state_core::state::{Fault, KeySchema, Schema, Template};
 use stepfold_tools::{Approval, BuildError, Limits, Overflow, Resources, Tools, Toolset};
 
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
@@ -22,6 +23,8 @@ pub struct AgentBuilder {
     config: Config,
     /// Exit conditions that were found to name tools before the tools of one run took their place.
     known_exits: Vec<String>,
+    /// The schema of the graph that the agent is to be a node of.
+    graph_schema: Option<Schema>,
 }
 
 impl AgentBuilder {
@@ -55,11 +58,12 @@ impl AgentBuilder {
                 graph: None,
             },
             known_exits: Vec::new(),
+            graph_schema: None,
         }
     }
 
     pub(super) fn of(config: Config) -> Self {
-        AgentBuilder { config, known_exits: Vec::new() }
+        AgentBuilder { config, known_exits: Vec::new(), graph_schema: None }
     }
 
     /// For one run, which may leave out tools that the agent's exit conditions name.
@@ -93,7 +97,8 @@ impl AgentBuilder {
     }
 
     /// What the model is told first: a [`Template`] over the state, rendered when a run begins. The caller's
-    /// own system messages come after it.
+    /// own system messages come after it. Every placeholder names a key of the schema, also one that may be absent;
+    /// see [`graph_schema`](AgentBuilder::graph_schema) for those of a graph.
     pub fn instructions(mut self, template: impl Into<String>) -> Self {
         self.config.instructions = Some(Template::parse(template));
         self
@@ -102,6 +107,27 @@ impl AgentBuilder {
     /// The keys of the state, with their types and merge handlers.
     pub fn schema(mut self, schema: Schema) -> Self {
         self.config.schema = schema;
+        self
+    }
+
+    /// The schema of the graph that the agent is a node of: keys that the instructions and the bindings of the tools
+    /// name, and the agent's own schema does not declare, are declared as they are there. A graph does this itself
+    /// with a builder that it is given as a node.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// # let model = Script::parse("assistant: done")?;
+    /// let graph = Schema::builder().key::<String>("notes").key::<u64>("area").build()?;
+    /// let writer = Agent::builder(model).instructions("Use these notes: {notes?}").graph_schema(graph).build()?;
+    /// assert!(writer.schema().key("notes").is_some() && writer.schema().key("area").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn graph_schema(mut self, schema: Schema) -> Self {
+        self.graph_schema = Some(schema);
         self
     }
 
@@ -311,10 +337,13 @@ impl AgentBuilder {
     ///
     /// # Errors
     /// [`AgentError`] with all faults: tools with faults or bindings that the schema does not have, an exit
-    /// condition that names no tool, a limit of zero, instructions that need a key that no state can have, an
+    /// condition that names no tool, a limit of zero, instructions that name a key that no state can have, an
     /// output whose schema is none.
     pub fn build(self) -> Result<Agent, AgentError> {
-        let AgentBuilder { config, known_exits } = self;
+        let AgentBuilder { mut config, known_exits, graph_schema } = self;
+        if let Some(graph) = &graph_schema {
+            config.schema = with_keys_of_graph(&config, graph);
+        }
         let mut faults = config.limits.faults();
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
@@ -354,20 +383,37 @@ fn faults_of_name(name: &str) -> Option<Fault> {
     name.trim().is_empty().then(|| Fault::new("name", "is empty; records and traces need one"))
 }
 
+/// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
+/// before they are asked for, all keys may be named.
+fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
+    let keys = graph.keys().map(KeySchema::name);
+    let Some(tools) = config.toolset.static_tools() else {
+        return config.schema.with_keys_of(graph, keys);
+    };
+    let mut named = BTreeSet::new();
+    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
+        named.extend(roots(name));
+    }
+    named.extend(tools.iter().flat_map(|tool| tool.reads().chain(tool.writes())));
+    config.schema.with_keys_of(graph, keys.filter(|key| named.contains(key)))
+}
+
+/// The keys that a name in a template may mean: a dotted one is a key, or leads into the value of one.
+fn roots(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name])
+}
+
+/// A placeholder that may be absent has to name a key, too: nothing could ever fill it otherwise.
 fn faults_of_instructions(config: &Config) -> Vec<Fault> {
     let Some(template) = &config.instructions else { return Vec::new() };
     let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
-    let is_known = |name: &str| {
-        let roots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
-        declares(name) || roots.into_iter().any(declares)
-    };
     template
         .placeholders()
-        .filter(|(name, is_optional)| !is_optional && !is_known(name))
+        .filter(|(name, _)| !roots(name).any(declares))
         .map(|(name, _)| {
             let words = format!(
-                "need \"{name}\", which the schema does not declare; write {{{name}?}} if it may be absent, \
-                 or double the braces if it is text"
+                "name \"{name}\", which no schema declares; declare it in the agent's, or in that of the graph \
+                 around it, or double the braces if it is text"
             );
             Fault::new("instructions", words)
         })

@@ -11,11 +11,14 @@ use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, State
 use super::context::{NodeContext, NodeError};
 use super::node::words_of_panic;
 use crate::agent::{Agent, AgentBuilder};
+use crate::error::AgentError;
 use crate::run::{Branch, Exit, Input, Run};
 
 /// An agent, or a graph, as a node of a graph.
 ///
-/// It works on the graph's state: on the keys that both schemas declare alike. What it writes to them is merged
+/// It works on the graph's state: on the keys that both schemas declare alike. An agent that is given as its
+/// [builder](crate::AgentBuilder) need not declare them: its instructions and the bindings of its tools read and write
+/// keys of the graph's schema. What it writes to them is merged
 /// into the graph's state by the same handlers, when the superstep ends. Unless it is [asked](AgentNode::asks)
 /// something, it goes on with the graph's conversation, and what it says is appended there; if its branch has an
 /// item, that is what it is asked.
@@ -49,12 +52,50 @@ use crate::run::{Branch, Exit, Input, Run};
 #[must_use = "a node does nothing until it is in a graph"]
 #[derive(Clone)]
 pub struct AgentNode {
-    pub(crate) agent: Agent,
+    agent: NodeAgent,
     prompt: Option<Prompt>,
     pub(crate) answers: Vec<AnswerTo>,
     pub(crate) kind: Option<String>,
     shared: Option<Vec<String>>,
     adjust: Option<Arc<Adjust>>,
+}
+
+/// The agent of a node: built, or to be built when the graph is, since it reads keys of the graph's schema.
+#[must_use = "it is given to a node"]
+#[derive(Clone)]
+pub struct NodeAgent(Stage);
+
+#[derive(Clone)]
+enum Stage {
+    Built(Agent),
+    Draft(Box<AgentBuilder>),
+}
+
+impl From<Agent> for NodeAgent {
+    fn from(agent: Agent) -> Self {
+        NodeAgent(Stage::Built(agent))
+    }
+}
+
+impl From<super::Graph> for NodeAgent {
+    fn from(graph: super::Graph) -> Self {
+        NodeAgent(Stage::Built(graph.into()))
+    }
+}
+
+impl From<AgentBuilder> for NodeAgent {
+    fn from(builder: AgentBuilder) -> Self {
+        NodeAgent(Stage::Draft(Box::new(builder)))
+    }
+}
+
+impl fmt::Debug for NodeAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Stage::Built(agent) => f.debug_tuple("NodeAgent").field(&agent.name()).finish(),
+            Stage::Draft(_) => f.debug_tuple("NodeAgent").finish_non_exhaustive(),
+        }
+    }
 }
 
 /// Where an answer goes, or a field of it.
@@ -85,8 +126,9 @@ type PromptFunction = dyn Fn(&NodeContext) -> Result<String, NodeError> + Send +
 type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
 
 impl AgentNode {
-    /// A node of this agent, or of this graph.
-    pub fn new(agent: impl Into<Agent>) -> Self {
+    /// A node of this agent, or of this graph. The builder of an agent is built with the graph, and reads keys of the
+    /// graph's schema without declaring them again.
+    pub fn new(agent: impl Into<NodeAgent>) -> Self {
         AgentNode {
             agent: agent.into(),
             prompt: None,
@@ -178,15 +220,35 @@ impl AgentNode {
         self
     }
 
+    /// Builds the agent if that is still to be done, on the keys of the graph's schema that are shared.
+    pub(super) fn build(&mut self, graph: &Schema) -> Result<(), AgentError> {
+        if let Stage::Draft(builder) = &self.agent.0 {
+            let keys = graph.keys().map(KeySchema::name).filter(|name| self.wants(name));
+            let keys = Schema::default().with_keys_of(graph, keys);
+            self.agent = builder.as_ref().clone().graph_schema(keys).build()?.into();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        match &self.agent.0 {
+            Stage::Built(agent) => agent,
+            Stage::Draft(_) => unreachable!("a graph builds the agents of its nodes"),
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name))
+    }
+
     /// The keys that both schemas declare alike, as far as they are shared.
     pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
         graph.keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
     }
 
     fn is_shared(&self, graph: &Schema, name: &str) -> bool {
-        let is_wanted = self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name));
-        let own = self.agent.schema().key(name).map(KeySchema::json_schema);
-        is_wanted && own.is_some() && own == graph.key(name).map(KeySchema::json_schema)
+        let own = self.agent().schema().key(name).map(KeySchema::json_schema);
+        self.wants(name) && own.is_some() && own == graph.key(name).map(KeySchema::json_schema)
     }
 
     /// The shared keys that were asked for and are not declared alike.
@@ -199,9 +261,9 @@ impl AgentNode {
     /// The agent for a branch that begins on this state of the graph.
     pub(crate) fn agent_on(&self, state: &State) -> Result<Agent, NodeError> {
         match &self.adjust {
-            None => Ok(self.agent.clone()),
+            None => Ok(self.agent().clone()),
             Some(adjust) => {
-                let adjust = || adjust(state, self.agent.to_builder().for_one_run());
+                let adjust = || adjust(state, self.agent().to_builder().for_one_run());
                 Ok(caught("what adjusts its agent", adjust)?.build()?)
             }
         }
@@ -213,7 +275,7 @@ impl AgentNode {
 
     /// The state that the agent begins on: what it shares with the graph's.
     pub(crate) fn state_on(&self, state: &State, item: Option<&Value>) -> Result<State, StateError> {
-        let own = self.agent.schema();
+        let own = self.agent().schema();
         let mut base = if self.shared.is_none() && own == state.schema() {
             state.clone()
         } else {
@@ -338,6 +400,12 @@ impl From<Agent> for AgentNode {
     }
 }
 
+impl From<AgentBuilder> for AgentNode {
+    fn from(builder: AgentBuilder) -> Self {
+        AgentNode::new(builder)
+    }
+}
+
 impl From<super::Graph> for AgentNode {
     fn from(graph: super::Graph) -> Self {
         AgentNode::new(graph)
@@ -346,7 +414,7 @@ impl From<super::Graph> for AgentNode {
 
 impl fmt::Debug for AgentNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentNode").field("agent", &self.agent.name()).finish_non_exhaustive()
+        f.debug_struct("AgentNode").field("agent", &self.agent).finish_non_exhaustive()
     }
 }
 

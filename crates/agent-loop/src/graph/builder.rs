@@ -226,10 +226,11 @@ impl GraphBuilder {
     ///
     /// # Errors
     /// [`AgentError`] with all faults: two nodes of one name, an edge to or from a node that is not there, a node that
-    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have.
+    /// cannot be reached, a join that cannot complete, limits of zero, a key that the schema does not have, an agent that cannot be built on the graph's keys.
     pub fn build(self) -> Result<Graph, AgentError> {
-        let GraphBuilder { agent, name, schema, nodes, edges, joins, max_branches, max_parallel } = self;
+        let GraphBuilder { agent, name, schema, mut nodes, edges, joins, max_branches, max_parallel } = self;
         let mut faults = check::names(&nodes);
+        faults.extend(check::agents(&mut nodes, &schema));
         let mut places = HashMap::new();
         for (place, (node, _)) in nodes.iter().enumerate() {
             places.entry(node.clone()).or_insert(place);

@@ -47,6 +47,21 @@ pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Fault> {
     (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "the schema does not declare that key"))
 }
 
+/// Builds the agents of nodes that were given as builders, and says why that cannot be.
+pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (name, node) in nodes {
+        let NodeWork::Agent(agent) = &mut node.work else { continue };
+        if let Err(error) = agent.build(schema) {
+            let words =
+                |fault: &Fault| format!("has an agent with faults: {}: {}", fault.path, fault.message);
+            faults
+                .extend(error.faults.iter().map(|fault| Fault::new(format!("node '{name}'"), words(fault))));
+        }
+    }
+    faults
+}
+
 /// What is wrong with a graph whose names are right.
 pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
     let mut faults = limits(shape);

@@ -99,7 +99,7 @@ use std::fmt;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_state_core::state::Schema;
 
-pub use self::agent_node::AgentNode;
+pub use self::agent_node::{AgentNode, NodeAgent};
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};

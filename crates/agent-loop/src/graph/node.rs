@@ -200,7 +200,7 @@ impl Node {
         let work = match &self.work {
             NodeWork::Function(_) => "function".to_owned(),
             NodeWork::Agent(node) => {
-                let agent = serde_json::to_value(node.agent.fingerprint()).unwrap_or_default();
+                let agent = serde_json::to_value(node.agent().fingerprint()).unwrap_or_default();
                 format!("agent {}", crate::digest::of(&agent))
             }
         };
@@ -229,11 +229,11 @@ impl fmt::Debug for Node {
     }
 }
 
-/// What can be a node: an async function over a [`NodeContext`], an [`Agent`](crate::Agent), a
-/// [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
+/// What can be a node: an async function over a [`NodeContext`], an [`Agent`](crate::Agent) or its
+/// [builder](crate::AgentBuilder), a [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a node of a graph",
-    note = "a node is `async fn(NodeContext) -> Result<Update, NodeError>`, an `Agent`, a `Graph`, an `AgentNode` or a `Node`"
+    note = "a node is `async fn(NodeContext) -> Result<Update, NodeError>`, an `Agent` or its builder, a `Graph`, an `AgentNode` or a `Node`"
 )]
 pub trait IntoNode<Kind> {
     /// The node.
@@ -261,6 +261,12 @@ impl IntoNode<AsNode> for AgentNode {
 }
 
 impl IntoNode<AsNode> for crate::Agent {
+    fn into_node(self) -> Node {
+        Node::agent(AgentNode::new(self))
+    }
+}
+
+impl IntoNode<AsNode> for crate::AgentBuilder {
     fn into_node(self) -> Node {
         Node::agent(AgentNode::new(self))
     }

@@ -8,7 +8,7 @@ use stepfold::agent_loop::trim::{Pins, Trim, Window};
 use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ModelParams;
-use stepfold::state_core::state::{Fault, Handlers, StateError, check_key};
+use stepfold::state_core::state::{Fault, Handlers, KeySchema, StateError, check_key};
 use stepfold::tools::{BuildError, Limits};
 
 use super::document::Document;
@@ -17,16 +17,18 @@ use super::placeholders::check_closed;
 use super::schema::nearest;
 use crate::tool;
 
-/// The agent on a state of this schema, as far as it can be built; its faults are in the document then.
+/// The agent on a state of this schema, and of the keys of the graph around it that it names, as far as it can be
+/// built; its faults are in the document then.
 pub(super) fn build(
     form: &Form,
     document: &mut Document,
     folder: &Path,
     name: &str,
     model: impl ChatModel + 'static,
-    schema: Schema,
+    (schema, graph): (Schema, Option<&Schema>),
 ) -> Option<Agent> {
-    let tools = tools(form, document, folder, &schema);
+    let keys = graph.into_iter().flat_map(Schema::keys).map(KeySchema::name);
+    let tools = tools(form, document, folder, &schema.with_keys_of(graph.unwrap_or(&schema), keys));
     let mut builder = Agent::builder(model)
         .name(name)
         .schema(schema)
@@ -37,6 +39,9 @@ pub(super) fn build(
         .params(params(form))
         .approval(form.approval.into())
         .trim(trim(form, document));
+    if let Some(graph) = graph {
+        builder = builder.graph_schema(graph.clone());
+    }
     if let Some(instructions) = &form.instructions {
         check_closed("instructions", instructions, document);
         builder = builder.instructions(instructions);
@@ -198,6 +203,7 @@ fn limits(form: &Form) -> RunLimits {
     limits.calls_per_reply = form.limits.calls_per_reply.unwrap_or(limits.calls_per_reply);
     limits.tool_calls = form.limits.tool_calls;
     limits.tokens = form.limits.tokens;
+    limits.reply_bytes = form.limits.reply_bytes.unwrap_or(limits.reply_bytes);
     limits.time = form.limits.time.map(|time| time.0);
     limits
 }

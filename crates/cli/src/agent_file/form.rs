@@ -315,6 +315,8 @@ pub(crate) struct LimitsForm {
     pub(crate) steps: Option<u64>,
     /// Calls of one reply; 64 unless said.
     pub(crate) calls_per_reply: Option<usize>,
+    /// Bytes of one reply of the model, at which it is cut off as an error; 32 MiB unless said.
+    pub(crate) reply_bytes: Option<usize>,
     /// Tool calls in all.
     pub(crate) tool_calls: Option<u64>,
     /// Tokens read and written.

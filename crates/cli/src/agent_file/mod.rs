@@ -42,6 +42,8 @@ pub(crate) struct AgentFile {
 struct Around {
     files: Vec<PathBuf>,
     model: Option<(String, PathBuf)>,
+    /// The keys of the graph that a node shares with its agent.
+    keys: Option<Schema>,
 }
 
 enum Content {
@@ -154,7 +156,8 @@ impl AgentFile {
             Content::Agent(form) => {
                 let model = model(form.model.as_deref(), document, models, &folder, around)?;
                 let schema = build::state_schema(&form.state, form.open_state, document, Map::new());
-                let agent = build::build(form, document, &folder, &name, model, schema);
+                let agent =
+                    build::build(form, document, &folder, &name, model, (schema, around.keys.as_ref()));
                 Ok(agent.map(Built::Agent))
             }
             Content::Graph(form) => {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
-use stepfold::state_core::state::Template;
+use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
 use super::document::Document;
@@ -137,11 +137,10 @@ impl Workshop<'_> {
             let mut parts = name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name]);
             self.schema.is_open() || parts.any(|part| part == "item" || self.schema.key(part).is_some())
         };
-        for (name, is_optional) in template.placeholders() {
-            if !is_known(name) && !is_optional {
+        for (name, _) in template.placeholders() {
+            if !is_known(name) {
                 let words = format!(
-                    "needs `{name}`, which the state does not declare; write {{{name}?}} if it may be absent, or \
-                     double the braces if it is text"
+                    "names `{name}`, which the state does not declare; declare it, or double the braces if it is text"
                 );
                 document.fault(&[field], words);
             }
@@ -194,7 +193,7 @@ impl Workshop<'_> {
             document.fault(&["agent"], format!("{file} is a graph that this one is a part of"));
             return Ok(None);
         }
-        match AgentFile::nested(&path, text, self.place.models, self.around)? {
+        match AgentFile::nested(&path, text, self.place.models, &self.around_agent())? {
             Ok(built) => Ok(Some(built)),
             Err(faults) => {
                 document.fault(&["agent"], format!("{file} has faults"));
@@ -210,6 +209,16 @@ impl Workshop<'_> {
         }
     }
 
+    /// What the agent of a file stands in: it reads the keys that the node shares without declaring them again.
+    fn around_agent(&self) -> Around {
+        let wants = |name: &&str| {
+            let shares = self.form.shares.as_ref();
+            shares.is_none_or(|keys| keys.iter().any(|key| key == name))
+        };
+        let keys = self.schema.keys().map(KeySchema::name).filter(wants);
+        Around { keys: Some(Schema::default().with_keys_of(self.schema, keys)), ..self.around.clone() }
+    }
+
     fn inline(&self, form: &Form, document: &mut Document) -> anyhow::Result<Option<Built>> {
         if !form.state.is_empty() {
             document.fault(
@@ -220,7 +229,7 @@ impl Workshop<'_> {
         let folder = self.place.folder;
         let model = model(form.model.as_deref(), document, self.place.models, folder, self.around)?;
         let name = form.name.as_deref().unwrap_or(self.name);
-        let agent = build::build(form, document, folder, name, model, self.schema.clone());
+        let agent = build::build(form, document, folder, name, model, (self.schema.clone(), None));
         Ok(agent.map(Built::Agent))
     }
 

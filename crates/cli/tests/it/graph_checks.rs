@@ -94,8 +94,9 @@ fn every_fault_has_its_line() {
             g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
             g.toml:9:1: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
-            g.toml:12:11: instructions: need "who", which the schema does not declare; write {who?} if it may be absent, or double the braces if it is text
-            g.toml:13:1: needs `questoin`, which the state does not declare; write {questoin?} if it may be absent, or double the braces if it is text
+            g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+            g.toml:13:1: names `questoin`, which the state does not declare; declare it, or double the braces if it is text
+            g.toml:13:1: names `later`, which the state does not declare; declare it, or double the braces if it is text
             g.toml:14:1: the state has no key `notse`; there are: found, verdict
             g.toml:15:1: `reads` is of a program, which this node is not
             g.toml:17:8: a node is one of `agent`, `command` and `says`; this one is none
@@ -287,6 +288,35 @@ nodes.five.agent = "sub/open.toml"
             exit 2
         "#]],
     );
+}
+
+/// The agent of another file reads the graph's keys in its instructions and bindings; a key that neither has is a fault,
+/// also where it may be absent.
+#[test]
+fn an_agent_of_another_file_reads_the_graphs_keys() {
+    let room = Room::new("", "");
+    let graph = |shares: &str| {
+        format!(
+            "state.notes.type = \"string\"\nstate.area.type = \"integer\"\n\n[[edges]]\nfrom = \"START\"\nto = \"write\"\n\n\
+             [nodes.write]\nagent = \"writer.toml\"\n{shares}"
+        )
+    };
+    let writer = |name: &str| {
+        format!(
+            "model = \"script:talk\"\ninstructions = \"Notes: {{{name}?}}, {{own?}}.\"\nstate.own.type = \"string\"\n\n\
+             [tools.look]\ndescription = \"Looks.\"\ncommand = [\"true\"]\n\
+             parameters = {{ properties = {{ n = {{ type = \"integer\" }} }} }}\ninputs_from_state = {{ area = \"n\" }}\n"
+        )
+    };
+    room.write("talk", "assistant: done");
+    room.write("writer.toml", &writer("notes"));
+    room.write("g.toml", &graph(""));
+    room.check("check g.toml", expect![[r#""#]]);
+    room.write("g.toml", &graph("shares = [\"area\"]\n"));
+    room.check("check g.toml", expect![[r#""#]]);
+    room.write("g.toml", &graph(""));
+    room.write("writer.toml", &writer("nots"));
+    room.check("check g.toml", expect![[r#""#]]);
 }
 
 #[test]

@@ -83,6 +83,7 @@ const HANDLER_EXTENSION: &str = "x-handler";
 #[derive(Clone)]
 pub struct Schema(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     keys: Vec<KeySchema>,
     /// Where each key is in `keys`. Most schemas have few keys, which a tree finds faster than a hash does.
@@ -95,10 +96,10 @@ struct Inner {
 }
 
 /// What a schema says about one key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KeySchema {
     name: Arc<str>,
-    value_type: ValueType,
+    value_type: Arc<ValueType>,
     handler: Handler,
     description: Option<String>,
     default: Option<Value>,
@@ -215,6 +216,34 @@ impl Schema {
     /// Whether keys that are not declared are let in.
     pub fn is_open(&self) -> bool {
         self.0.undeclared.is_some()
+    }
+
+    /// The same schema, with these keys of another one behind its own, as they are declared there. Keys that it
+    /// declares itself stay as they are; names that the other does not declare are passed over.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let graph = Schema::builder().key::<String>("notes").key::<u64>("area").build()?;
+    /// let own = Schema::builder().key::<u64>("found").build()?;
+    /// let both = own.with_keys_of(&graph, ["notes", "found", "elsewhere"]);
+    /// assert_eq!(both.keys().map(|key| key.name()).collect::<Vec<_>>(), ["found", "notes"]);
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn with_keys_of<'a>(&self, other: &Schema, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut inner = (*self.0).clone();
+        for name in names {
+            let (Some(key), false) = (other.key(name), inner.index.contains_key(name)) else { continue };
+            if let Some(value) = &key.default {
+                inner.initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
+            }
+            inner.index.insert(Arc::clone(&key.name), inner.keys.len());
+            inner.keys.push(key.clone());
+            // Of two functions by one name the own one stays; the key has its handler in any case.
+            let _ = inner.handlers.register(&key.handler);
+        }
+        Schema(Arc::new(inner))
     }
 
     /// A write with the key's own handler, checked as far as can be without the current value.
@@ -634,6 +663,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Fau
         return fault(message);
     }
     let name: Arc<str> = draft.name.as_str().into();
+    let value_type = Arc::new(value_type);
     let key = KeySchema { name, value_type, handler, description: draft.description, default: draft.default };
     if let Some(default) = &key.default {
         let whole = key.merge(&key.name, &key.handler);
@@ -666,7 +696,7 @@ fn fault_of_messages(draft: &Draft) -> Option<Fault> {
 fn undeclared_key() -> KeySchema {
     KeySchema {
         name: "".into(),
-        value_type: ValueType::anything(),
+        value_type: Arc::new(ValueType::anything()),
         handler: Handler::replace_values(),
         description: None,
         default: None,

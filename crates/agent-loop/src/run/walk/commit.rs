@@ -145,7 +145,7 @@ impl Run {
         let fault = |words: String| FeedError::Node { node: branch.planned.node.clone(), words };
         let agent = match node.agent_on(&self.state) {
             Ok(agent) => agent,
-            Err(_) if folding == Folding::CatchUp => node.agent.clone(),
+            Err(_) if folding == Folding::CatchUp => node.agent().clone(),
             Err(error) => return Err(fault(error.to_string())),
         };
         let state = node.state_on(&self.state, branch.planned.item.as_ref())?;

@@ -193,7 +193,7 @@ impl Account {
         if let (Some(node), Some(shape)) = (node, shape)
             && let Some(NodeWork::Agent(agent)) = shape.node(node).map(|node| &node.work)
         {
-            let agent = agent.agent.clone();
+            let agent = agent.agent().clone();
             self.agents.insert(inner.to_owned(), agent);
         }
     }

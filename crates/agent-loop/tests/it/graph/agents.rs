@@ -10,7 +10,7 @@ use stepfold_agent_loop::graph::{
 };
 use stepfold_agent_loop::state_core::chat::{ChatModel, Message};
 use stepfold_agent_loop::state_core::state::{Handler, Key, Schema};
-use stepfold_agent_loop::tools::{StateWriter, Tool, ToolError};
+use stepfold_agent_loop::tools::{Args, StateWriter, Tool, ToolError};
 use stepfold_agent_loop::trim::Trim;
 use stepfold_agent_loop::{Agent, Decision, Input, Output, OutputMode};
 
@@ -491,4 +491,67 @@ async fn nothing_said() {
     "#]],
     )
     .await;
+}
+
+/// An agent that is given as its builder reads and writes keys of the graph's schema without declaring them again.
+#[tokio::test]
+async fn a_node_reads_the_graphs_keys() {
+    const FOUND: Key<Vec<u64>> = Key::new("found");
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Bound {
+        at_least: u64,
+    }
+    async fn find(Args(bound): Args<Bound>, state: StateWriter) -> Result<&'static str, ToolError> {
+        state.set(FOUND, vec![bound.at_least + 1])?;
+        Ok("found")
+    }
+    let schema =
+        Schema::builder().key::<u64>("area").key(FOUND).key::<String>("notes").key::<String>("unread");
+    let find = Tool::new("find", "Finds.", find).input_from_state("area", "at_least").writes(["found"]);
+    let model = Asked::new(script("assistant: > c1 find()\nassistant: done"));
+    let finder = Agent::builder(model.clone())
+        .schema(Schema::builder().key::<u64>("own").build().unwrap())
+        .instructions("Notes: {notes}. More: {found?}, {own?}.")
+        .tools([find.build().unwrap()]);
+    let graph =
+        Graph::builder("tested").schema(schema.build().unwrap()).node("a", finder.clone()).edge(START, "a");
+    check(
+        graph,
+        Input::from("go").with_values(json!({"notes": "three stalls", "area": 3, "found": [1]})),
+        expect![[r#"
+            1: a
+            --
+            user:      go
+            assistant: > c1 find()
+            tool c1:   found
+            assistant: done
+            --
+            exit: the graph came to its end
+            steps: 1
+            state: {"area":3,"found":[1,4],"notes":"three stalls"}
+        "#]],
+    )
+    .await;
+    let shown = model.shown();
+    assert!(shown.contains("Notes: three stalls. More: [1], ."), "{shown}");
+    // What is not shared is not there, and neither is it for the agent alone.
+    let alone = finder.clone().build().unwrap_err().to_string();
+    assert!(alone.contains("name \"notes\"") && alone.contains("name \"found\""), "{alone}");
+    let schema = Schema::builder().key::<u64>("area").key(FOUND).key::<String>("notes").build().unwrap();
+    let unshared = Graph::builder("tested")
+        .schema(schema)
+        .node("a", AgentNode::new(finder).shares(["area", "found"]))
+        .edge(START, "a");
+    expect![[r#"agent 'tested' has faults: at node 'a': has an agent with faults: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
+}
+
+/// A placeholder that may be absent, of a key that no schema has, could never be filled.
+#[test]
+fn a_placeholder_of_a_key_that_no_schema_has() {
+    let writer = || agent("").instructions("Notes: {nots?}.");
+    expect![[r#"agent 'agent' has faults: at instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
+    let graph = graph().node("write", writer()).edge(START, "write");
+    expect![[r#"agent 'tested' has faults: at node 'write': has an agent with faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
+    let open = Schema::builder().open().build().unwrap();
+    assert!(writer().schema(open).build().is_ok());
 }

@@ -48,7 +48,8 @@ async fn build_says_all_faults_at_once() {
         limits.time: is zero: nothing could ever happen
         name: is empty; records and traces need one
         repeat_guard: counts from 2: a call that was made once has not been repeated
-        instructions: need "nme", which the schema does not declare; write {nme?} if it may be absent, or double the braces if it is text
+        instructions: name "nme", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        instructions: name "other", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
         tool store: state key "nowhere": the schema declares no key "nowhere"; known keys: name, messages
         output area: "area" is no type; the types are null, boolean, integer, number, string, array, object
         exit condition 'stor': names no tool; available: store
