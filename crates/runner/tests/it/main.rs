@@ -28,5 +28,6 @@ mod keys;
 mod lasting;
 mod scopes;
 mod time_travel;
+mod twice;
 mod watching;
 mod world;

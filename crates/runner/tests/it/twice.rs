@@ -1,0 +1,243 @@
+//! A decision that comes twice: from two tasks, from two processes, after a retry, late, and elsewhere.
+
+use serde_json::json;
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, DecisionError};
+use stepfold_runner::session_scopes::{DeleteSession, SessionStore};
+use stepfold_runner::{DecisionReceipt, Resume, RunnerError, SessionHandle};
+use stepfold_tools::{Approval, Effect};
+
+use crate::world::{World, each_store, id_at, process, threads};
+
+const SCRIPT: &str = "\
+assistant: > c1 pay(euro=5)
+assistant: > c2 pay(euro=7)
+assistant: done
+assistant: you are welcome
+";
+
+fn agent(world: &World) -> AgentBuilder {
+    let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+    world.agent(SCRIPT).tools(vec![pay])
+}
+
+/// The session of a worker with a name of its own.
+async fn session_of(world: &World, worker: &str) -> SessionHandle {
+    let runner = world.runner(agent(world).build().unwrap()).worker(worker).unwrap().build();
+    runner.session("ada", "s1").await.unwrap()
+}
+
+/// A process that has asked, and is gone. Gives the id of the request.
+fn asked(world: &World) -> String {
+    process(async {
+        let session = world.session(agent(world)).await;
+        session.run("pay").await.unwrap();
+        id_at(&session, "c1").await
+    })
+}
+
+/// The payments since the last look.
+fn paid(world: &World) -> Vec<String> {
+    world.trace.take().into_iter().filter(|line| line.starts_with("pay")).collect()
+}
+
+const FIRST: &str = r#"pay{"euro":5} stalls/ada/s1/i1/1/c1"#;
+
+fn approve(session: &SessionHandle, id: &str, by: &str) -> Resume {
+    session.resume().decide(id, Decision::Approve).by(by)
+}
+
+/// Has it decided, and waits for what comes of it.
+async fn settled(resume: Resume) -> Result<DecisionReceipt, RunnerError> {
+    let (receipt, invocation) = resume.submit().await?;
+    invocation.await?;
+    Ok(receipt)
+}
+
+#[track_caller]
+fn assert_already(error: &RunnerError, by_whom: &str) {
+    let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+    let DecisionError::AlreadyDecided { by, decision, .. } = &**error else { panic!("{error:?}") };
+    assert_eq!((by.as_deref(), decision), (Some(by_whom), &Decision::Approve));
+}
+
+/// One of two decisions counts, and the other one hears who made it.
+#[track_caller]
+fn assert_one_of(left: Result<DecisionReceipt, RunnerError>, right: Result<DecisionReceipt, RunnerError>) {
+    match (left, right) {
+        (Ok(receipt), Err(error)) => {
+            assert_eq!(receipt.by.as_deref(), Some("left"));
+            assert_already(&error, "left");
+        }
+        (Err(error), Ok(receipt)) => {
+            assert_eq!(receipt.by.as_deref(), Some("right"));
+            assert_already(&error, "right");
+        }
+        both => panic!("{both:?}"),
+    }
+}
+
+#[test]
+fn from_two_tasks_at_the_same_time() {
+    each_store(|world| {
+        let id = asked(world);
+        threads(async {
+            let session = world.session(agent(world)).await;
+            let left = tokio::spawn(settled(approve(&session, &id, "left")));
+            let right = tokio::spawn(settled(approve(&session, &id, "right")));
+            assert_one_of(left.await.unwrap(), right.await.unwrap());
+            assert_eq!(paid(world), [FIRST]);
+        });
+    });
+}
+
+#[test]
+fn from_two_runners_at_the_same_time() {
+    each_store(|world| {
+        let id = asked(world);
+        threads(async {
+            let left = approve(&session_of(world, "worker-left").await, &id, "left");
+            let right = approve(&session_of(world, "worker-right").await, &id, "right");
+            let (left, right) = (tokio::spawn(settled(left)), tokio::spawn(settled(right)));
+            assert_one_of(left.await.unwrap(), right.await.unwrap());
+            assert_eq!(paid(world), [FIRST]);
+        });
+    });
+}
+
+/// The same key and content give the first receipt: while the run waits for something else, and after it has ended, in
+/// whatever process. Nothing runs again.
+#[test]
+fn a_retry_gets_the_first_receipt() {
+    each_store(|world| {
+        let id = asked(world);
+        let click = |session: &SessionHandle| approve(session, &id, "ada").idempotency_key("click-1");
+        let first = process(async { settled(click(&world.session(agent(world)).await)).await.unwrap() });
+        assert_eq!((&first.requests[..], first.by.as_deref()), (&[id.clone()][..], Some("ada")));
+        assert_eq!(paid(world), [FIRST]);
+        process(async {
+            let session = world.session(agent(world)).await;
+            assert_eq!(settled(click(&session)).await.unwrap(), first, "while it waits for c2");
+            let second = id_at(&session, "c2").await;
+            settled(approve(&session, &second, "ada")).await.unwrap();
+            assert_eq!(paid(world), [r#"pay{"euro":7} stalls/ada/s1/i1/2/c2"#]);
+            assert_eq!(settled(click(&session)).await.unwrap(), first, "after the end");
+        });
+        process(async {
+            let session = world.session(agent(world)).await;
+            session.run("thanks").await.unwrap();
+            assert_eq!(settled(click(&session)).await.unwrap(), first, "after a later run");
+            assert!(paid(world).is_empty());
+        });
+    });
+}
+
+/// Whatever else is decided about the same request is refused, by an error that says who decided what.
+#[test]
+fn with_other_content() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            settled(approve(&session, &id, "ada").idempotency_key("click-1")).await.unwrap();
+            for is_ended in [false, true] {
+                let other = Decision::modify(json!({"euro": 5000}));
+                let other = || session.resume().decide(&*id, other.clone()).by("bob");
+                let error = settled(other()).await.unwrap_err();
+                assert_already(&error, "ada");
+                let words = format!(
+                    "the decision in session stalls/ada/s1 was refused: approval `{id}` is already decided by ada: approved"
+                );
+                assert_eq!(error.to_string(), words);
+                let error = settled(other().idempotency_key("click-2")).await.unwrap_err();
+                assert_already(&error, "ada");
+                let error = settled(other().idempotency_key("click-1")).await.unwrap_err();
+                let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+                assert!(matches!(*error, DecisionError::KeyReused { .. }), "{error:?}");
+                if !is_ended {
+                    let second = id_at(&session, "c2").await;
+                    settled(session.resume().decide(second, Decision::reject("no")).by("eve")).await.unwrap();
+                }
+            }
+            assert_eq!(paid(world), [FIRST]);
+        });
+    });
+}
+
+/// A rewind ends the run that asked. What is asked after that is something else, though its call has the same id.
+#[test]
+fn after_a_rewind() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let click = || approve(&session, &id, "ada").idempotency_key("click-1");
+            settled(click()).await.unwrap();
+            assert_eq!(paid(world), [FIRST]);
+            session.rewind(0).await.unwrap();
+            let error = settled(click()).await.unwrap_err();
+            assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+
+            session.run("pay").await.unwrap();
+            let anew = id_at(&session, "c1").await;
+            assert_ne!(anew, id);
+            let error = settled(click()).await.unwrap_err();
+            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
+            assert_eq!(id_at(&session, "c1").await, anew, "the request still waits");
+            assert!(paid(world).is_empty());
+        });
+    });
+}
+
+/// A fork knows what was decided before it, and decides by itself about what waited then.
+#[test]
+fn in_a_fork() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let before = session.fork("before", None).await.unwrap();
+            let click = |session| approve(session, &id, "ada").idempotency_key("click-1");
+            let first = settled(click(&session)).await.unwrap();
+            assert_eq!(paid(world), [FIRST]);
+
+            let after = session.fork("after", None).await.unwrap();
+            assert_eq!(settled(click(&after)).await.unwrap(), first);
+            assert_already(&settled(approve(&after, &id, "bob")).await.unwrap_err(), "ada");
+            assert!(paid(world).is_empty());
+
+            settled(click(&before)).await.unwrap();
+            assert_eq!(paid(world), [r#"pay{"euro":5} stalls/ada/before/i1/1/c1"#]);
+            assert_already(&settled(approve(&before, &id, "bob")).await.unwrap_err(), "ada");
+            assert!(paid(world).is_empty());
+        });
+    });
+}
+
+/// A session that was made again has the same name, and none of the requests.
+#[test]
+fn after_the_session_was_made_again() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let click = |session| approve(session, &id, "ada").idempotency_key("click-1");
+            settled(click(&session)).await.unwrap();
+            world.store().delete(DeleteSession::new(session.key().clone())).await.unwrap();
+            let made = world.session(agent(world)).await;
+            for session in [&session, &made] {
+                let error = settled(click(session)).await.unwrap_err();
+                assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+            }
+            paid(world);
+            made.run("pay").await.unwrap();
+            assert_ne!(id_at(&made, "c1").await, id);
+            for session in [&session, &made] {
+                let error = settled(click(session)).await.unwrap_err();
+                let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+                assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
+            }
+            assert!(paid(world).is_empty());
+        });
+    });
+}
