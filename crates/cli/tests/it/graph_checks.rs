@@ -304,19 +304,29 @@ fn an_agent_of_another_file_reads_the_graphs_keys() {
     let writer = |name: &str| {
         format!(
             "model = \"script:talk\"\ninstructions = \"Notes: {{{name}?}}, {{own?}}.\"\nstate.own.type = \"string\"\n\n\
-             [tools.look]\ndescription = \"Looks.\"\ncommand = [\"true\"]\n\
+             [tools.look]\ndescription = \"Looks.\"\ncommand = {{ argv = [\"true\"] }}\n\
              parameters = {{ properties = {{ n = {{ type = \"integer\" }} }} }}\ninputs_from_state = {{ area = \"n\" }}\n"
         )
     };
     room.write("talk", "assistant: done");
     room.write("writer.toml", &writer("notes"));
     room.write("g.toml", &graph(""));
-    room.check("check g.toml", expect![[r#""#]]);
+    room.check("check g.toml", expect![[r#"
+        g.toml: ok
+    "#]]);
     room.write("g.toml", &graph("shares = [\"area\"]\n"));
-    room.check("check g.toml", expect![[r#""#]]);
+    room.check("check g.toml", expect![[r#"
+        g.toml:9:1: writer.toml has faults
+        writer.toml:2:1: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        exit 2
+    "#]]);
     room.write("g.toml", &graph(""));
     room.write("writer.toml", &writer("nots"));
-    room.check("check g.toml", expect![[r#""#]]);
+    room.check("check g.toml", expect![[r#"
+        g.toml:9:1: writer.toml has faults
+        writer.toml:2:1: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        exit 2
+    "#]]);
 }
 
 #[test]
