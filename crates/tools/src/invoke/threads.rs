@@ -64,7 +64,7 @@ impl Waiting {
                 Ok(_) => queue.threads += 1,
                 // Those that there are will come to it.
                 Err(error) if queue.threads > 0 => {
-                    tracing::warn!(%error, "no further thread for blocking tools")
+                    tracing::warn!(%error, "no further thread for blocking tools");
                 }
                 Err(error) => {
                     queue.jobs.pop_back();
