@@ -9,6 +9,7 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
+use crate::kept::Kept;
 use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary, takes};
 
 /// The events of a session, folded as far as they were read.
@@ -22,6 +23,8 @@ pub(crate) struct History {
     pub(crate) summary: Option<Summary>,
     /// The last invocation, whole: it may not have ended.
     pub(crate) last: Option<Invoked>,
+    /// The values of the session; none where they are in the session as it was read.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// The events of one invocation.
@@ -111,7 +114,10 @@ impl History {
 
     /// The state that a new invocation begins with.
     pub(crate) fn state(&self, session: &Session, schema: &SessionSchema) -> Result<State, RunnerError> {
-        let mut state = session.state(schema).map_err(|error| RunnerError::store(&session.key, error))?;
+        let mut state = match &self.kept {
+            Some(kept) => kept.state(),
+            None => session.state(schema).map_err(|error| RunnerError::store(&session.key, error))?,
+        };
         state.replace_messages(self.transcript.clone());
         Ok(state)
     }

@@ -6,13 +6,15 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use stepfold_agent_loop::{Agent, Event, EventKind, Need, Observer, ObserverError, Run, RunEvent};
 use stepfold_session_scopes::{
-    AnyStore, AppendClaim, AppendEvent, ErrorKind, InvocationId, SessionError, SessionSchema, SessionStore,
+    AnyStore, AppendClaim, AppendEvent, ErrorKind, InvocationId, Seen, SessionError, SessionSchema,
+    SessionStore,
 };
 
 use crate::accept::Acceptance;
 use crate::claim::Claims;
 use crate::decided::Receipts;
 use crate::inbox::Entry;
+use crate::kept::{Writes, followed};
 use crate::ports::WallClock;
 use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken};
 use crate::slot::Slot;
@@ -30,6 +32,8 @@ pub(crate) struct Journal {
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
     pub(crate) version: u64,
+    /// The versions that the values of the run are of; none if they are not known, or somebody else has written.
+    pub(crate) seen: Option<Seen>,
     /// The number of events of the invocation that are stored.
     pub(crate) place: u64,
     /// What tells the events of a resumed run from those of another worker that resumes it too.
@@ -71,6 +75,7 @@ impl Journal {
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
         let claim = self.claims.asked(&self.slot.held, self.gives_up(&taken));
+        let writes = Writes::of(&stored);
         // The heartbeat must not take what is given up for lost.
         let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
         let request =
@@ -81,6 +86,7 @@ impl Journal {
         let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         let receipt = appended.inspect_err(|_| self.slot.held.restore(given_up))?;
         self.version = receipt.version;
+        self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
         self.slot.held.set(receipt.claim.as_ref());
         self.receipts.stored(&event.kind, receipt.version);

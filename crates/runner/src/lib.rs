@@ -103,6 +103,7 @@ mod hub;
 mod inbox;
 mod invocation;
 mod journal;
+mod kept;
 mod next;
 mod observers;
 mod ports;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{InvocationId, LifeId, SessionKey};
+use stepfold_session_scopes::{InvocationId, LifeId, Seen, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::{Notify, watch};
 
@@ -15,6 +15,7 @@ use crate::history::History;
 use crate::hub::Hub;
 use crate::inbox::Mail;
 use crate::invocation::{Ended, Invocation};
+use crate::kept::Kept;
 use crate::turn::Order;
 
 pub(crate) struct Slot {
@@ -38,6 +39,8 @@ pub(crate) struct Slot {
 pub(crate) struct Known {
     /// None until it was read, and after anything that makes it doubtful.
     pub(crate) history: Option<Arc<History>>,
+    /// The values as the last run of this process has left them; they are newer than those of the history.
+    pub(crate) left: Option<Kept>,
     /// The last run as it stopped in this process. It has its `temp:` values, and knows the conversation.
     pub(crate) stopped: Option<Left>,
     /// Whether the session is kept in memory for the `temp:` values of its run.
@@ -67,11 +70,13 @@ pub(crate) struct Left {
     pub(crate) run: Box<Run>,
     version: u64,
     life: Option<LifeId>,
+    /// The versions that the values of the run are of, if they are known.
+    pub(crate) seen: Option<Seen>,
 }
 
 impl Left {
-    pub(crate) fn new(run: Run, version: u64, life: Option<LifeId>) -> Self {
-        Left { run: Box::new(run), version, life }
+    pub(crate) fn new(run: Run, version: u64, life: Option<LifeId>, seen: Option<Seen>) -> Self {
+        Left { run: Box::new(run), version, life, seen }
     }
 
     /// Whether the session is as the run has left it.

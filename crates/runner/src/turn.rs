@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use stepfold_agent_loop::{Decisions, Input};
 use stepfold_session_scopes::{
     EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId, Session,
-    SessionError, SessionStore,
+    SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::pauses;
+use crate::kept::Kept;
 use crate::record::begins;
 use crate::runner::Inner;
 use crate::slot::{Job, Slot, Ticket};
@@ -143,33 +144,56 @@ impl Turn {
         enqueued.map(|enqueued| enqueued.position).map_err(failed)
     }
 
-    /// The session with what is new since `known`, and the history with it.
-    pub(crate) async fn read_since(&self, known: Option<Arc<History>>) -> Result<Read, RunnerError> {
-        let failed = |error: SessionError| RunnerError::store(&self.slot.key, error);
-        let since =
-            known.as_ref().map_or(EventRange::All, |history| EventRange::AfterVersion(history.version));
-        let get = GetSession::new(self.slot.key.clone()).now(self.runner.clock.now());
-        let session = self.runner.store.get(get.clone().events(since)).await.map_err(failed)?;
+    /// The session with what is new since `known`, and the history with it. `left` are values newer than those of
+    /// the history.
+    pub(crate) async fn read_since(
+        &self,
+        known: Option<Arc<History>>,
+        left: Option<Kept>,
+    ) -> Result<Read, RunnerError> {
+        if let Some(history) = known
+            && let Some(read) = self.read_news(history, left).await?
+        {
+            return Ok(read);
+        }
+        let session = self.get(GetSession::new(self.slot.key.clone())).await?;
+        let mut history = History::default();
+        history.extend(&session)?;
+        // Values that do not fit the schema are an error of whoever needs them.
+        history.kept = Kept::read(&session, &self.runner.schema).ok();
+        Ok((Arc::new(history), session))
+    }
+
+    /// The session with what is new since `known`; none if it has to be read from its beginning.
+    async fn read_news(&self, known: Arc<History>, left: Option<Kept>) -> Result<Option<Read>, RunnerError> {
         // Nobody else has it, but for one who looks at it just now.
-        let mut history = known.map(Arc::unwrap_or_clone).unwrap_or_default();
+        let mut history = Arc::unwrap_or_clone(known);
+        let Some(kept) = left.or_else(|| history.kept.take()) else { return Ok(None) };
+        let get = GetSession::new(self.slot.key.clone())
+            .events(EventRange::AfterVersion(history.version))
+            .changed_since(kept.seen());
+        let session = self.get(get).await?;
         // A rewind hides what was folded already.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
-        let is_another = since != EventRange::All && !history.is_of(&session);
-        let session = match (is_rewound || is_another) && since != EventRange::All {
-            true => {
-                history = History::default();
-                self.runner.store.get(get.events(EventRange::All)).await.map_err(failed)?
-            }
-            false => session,
-        };
+        if is_rewound || !history.is_of(&session) {
+            return Ok(None);
+        }
+        let Ok(kept) = kept.updated(&session, &self.runner.schema) else { return Ok(None) };
         history.extend(&session)?;
-        Ok((Arc::new(history), session))
+        history.kept = Some(kept);
+        Ok(Some((Arc::new(history), session)))
+    }
+
+    async fn get(&self, get: GetSession) -> Result<Session, RunnerError> {
+        let session = self.runner.store.get(get.visible().now(self.runner.clock.now())).await;
+        session.map_err(|error| RunnerError::store(&self.slot.key, error))
     }
 
     /// The session: what is new if this process knows it, and nobody is at work in it; else anew.
     pub(crate) async fn read(&self) -> Result<Read, RunnerError> {
-        let Ok(mut known) = self.slot.gate.try_lock() else { return self.read_since(None).await };
-        let read = self.read_since(known.history.take()).await?;
+        let Ok(mut known) = self.slot.gate.try_lock() else { return self.read_since(None, None).await };
+        let (history, left) = (known.history.take(), known.left.take());
+        let read = self.read_since(history, left).await?;
         known.history = Some(Arc::clone(&read.0));
         Ok(read)
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
-use stepfold_session_scopes::{EventRange, GetSession, InvocationId, Session, SessionError, SessionStore};
+use stepfold_session_scopes::{
+    EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError, SessionStore,
+};
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
 
@@ -19,6 +21,7 @@ use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::Journal;
+use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::record::{ends, takes};
 use crate::runner::Busy;
@@ -62,6 +65,8 @@ struct Stopped {
     run: Run,
     invocation: InvocationId,
     place: u64,
+    /// The versions that the values of the run are of, if they are known.
+    seen: Option<SeenVersions>,
 }
 
 impl<'a> Work<'a> {
@@ -337,7 +342,8 @@ impl<'a> Work<'a> {
         let prefix = run_prefix(key, Some(&session.life), id);
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
-        self.drive(Stopped { run, invocation: id.clone(), place: 0 }, entries, false).await
+        let seen = history.kept.as_ref().map(Kept::seen);
+        self.drive(Stopped { run, invocation: id.clone(), place: 0, seen }, entries, false).await
     }
 
     /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
@@ -421,7 +427,7 @@ impl<'a> Work<'a> {
         let mark = mail.mark();
         let known = self.known.history.take();
         let life = known.as_ref().and_then(|history| history.life.clone());
-        let (history, session) = self.turn.read_since(known).await?;
+        let (history, session) = self.turn.read_since(known, self.known.left.take()).await?;
         if life.is_some_and(|life| life != session.life) {
             mail.forget();
         }
@@ -490,21 +496,23 @@ impl<'a> Work<'a> {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let run = if let Some(left) = &self.known.stopped {
-            Some((*left.run).clone())
+        let (run, seen) = if let Some(left) = &self.known.stopped {
+            // Others may have written since to what the session shares with theirs.
+            let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
+            (Some((*left.run).clone()), seen)
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
             let state = history.state(session, &self.turn.runner.schema)?;
-            history.last_run(agent, state, key)?
+            (history.last_run(agent, state, key)?, None)
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place }))
+        Ok(run.map(|run| Stopped { run, invocation, place, seen }))
     }
 
     /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
-        let Stopped { run, invocation, place } = from;
+        let Stopped { run, invocation, place, seen } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         slot.mail.read_again();
         let cancellation = self.ticket.current.cancellation.child_token();
@@ -526,6 +534,7 @@ impl<'a> Work<'a> {
             agent: inner.agent.clone(),
             invocation,
             version,
+            seen,
             place,
             attempt,
             ahead: run.clone(),
@@ -549,11 +558,12 @@ impl<'a> Work<'a> {
             lost = self.turn.attend(&cancellation) => Err(self.failed(lost)),
         };
         self.has_stored = journal.place > place;
-        let (version, invocation) = (journal.version, journal.invocation);
+        let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
                 self.known.failed = None;
-                self.known.stopped = Some(Left::new(outcome.run().clone(), version, life));
+                self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
+                self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
                 Ok(Arc::new(outcome))
             }

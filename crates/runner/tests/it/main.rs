@@ -20,6 +20,7 @@ mod crash;
 mod cut_off;
 mod decisions;
 mod failing;
+mod flat;
 mod golden;
 mod graph;
 mod histories;

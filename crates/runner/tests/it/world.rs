@@ -316,6 +316,8 @@ pub(crate) struct Wire {
     /// How often a session was read, and how many events came of it.
     reads: AtomicUsize,
     events: AtomicUsize,
+    /// The keys whose values were read.
+    values: Mutex<Vec<String>>,
 }
 
 impl Wire {
@@ -338,6 +340,11 @@ impl Wire {
     /// Reads and events read since the last look.
     pub(crate) fn take_reads(&self) -> (usize, usize) {
         (self.reads.swap(0, Ordering::SeqCst), self.events.swap(0, Ordering::SeqCst))
+    }
+
+    /// The keys of the values that were read since the last look.
+    pub(crate) fn take_values(&self) -> Vec<String> {
+        std::mem::take(&mut self.values.lock().unwrap())
     }
 
     /// A process that may die before it is done.
@@ -404,6 +411,13 @@ impl SessionStore for Watched {
         let session = self.store.get(request).await?;
         self.wire.reads.fetch_add(1, Ordering::SeqCst);
         self.wire.events.fetch_add(session.events.len(), Ordering::SeqCst);
+        if let Some(values) = &session.values {
+            let keys = [&values.app, &values.user, &values.session];
+            let keys = keys.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
+            let mut keys: Vec<String> = keys.collect();
+            keys.sort();
+            self.wire.values.lock().unwrap().extend(keys);
+        }
         Ok(session)
     }
 

@@ -1,0 +1,103 @@
+//! The values of a session that a worker keeps between turns, so that a turn reads the changed values only.
+
+use stepfold_session_scopes::{Event, Receipt, Scope, Seen, Session, SessionError, SessionSchema};
+use stepfold_state_core::chat::Transcript;
+use stepfold_state_core::state::{Cell, State};
+
+/// The values of a session at a moment, and the versions of that moment. It has no conversation.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    state: State,
+    seen: Seen,
+}
+
+impl Kept {
+    /// The values of a session that was read whole.
+    pub(crate) fn read(session: &Session, schema: &SessionSchema) -> Result<Self, SessionError> {
+        Ok(Kept { state: without_messages(session.state(schema)?), seen: session.seen() })
+    }
+
+    /// The values after a run: those that its events have stored. Nothing of `temp:` outlives a run.
+    ///
+    /// `seen` are the versions after the last event, as [`followed`] gives them.
+    pub(crate) fn left_by(state: &State, seen: Seen) -> Option<Self> {
+        let is_temp = |key: &&str| Scope::of(key) == Scope::Temp;
+        let temp: Vec<(Box<str>, Option<Cell>)> =
+            state.iter().map(|(key, _)| key).filter(is_temp).map(|key| (key.into(), None)).collect();
+        let mut state = without_messages(state.clone());
+        state.replace_cells(temp).ok()?;
+        Some(Kept { state, seen })
+    }
+
+    /// The same with the values that changed since; `session` was read with
+    /// [`changed_since`](stepfold_session_scopes::GetSession::changed_since) the [versions](Kept::seen) of it.
+    pub(crate) fn updated(self, session: &Session, schema: &SessionSchema) -> Result<Self, SessionError> {
+        Ok(Kept { state: session.update(self.state, schema)?, seen: session.seen() })
+    }
+
+    /// The versions that the values are of.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// The values.
+    pub(crate) fn state(&self) -> State {
+        self.state.clone()
+    }
+}
+
+fn without_messages(mut state: State) -> State {
+    state.replace_messages(Transcript::new());
+    state
+}
+
+/// The scopes shared with other sessions that an event writes: `app:` and `user:`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writes {
+    app: bool,
+    user: bool,
+}
+
+impl Writes {
+    pub(crate) fn of(event: &Event) -> Self {
+        let has = |scope| event.actions.delta.iter().any(|write| Scope::of(write.key()) == scope);
+        Writes { app: has(Scope::App), user: has(Scope::User) }
+    }
+}
+
+/// The versions after an event was appended, if nobody else has written in between: the store counts one for each event
+/// and scope.
+pub(crate) fn followed(before: Seen, writes: Writes, receipt: &Receipt) -> Option<Seen> {
+    let mut after = before;
+    after.version += 1;
+    after.scopes.app += u64::from(writes.app);
+    after.scopes.user += u64::from(writes.user);
+    let stored = Seen { version: receipt.version, scopes: receipt.scopes };
+    (after == stored).then_some(stored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepfold_session_scopes::{EventId, ScopeVersions};
+
+    const BEFORE: Seen = Seen { version: 4, scopes: ScopeVersions { app: 2, user: 7 } };
+
+    fn receipt(version: u64, app: u64, user: u64) -> Receipt {
+        let event = EventId::new("e1").unwrap();
+        Receipt::new(event, version).with_scopes(ScopeVersions { app, user })
+    }
+
+    #[test]
+    fn versions_follow_while_nobody_else_writes() {
+        let user = Writes { app: false, user: true };
+        let after = Seen { version: 5, scopes: ScopeVersions { app: 2, user: 8 } };
+        assert_eq!(followed(BEFORE, user, &receipt(5, 2, 8)), Some(after));
+        // Another session has written to the scope, or to the other one.
+        assert_eq!(followed(BEFORE, user, &receipt(5, 2, 9)), None);
+        assert_eq!(followed(BEFORE, user, &receipt(5, 3, 8)), None);
+        // A store that counts no writes.
+        assert_eq!(followed(BEFORE, user, &receipt(5, 2, 7)), None);
+        assert_eq!(followed(BEFORE, Writes { app: false, user: false }, &receipt(5, 2, 8)), None);
+    }
+}
