@@ -143,7 +143,6 @@ pub struct RunError(Box<Failed>);
 struct Failed {
     fault: RunFault,
     outcome: Outcome,
-    unrecorded: Vec<String>,
 }
 
 /// What failed.
@@ -181,8 +180,7 @@ pub enum RunFault {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// An observer failed, so that what happened is not recorded. The event was not committed. Outcomes of calls were
-    /// offered to it once more: [`RunError::unrecorded`] names those that it refused again.
+    /// An observer failed, so that what happened is not recorded. The event was not committed.
     #[error("the observer failed, so the event was not committed")]
     Observer(#[source] Box<dyn Error + Send + Sync>),
     /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
@@ -215,20 +213,7 @@ impl RunFault {
 impl RunError {
     pub(crate) fn new(fault: RunFault, run: Run) -> Self {
         let exit = fault.exit(&run);
-        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit), unrecorded: Vec::new() }))
-    }
-
-    /// The same with the outcomes that could not be recorded.
-    pub(crate) fn leaving(mut self, unrecorded: Vec<String>) -> Self {
-        self.0.unrecorded = unrecorded;
-        self
-    }
-
-    /// The ids of the calls, and of the branches of a graph, that came to an end which the observer refused to record,
-    /// twice. Resumed, the run takes those that must not run twice for
-    /// [unknown](Outcome::unknown_calls), and runs the others again.
-    pub fn unrecorded(&self) -> &[String] {
-        &self.0.unrecorded
+        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
     }
 
     /// What failed.
@@ -272,11 +257,7 @@ impl fmt::Display for RunError {
         if let RunFault::Decision(_) = self.0.fault {
             return write!(f, "run '{}' waits after step {}: {}", run.id(), run.steps(), self.0.fault);
         }
-        write!(f, "run '{}' failed after step {}: {}", run.id(), run.steps(), self.0.fault)?;
-        match &*self.0.unrecorded {
-            [] => Ok(()),
-            ids => write!(f, "; outcomes that are not recorded: `{}`", ids.join("`, `")),
-        }
+        write!(f, "run '{}' failed after step {}: {}", run.id(), run.steps(), self.0.fault)
     }
 }
 

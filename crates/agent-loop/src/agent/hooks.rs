@@ -27,8 +27,7 @@ pub enum HookPoint {
     BeforeModel,
     /// Before each call that is about to run, in call order, before any call of the reply has run.
     BeforeTool,
-    /// After each call that ran, before its outcome is committed. If a hook fails, the outcome is committed as it is, since
-    /// the call has happened, and the run fails; resumed, it goes on behind the call.
+    /// After each call that ran, before its outcome is committed.
     AfterTool,
     /// When the run is about to end. It may be told to go on instead.
     OnExit,

@@ -11,7 +11,6 @@ use super::Host;
 use super::hooks::after_tool;
 use super::model::sleep;
 use super::nested::{Nested, Scope};
-use super::trouble::Trouble;
 use crate::agent::HookPoint;
 use crate::error::RunFault;
 use crate::observe::RunEvent;
@@ -32,7 +31,6 @@ impl Host<'_> {
         let mut invocation = invocation(run, calls.clone(), resources, stop.clone());
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let mut is_up = false;
-        let mut trouble = Trouble::default();
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         loop {
@@ -47,21 +45,15 @@ impl Host<'_> {
             };
             match event {
                 None => break,
-                Some(CallEvent::Starting { calls: places }) => {
-                    let started = self.starting(run, &calls, places).await;
-                    if trouble.note(started).is_none() {
-                        invocation.withdraw();
-                    }
-                }
+                Some(CallEvent::Starting { calls: places }) => self.starting(run, &calls, places).await?,
                 Some(CallEvent::Progress { call, report }) => {
                     let call_id = &calls[call].id;
-                    let told = self.tell(|| RunEvent::ToolProgress { call_id: call_id.clone(), report });
-                    trouble.note(told.await);
+                    self.tell(|| RunEvent::ToolProgress { call_id: call_id.clone(), report }).await?;
                 }
                 Some(CallEvent::Finished { call }) => {
                     let Some(outcome) = invocation.outcome(call).cloned() else { continue };
                     // Calls that read what it will have written wait with it.
-                    if self.finished(run, call, &calls[call], outcome, &scope, &mut trouble).await {
+                    if self.finished(run, call, &calls[call], outcome, &scope).await? {
                         invocation.hold(call);
                     }
                     // What hooks wrote with the call is read by those that wait for it.
@@ -71,9 +63,6 @@ impl Host<'_> {
                 }
                 Some(_) => {}
             }
-            if trouble.is_there() {
-                invocation.drain();
-            }
             // Calls that always have something to tell would not let the timeout be looked at.
             if !is_up && self.is_time_up(run) {
                 is_up = true;
@@ -81,10 +70,6 @@ impl Host<'_> {
             }
         }
         let Outcomes { error, .. } = invocation.finish().await;
-        if let Some(fault) = trouble.into_first() {
-            self.record_refused(run).await;
-            return Err(fault);
-        }
         error.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
 
@@ -112,8 +97,7 @@ impl Host<'_> {
         }
     }
 
-    /// Commits what came of a call, also when a hook or the observer has failed: it has happened. Whether it is an agent
-    /// that waits.
+    /// Commits what came of a call. Whether it is an agent that waits.
     async fn finished(
         &mut self,
         run: &mut Run,
@@ -121,37 +105,28 @@ impl Host<'_> {
         call: &ToolCall,
         outcome: Outcome,
         scope: &Scope,
-        trouble: &mut Trouble,
-    ) -> bool {
+    ) -> Result<bool, RunFault> {
         let usage = match scope.take(&call.id) {
             Some(Nested::Suspended { child, requests }) => {
-                let committed = self.commit(run, Answer::Suspended { call: place, child, requests }).await;
-                trouble.note(committed);
-                return true;
+                self.commit(run, Answer::Suspended { call: place, child, requests }).await?;
+                return Ok(true);
             }
             Some(Nested::Used(usage)) => usage,
             None => Usage::default(),
         };
-        let mut outcome = outcome;
-        let stop = match outcome.tries {
-            0 => None,
-            _ => trouble.note(after_tool(run, call, &mut outcome).await).flatten(),
+        let (outcome, stop) = match outcome.tries {
+            0 => (outcome, None),
+            _ => after_tool(run, call, outcome).await?,
         };
-        let told = self.tell(|| RunEvent::ToolFinished {
+        self.tell(|| RunEvent::ToolFinished {
             call_id: call.id.clone(),
             tool: call.name.clone(),
             status: outcome.status,
             text: outcome.result.text().into_owned(),
-        });
-        trouble.note(told.await);
-        let committed = self.commit_outcome(run, Answer::Outcome { call: place, outcome, usage, stop }).await;
-        trouble.note(committed);
-        false
-    }
-
-    /// Commits an outcome. The error of a write that cannot be merged is for the caller, if failures are.
-    async fn commit_outcome(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+        })
+        .await?;
         let raises = run.agent().config().raise_on_failure;
+        let answer = Answer::Outcome { call: place, outcome, usage, stop };
         let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let results: Vec<_> =
@@ -162,7 +137,7 @@ impl Host<'_> {
                 let source = result.text().into_owned();
                 Err(RunFault::Tool(FatalError::new(result.call_id(), result.name(), place, source)))
             }
-            _ => Ok(()),
+            _ => Ok(false),
         }
     }
 }

@@ -98,13 +98,12 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
     Ok(report)
 }
 
-/// The hooks after a call: they make of the outcome what they want, and say why the run is to end, if it is. One that
-/// fails leaves the outcome as those before it wanted it: the call has happened.
+/// The hooks after a call: the outcome as they want it, and why the run is to end, if it is.
 pub(super) async fn after_tool(
     run: &Run,
     call: &ToolCall,
-    outcome: &mut Outcome,
-) -> Result<Option<String>, RunFault> {
+    mut outcome: Outcome,
+) -> Result<(Outcome, Option<String>), RunFault> {
     let point = HookPoint::AfterTool;
     for hook in run.agent().config().hooks.at(point) {
         let context = HookContext {
@@ -119,10 +118,10 @@ pub(super) async fn after_tool(
             outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), content);
         }
         if let HookVerdict::Stop(reason) = action.verdict {
-            return Ok(Some(reason));
+            return Ok((outcome, Some(reason)));
         }
     }
-    Ok(None)
+    Ok((outcome, None))
 }
 
 /// Within a step, messages have no place: the results of the calls come next.

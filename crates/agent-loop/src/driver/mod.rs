@@ -9,7 +9,6 @@ mod nested;
 mod nodes;
 mod options;
 mod stream;
-mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,10 +73,6 @@ struct Host<'a> {
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
     cancellation: CancellationToken,
-    /// Events that the observer refused.
-    refused: Vec<Event>,
-    /// The calls and branches whose outcomes could not be recorded, by their ids.
-    unrecorded: Vec<String>,
     inbox: Option<Inbox<'a>>,
     /// What agents among the tools share with the run, and the resources with it among them.
     scope: Option<(Arc<Scope>, Resources)>,
@@ -119,13 +114,11 @@ impl Host<'_> {
             None => event,
             Some(observer) => {
                 let event = RunEvent::Committed(Box::new(event));
-                let observed = observer.observe_boxed(&event).await;
-                let RunEvent::Committed(event) = event else { return Ok(()) };
-                if let Err(source) = observed {
-                    self.refused.push(*event);
-                    return Err(RunFault::Observer(source));
+                observer.observe_boxed(&event).await.map_err(RunFault::Observer)?;
+                match event {
+                    RunEvent::Committed(event) => *event,
+                    _ => return Ok(()),
                 }
-                *event
             }
         };
         run.commit(event).map_err(RunFault::from)?;

@@ -14,8 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Host;
 use super::model::sleep;
-use super::trouble::Trouble;
-use crate::approval::{ApprovalRequest, Decision, nested_path};
+use crate::approval::{ApprovalRequest, Decision};
 use crate::error::{RunError, RunFault};
 use crate::graph::progress::keys;
 use crate::graph::{
@@ -46,8 +45,6 @@ enum Ended {
     Agent,
     /// The time of its agent's try was up, after so many tries.
     TimedOut(u32),
-    /// What its agent does could not be recorded, among it the outcomes of these calls. It was not tried again.
-    Unrecorded(Vec<String>),
 }
 
 impl Ended {
@@ -80,23 +77,21 @@ impl Host<'_> {
         let mut work = FuturesUnordered::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let (mut is_up, mut failed) = (false, None::<(usize, RunFault)>);
-        let mut trouble = Trouble::default();
         loop {
             let free = shape.max_parallel - work.len();
-            if free > 0 && !stop.is_cancelled() && !trouble.is_there() {
+            if free > 0 && !stop.is_cancelled() {
                 let next: Vec<OpenBranch> = queue.by_ref().take(free).collect();
-                if trouble.note(self.start_nodes(run, &next).await).is_some() {
-                    work.extend(next.into_iter().map(|branch| bench.start(run, &shape, branch)));
-                }
+                self.start_nodes(run, &next).await?;
+                work.extend(next.into_iter().map(|branch| bench.start(run, &shape, branch)));
             }
             let ended = tokio::select! {
                 biased;
                 Some(said) = said.recv() => {
-                    trouble.note(self.said(run, said).await);
+                    self.said(run, said).await?;
                     continue;
                 }
                 Some(told) = told.recv() => {
-                    trouble.note(self.told(run, told).await);
+                    self.told(run, told).await?;
                     continue;
                 }
                 ended = work.next() => ended,
@@ -107,23 +102,18 @@ impl Host<'_> {
                 }
             };
             let Some((place, ended)) = ended else { break };
-            self.hear_out(run, &mut said, &mut told, &mut trouble).await;
+            self.hear_out(run, &mut said, &mut told).await?;
             if let Ended::TimedOut(tries) = ended
-                && !trouble.is_there()
                 && let Some(again) = bench.again(run, &shape, place, tries)
             {
                 work.push(again);
                 continue;
             }
-            if let Some(Some(fault)) = trouble.note(self.node_ended(run, &shape, place, ended).await)
+            if let Some(fault) = self.node_ended(run, &shape, place, ended).await?
                 && failed.as_ref().is_none_or(|(earlier, _)| place < *earlier)
             {
                 failed = Some((place, fault));
             }
-        }
-        if let Some(fault) = trouble.into_first() {
-            self.record_refused(run).await;
-            return Err(fault);
         }
         match failed {
             _ if is_up => self.break_off(run, Answer::TimedOut).await,
@@ -151,14 +141,14 @@ impl Host<'_> {
         run: &mut Run,
         said: &mut mpsc::Receiver<Said>,
         told: &mut mpsc::Receiver<Told>,
-        trouble: &mut Trouble,
-    ) {
+    ) -> Result<(), RunFault> {
         while let Ok(said) = said.try_recv() {
-            trouble.note(self.said(run, said).await);
+            self.said(run, said).await?;
         }
         while let Ok(told) = told.try_recv() {
-            trouble.note(self.told(run, told).await);
+            self.told(run, told).await?;
         }
+        Ok(())
     }
 
     async fn said(&mut self, run: &Run, said: Said) -> Result<(), RunFault> {
@@ -196,11 +186,6 @@ impl Host<'_> {
         let is_over = matches!(ended, Ended::Agent);
         let outcome = match ended {
             Ended::Waits | Ended::Stopped => return Ok(None),
-            Ended::Unrecorded(calls) => {
-                let label = run.branch(place).map(|branch| branch.label(place)).unwrap_or_default();
-                self.unrecorded.extend(calls.iter().map(|call| nested_path(&label, call)));
-                return Ok(None);
-            }
             Ended::TimedOut(tries) => {
                 let node = run.branch(place).and_then(|branch| shape.node(&branch.planned.node));
                 timed_out(node.and_then(|node| node.time_out), tries)
@@ -226,23 +211,14 @@ impl Host<'_> {
             let node = run.branch(place).map_or(node, |branch| branch.label(place));
             return Ok(Some(RunFault::Node { node, error: error.clone() }));
         }
-        let told = self.tell_outcome(&node, place, &outcome).await;
-        // What its agent has used was counted as it was committed.
-        self.commit(run, Answer::Node { branch: place, outcome, usage: Usage::default() }).await?;
-        told.map(|()| None)
-    }
-
-    async fn tell_outcome(
-        &mut self,
-        node: &str,
-        place: usize,
-        outcome: &NodeOutcome,
-    ) -> Result<(), RunFault> {
         for output in &outcome.outputs {
-            let (node, kind, value) = (node.to_owned(), output.kind.clone(), output.content.clone());
+            let (node, kind, value) = (node.clone(), output.kind.clone(), output.content.clone());
             self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await?;
         }
-        self.tell_finished(node, place, outcome).await
+        self.tell_finished(&node, place, &outcome).await?;
+        // What its agent has used was counted as it was committed.
+        self.commit(run, Answer::Node { branch: place, outcome, usage: Usage::default() }).await?;
+        Ok(None)
     }
 
     async fn tell_finished(
@@ -467,10 +443,6 @@ async fn drive_agent(
             Ok(_) => return Ended::Agent,
             Err(error) => error,
         };
-        // The driver has the fault. To try again would repeat what was done and is not recorded.
-        if matches!(error.fault(), RunFault::Observer(_)) {
-            return Ended::Unrecorded(error.unrecorded().to_vec());
-        }
         let Some(pause) = pauses.next() else {
             return Ended::Failed { error: NodeError::from(error).to_string(), tries };
         };

@@ -239,8 +239,6 @@ impl<'a> RunBuilder<'a> {
             decisions,
             breakpoints,
             cancellation,
-            refused: Vec::new(),
-            unrecorded: Vec::new(),
             inbox,
             scope: None,
             clock,
@@ -259,7 +257,7 @@ impl<'a> RunBuilder<'a> {
                 // The run has failed already; an observer that fails as well cannot add to that.
                 let exit = fault.exit(&run);
                 let _ = host.tell(|| RunEvent::Ended(exit)).await;
-                Err(RunError::new(fault, run).leaving(host.unrecorded))
+                Err(RunError::new(fault, run))
             }
         }
     }

@@ -4,10 +4,10 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::graph::{Graph, Node, NodeContext, NodeError, START};
 use stepfold_agent_loop::tools::{CancellationToken, Effect};
-use stepfold_agent_loop::{Agent, Decision, EventKind, Observer, ObserverError, Run, RunEvent};
+use stepfold_agent_loop::{Agent, Decision, Observer, ObserverError, Run, RunEvent};
 
 use super::kit::*;
-use crate::loop_rows::kit::{Notes, Silent, agent, outcome_of, script, tool};
+use crate::loop_rows::kit::{Notes, Silent, agent, outcome_of};
 
 /// What is done is kept, what is open is cancelled, and nothing more runs.
 #[tokio::test]
@@ -255,67 +255,5 @@ async fn a_crash_inside_an_agent() {
         let run = crashed(&graph, commits).await;
         let ended = walk_on(run, |run| run).await.ended.unwrap();
         assert_eq!(ended.run().digest(), outcome_of(&whole.ended).run().digest(), "after {commits}");
-    }
-}
-
-/// An observer that fails once discards neither what a branch did nor what runs beside it, a call of an agent included.
-#[tokio::test]
-async fn an_observer_that_fails_keeps_what_branches_did() {
-    fn fails_once(is_it: fn(&RunEvent) -> bool) -> impl Observer {
-        struct Once(fn(&RunEvent) -> bool, bool);
-        impl Observer for Once {
-            async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-                match !self.1 && (self.0)(event) {
-                    true => {
-                        self.1 = true;
-                        Err("the disk was full for a moment".into())
-                    }
-                    false => Ok(()),
-                }
-            }
-        }
-        Once(is_it, false)
-    }
-    let is_node = |event: &RunEvent| event.committed().is_some_and(|event| event.name() == "node_answered");
-    let is_told = |event: &RunEvent| matches!(event, RunEvent::NodeFinished { .. });
-    let is_call = |event: &RunEvent| match event.committed().map(|event| &event.kind) {
-        Some(EventKind::Inner { event, .. }) => event.name() == "answered",
-        _ => false,
-    };
-    let picks: [fn(&RunEvent) -> bool; 3] = [is_node, is_told, is_call];
-    for refused in picks {
-        let notes = Notes::default();
-        let once = once(&notes).effect(Effect::AtMostOnce).go_on_after_error();
-        let paid = notes.clone();
-        let pay = tool("pay", move |_| {
-            paid.add("pay");
-            Ok(json!("paid"))
-        });
-        let script = script("assistant: > c1 pay()\nassistant: paid");
-        let paying = Agent::builder(script).tools([pay.build().unwrap()]).build().unwrap();
-        let graph = graph()
-            .node("each", once)
-            .node("pay", paying)
-            .fan_out(START, "each", "items")
-            .edge(START, "pay")
-            .build()
-            .unwrap();
-        let error = walk_on(Run::new(graph.agent(), items(json!([1, 2])), "run").unwrap(), |run| {
-            run.observe(fails_once(refused))
-        })
-        .await
-        .ended
-        .unwrap_err();
-        assert_eq!(error.unrecorded(), [""; 0]);
-        let walked = walk_on(Run::load(graph.agent(), &error.into_run().to_json()).unwrap(), |run| run).await;
-        let outcome = walked.ended.as_ref().unwrap();
-        assert_eq!(outcome.unknown_calls(), [], "{}", walked.text());
-        assert_eq!(notes.count("pay"), 1, "{}", notes.text());
-        assert_eq!(
-            (walked.log(), notes.text().lines().count()),
-            (vec!["each(1)".to_owned(), "each(2)".to_owned()], 3),
-            "{}",
-            notes.text()
-        );
     }
 }
