@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use stepfold::runner::WhenClaimed;
 
 /// Agents and graphs from files, in sessions that outlive the process.
 ///
@@ -248,9 +249,34 @@ pub(crate) struct Asked {
     /// Ask for decisions also when standard input is no terminal.
     #[arg(long)]
     pub(crate) interactive: bool,
+    /// What to do while another process is at work in the session.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) when_claimed: WhenBusy,
     /// Go on with the session that was written last.
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) last: bool,
+}
+
+/// What to do with a session in which another process is at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhenBusy {
+    /// Wait until it is free, for two minutes at most.
+    #[default]
+    Wait,
+    /// Fail at once.
+    Refuse,
+    /// Take the session from the other process, whose run then stops at its next write.
+    TakeOver,
+}
+
+impl From<WhenBusy> for WhenClaimed {
+    fn from(when: WhenBusy) -> Self {
+        match when {
+            WhenBusy::Wait => WhenClaimed::default(),
+            WhenBusy::Refuse => WhenClaimed::Refuse,
+            WhenBusy::TakeOver => WhenClaimed::TakeOver,
+        }
+    }
 }
 
 /// What to do with a cassette.

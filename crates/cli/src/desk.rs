@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -20,6 +21,9 @@ use crate::args::{Asked, Mode, Place};
 use crate::error::Misuse;
 use crate::migrate::{session_schema, untyped};
 use crate::model::{Failures, Models};
+
+/// How long the claim of a command on its session outlives the command, if it is killed: so long the next one waits.
+const CLAIM: Duration = Duration::from_secs(2);
 
 /// How often a made-up name may be in use.
 const TRIES: usize = 5;
@@ -76,7 +80,12 @@ impl Desk {
         let store = open_store(&store_path(place)?)?;
         let schema = session_schema(agent.schema(), migrations);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let runner = Runner::builder(agent, store).schema(schema).build();
+        let when_claimed = asked.map(|asked| asked.when_claimed).unwrap_or_default();
+        let runner = Runner::builder(agent, store)
+            .schema(schema)
+            .claim_for(CLAIM)
+            .when_claimed(when_claimed.into())
+            .build();
         let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
         Ok(Desk { runner, user, speakers, untyped, failures, place, asked })
     }

@@ -312,6 +312,10 @@ impl Turns<'_> {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 Misuse(words.replace("`abandon()`", "--abandon")).into()
             }
+            RunnerError::Claimed { .. } => {
+                let words = words.replace("`when_claimed`", &format!("`{resume} --when-claimed take-over`"));
+                anyhow::Error::msg(words)
+            }
             RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
                 anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
             }

@@ -1,7 +1,7 @@
 //! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
 
 use serde_json::json;
-use stepfold::runner::is_unfinished;
+use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{DeleteSession, EventRange, GetSession, Session, SessionStore as _};
 
 use crate::args::Place;
@@ -57,13 +57,19 @@ enum Status {
     Idle,
     /// It waits for decisions about these.
     Waits(Vec<String>),
-    /// Its last run was interrupted or failed, or is at work in another process.
+    /// A process is at work in it, or was killed a moment ago.
+    Running,
+    /// Its last run was interrupted or failed.
     Interrupted,
 }
 
 async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
     let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-    let newest = desk.runner.store().get(newest).await?.events.pop();
+    let mut read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
+    if read.claim.is_some() {
+        return Ok(Status::Running);
+    }
+    let newest = read.events.pop();
     if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
         return Ok(Status::Idle);
     }
@@ -81,6 +87,7 @@ impl Status {
         match self {
             Status::Idle => "idle",
             Status::Waits(_) => "waits",
+            Status::Running => "running",
             Status::Interrupted => "interrupted",
         }
     }
@@ -88,7 +95,7 @@ impl Status {
     fn pending(&self) -> &[String] {
         match self {
             Status::Waits(pending) => pending,
-            Status::Idle | Status::Interrupted => &[],
+            Status::Idle | Status::Running | Status::Interrupted => &[],
         }
     }
 
@@ -97,6 +104,7 @@ impl Status {
         match self {
             Status::Idle => String::new(),
             Status::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            Status::Running => ", running".to_owned(),
             Status::Interrupted => ", interrupted".to_owned(),
         }
     }

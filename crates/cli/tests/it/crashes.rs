@@ -84,6 +84,8 @@ fn sessions_say_which_wait_and_which_were_interrupted() {
         let sessions = sessions.as_array().unwrap().iter();
         sessions.map(|session| session["status"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
+    // The claim of the killed process holds for a moment.
+    while said("sessions a.toml").contains(", running") {}
     assert!(said("sessions a.toml").contains(", interrupted"), "{}", said("sessions a.toml"));
     assert_eq!(statuses(&said("sessions a.toml --json")), ["interrupted"]);
     said("resume a.toml");
@@ -98,6 +100,54 @@ fn sessions_say_which_wait_and_which_were_interrupted() {
     assert!(said.contains(", waits for a decision about c1"), "{said}");
     room.say("resume a.toml --approve c1", "");
     assert_eq!(statuses(&room.say("sessions a.toml --json", "")), ["idle"]);
+}
+
+/// A run whose tool waits at a gate: the process, and the gate.
+fn at_work(effect: &str) -> (Room, std::process::Child, std::fs::File) {
+    let agent = format!(
+        "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
+         command = {{ argv = [\"sh\", \"-c\", \"read line < gate; echo ran\"] }}"
+    );
+    let room = Room::new(&agent, &format!("{SCRIPT}\nassistant: Done again."));
+    assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
+    let child = room.command("run a.toml -s s1 go").spawn().unwrap();
+    // It opens when the tool does: the tool is at work then.
+    let gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    (room, child, gate)
+}
+
+#[test]
+fn a_session_that_another_process_works_in_is_refused_or_taken_over() {
+    let (room, child, gate) = at_work("at_most_once");
+    let said = room.say("sessions a.toml", "");
+    assert!(said.contains(", running"), "{said}");
+    let said = room.say("resume a.toml --when-claimed refuse", "");
+    assert!(said.contains("is at work in session a/local/s1, until "), "{said}");
+    assert!(said.contains("`stepfold resume a.toml --session s1 --when-claimed take-over`"), "{said}");
+    assert!(said.ends_with("exit 1\n"), "{said}");
+    let said = room.say("resume a.toml --when-claimed take-over", "");
+    assert!(said.contains("outcome unknown: c1 slow()") && said.starts_with("Done."), "{said}");
+    drop(gate);
+    let output = child.wait_with_output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("another worker took session a/local/s1 over"), "{notes}");
+}
+
+#[test]
+fn a_message_waits_until_the_process_that_is_at_work_has_ended() {
+    let (room, first, gate) = at_work("idempotent");
+    let mut second = room.command("run a.toml -s s1 again").spawn().unwrap();
+    let mut notes = BufReader::new(second.stderr.take().unwrap()).lines();
+    assert_eq!(notes.next().unwrap().unwrap(), "session s1");
+    drop(gate);
+    assert!(first.wait_with_output().unwrap().status.success());
+    let output = second.wait_with_output().unwrap();
+    let notes: Vec<String> = notes.map(Result::unwrap).collect();
+    assert!(output.status.success(), "{notes:?}");
+    let log = room.say("inspect a.toml", "");
+    let (asked, answered) = (log.find("user:      again"), log.find("assistant: Done again."));
+    assert!(asked.is_some() && asked < answered, "{log}");
 }
 
 #[test]
