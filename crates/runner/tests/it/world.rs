@@ -48,12 +48,9 @@ pub(crate) struct World {
 
 /// Has a test done in a world of each kind of store.
 pub(crate) fn each_store(test: impl Fn(&World)) {
-    for memory in [Some(Arc::default()), None] {
-        println!("over {}", if memory.is_some() { "memory" } else { "SQLite" });
-        let trace = Trace::default();
-        let wire = Arc::new(Wire { trace: trace.clone(), ..Wire::default() });
-        let names = Names(Arc::default());
-        test(&World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names });
+    for world in [World::in_memory(), World::over_sqlite()] {
+        println!("over {}", if world.is_in_memory() { "memory" } else { "SQLite" });
+        test(&world);
     }
 }
 
@@ -94,6 +91,20 @@ pub(crate) fn threads<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl World {
+    pub(crate) fn in_memory() -> Self {
+        World::over(Some(Arc::default()))
+    }
+
+    pub(crate) fn over_sqlite() -> Self {
+        World::over(None)
+    }
+
+    fn over(memory: Option<Arc<MemoryStore>>) -> Self {
+        let trace = Trace::default();
+        let wire = Arc::new(Wire { trace: trace.clone(), ..Wire::default() });
+        World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names: Names(Arc::default()) }
+    }
+
     /// The store, as a process opens it.
     pub(crate) fn store(&self) -> Watched {
         let store = match &self.memory {
