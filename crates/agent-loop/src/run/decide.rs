@@ -186,15 +186,11 @@ impl Run {
 
     fn not_pending(&self, id: &str, pending: &[ApprovalRequest]) -> DecisionError {
         let id = id.to_owned();
-        match self.decided.get(&id) {
-            Some(Settled { decision, by, .. }) => {
-                DecisionError::AlreadyDecided { id, decision: decision.clone(), by: by.clone() }
-            }
-            None => {
-                let pending = pending.iter().map(|request| request.id.as_str()).collect();
-                DecisionError::NotPending { id, pending }
-            }
+        if let Some(Settled { decision, by, .. }) = self.decided.get(&id) {
+            return DecisionError::AlreadyDecided { id, decision: decision.clone(), by: by.clone() };
         }
+        let pending = pending.iter().map(|request| request.id.as_str()).collect();
+        DecisionError::NotPending { id, pending }
     }
 
     fn check_modified(&self, request: &ApprovalRequest, arguments: &Value) -> Result<(), DecisionError> {
@@ -247,18 +243,10 @@ impl Run {
 
     /// Keeps what was decided, so that a second decision is known as such.
     pub(super) fn note_decisions(&mut self, kind: &EventKind) {
-        match kind {
-            EventKind::Decided { decisions, by, idempotency_key } => {
-                for (id, decision) in decisions {
-                    let settled = Settled {
-                        decision: decision.clone(),
-                        by: by.clone(),
-                        idempotency_key: idempotency_key.clone(),
-                    };
-                    self.decided.insert(id.clone(), settled);
-                }
-            }
-            _ => {}
+        let EventKind::Decided { decisions, by, idempotency_key } = kind else { return };
+        for (id, decision) in decisions {
+            let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
+            self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
         }
     }
 }

@@ -311,9 +311,12 @@ fn an_agent_of_another_file_reads_the_graphs_keys() {
     room.write("talk", "assistant: done");
     room.write("writer.toml", &writer("notes"));
     room.write("g.toml", &graph(""));
-    room.check("check g.toml", expect![[r#"
+    room.check(
+        "check g.toml",
+        expect![[r#"
         g.toml: ok
-    "#]]);
+    "#]],
+    );
     room.write("g.toml", &graph("shares = [\"area\"]\n"));
     room.check("check g.toml", expect![[r#"
         g.toml:9:1: writer.toml has faults

@@ -159,7 +159,7 @@ async fn a_closed_file_holds_everything() {
 }
 
 /// Kills a process that has committed; the folder with what it left.
-async fn killed(address: &str, commits: usize) -> u64 {
+fn killed(address: &str, commits: usize) -> u64 {
     let mut child = start("append", address, 0);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let told = lines.by_ref().filter_map(|line| line.split_once("committed ")?.1.parse().ok()).nth(commits);
@@ -176,7 +176,7 @@ async fn a_killed_process_leaves_a_log_and_whoever_opens_the_file_without_it_is_
     create(&SqliteStore::open(path).unwrap(), &key(0)).await;
     // Early, and after the log was copied to the file some times.
     for commits in [0, 3, 2_500] {
-        let told = killed(&address, commits).await;
+        let told = killed(&address, commits);
         let log = folder.path().join("sessions.db-wal");
         let kept = files(folder.path());
         for damage in [&(|| fs::remove_file(&log).unwrap()) as &dyn Fn(), &|| fs::write(&log, "").unwrap()] {
@@ -206,7 +206,7 @@ async fn a_log_that_another_tool_has_copied_is_not_missed() {
     let folder = tempfile::tempdir().unwrap();
     let address = address_in(folder.path());
     create(&SqliteStore::open(&address).unwrap(), &key(0)).await;
-    let told = killed(&address, 20).await;
+    let told = killed(&address, 20);
     let connection = rusqlite::Connection::open(&address).unwrap();
     connection.query_row("SELECT COUNT(*) FROM stepfold_events", [], |_| Ok(())).unwrap();
     drop(connection);
@@ -224,7 +224,7 @@ async fn what_is_left_without_the_log_can_be_opened_if_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let address = address_in(folder.path());
     create(&SqliteStore::open(&address).unwrap(), &key(0)).await;
-    killed(&address, 5).await;
+    killed(&address, 5);
     fs::remove_file(folder.path().join("sessions.db-wal")).unwrap();
     let store = SqliteOptions::new(&address).accept_lost_log().open().unwrap();
     let version = get(&store, &key(0)).await.version;

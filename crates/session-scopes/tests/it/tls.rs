@@ -55,13 +55,9 @@ async fn encrypted(url: &str) -> (i64, i64) {
 
 /// What an error says, with its causes.
 fn told(error: &SessionError) -> String {
-    let mut told = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        told += &format!(": {cause}");
-        source = cause.source();
-    }
-    told
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    [vec![error.to_string()], causes].concat().join(": ")
 }
 
 #[tokio::test]

@@ -294,16 +294,15 @@ pub(super) fn need(walk: &Walk) -> Need {
 pub(super) fn pending(walk: &Walk, asker: &Asker) -> Vec<ApprovalRequest> {
     let mut pending = Vec::new();
     for (place, branch) in walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done()) {
-        match branch.state {
-            BranchState::Uncertain => pending.push(branch.uncertainty(place, asker)),
-            _ => {
-                let label = branch.label(place);
-                pending.extend(branch.open_requests().into_iter().map(|request| {
-                    let id = nested_path(&label, &request.id);
-                    ApprovalRequest { id, ..request }
-                }));
-            }
+        if branch.state == BranchState::Uncertain {
+            pending.push(branch.uncertainty(place, asker));
+            continue;
         }
+        let label = branch.label(place);
+        pending.extend(branch.open_requests().into_iter().map(|request| {
+            let id = nested_path(&label, &request.id);
+            ApprovalRequest { id, ..request }
+        }));
     }
     pending
 }
