@@ -450,14 +450,13 @@ impl Law<'_> {
             copy.receipt = sent.ok();
             return;
         }
-        let ran = self.book.lock().unwrap().ran.len();
         let life = session.read(EventRange::None).await.unwrap().life.to_string();
         if let (Ok(again), Some(first), true) =
             (self.send(&session, number).await, made.receipt, life == made.place.life)
         {
             assert_eq!(again, first, "another receipt");
             assert!(made.key.is_some(), "taken twice without a key");
-            assert_eq!(self.book.lock().unwrap().ran.len(), ran, "a retry ran something");
+            // A run that was cut off after the first may go on now: what runs is counted in the end.
         }
     }
 
