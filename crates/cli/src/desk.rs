@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{Ids as _, RandomIds};
+use stepfold::agent_loop::{Decisions, Ids as _, RandomIds};
 use stepfold::prelude::*;
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{
@@ -57,6 +57,14 @@ impl Desk {
     /// For commands that only look: no file is made or changed.
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
         Desk::open(place, None, &Models::None, unbounded_channel().1, open_to_read)
+    }
+
+    /// For commands that look at a store that has to be there.
+    pub(crate) fn to_check(place: &Place) -> anyhow::Result<Self> {
+        let open = |path: &Path| {
+            SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
+        };
+        Desk::open(place, None, &Models::None, unbounded_channel().1, open)
     }
 
     fn open(
@@ -154,6 +162,19 @@ impl Desk {
         let key = self.runner.key(self.user.as_str(), "-")?;
         let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
         Ok(self.runner.store().list(list).await?.sessions)
+    }
+
+    /// Decisions, with who made them: whoever was named, else the user of the system, else the user of the session.
+    pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
+        let decided = Decisions::from(decisions);
+        if decided.decisions.is_empty() {
+            return decided;
+        }
+        let named = self.asked.as_ref().and_then(|asked| asked.by.clone());
+        let name =
+            |variable| crate::environment(variable)?.into_string().ok().filter(|name| !name.is_empty());
+        let by = named.or_else(|| ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(name));
+        decided.by(by.unwrap_or_else(|| self.user.clone()))
     }
 
     /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.

@@ -116,6 +116,30 @@ fn looking_makes_no_file() {
 }
 
 #[test]
+fn verify_lists_what_is_damaged() {
+    let room = Room::new(AGENT, SCRIPT);
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.contains("there is no store of sessions at `s.db`") && said.ends_with("exit 2\n"), "{said}");
+    assert!(!room.path("s.db").exists());
+    room.say("run a.toml -s s1 --store s.db look", "");
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.starts_with("| all is whole: 1 session, 5 events and "), "{said}");
+    assert!(room.say("verify a.toml --store s.db --session s1", "").starts_with("| all is whole: 1 session"));
+    let said = room.say("verify a.toml --store s.db --session s2", "");
+    assert!(said.contains("there is no session a/local/s2") && said.ends_with("exit 2\n"), "{said}");
+
+    let mut stored = std::fs::read(room.path("s.db")).unwrap();
+    let reply = stored.windows(5).position(|bytes| bytes == b"Seen.").unwrap();
+    stored[reply] = b'L';
+    std::fs::write(room.path("s.db"), stored).unwrap();
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.contains("damaged: session a/local/s1") && said.ends_with("exit 1\n"), "{said}");
+    let json = room.say("verify a.toml --store s.db --json", "");
+    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!((&json["whole"], &json["faults"][0]["kind"]), (&false.into(), &"damaged".into()));
+}
+
+#[test]
 fn a_past_version_holds_what_the_store_says_whatever_the_agent_declares_today() {
     let level = |default: u8| {
         format!(
