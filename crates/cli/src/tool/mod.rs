@@ -155,7 +155,7 @@ fn bind(
 
 /// A handler by its name, read as schemas read it.
 fn handler_of(name: &str) -> Result<Handler, String> {
-    let stored = json!({"version": 1, "keys": {"x": {"handler": name}}}).to_string();
+    let stored = json!({"version": 1, "keys": {"x": {"handler": name, "type": true}}}).to_string();
     let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
     let key = schema.key("x").map(|key| key.handler().clone());
     key.ok_or_else(|| format!("no handler is named \"{name}\""))
