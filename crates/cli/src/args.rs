@@ -128,6 +128,13 @@ pub(crate) enum Command {
         #[arg(long)]
         user_state: bool,
     },
+    /// Check what is stored against its checksums, and list what is damaged or missing. Nothing is changed.
+    ///
+    /// Everything in the store is checked unless a session is named.
+    Verify {
+        #[command(flatten)]
+        place: Place,
+    },
     /// Read or write the state of a session.
     State {
         #[command(subcommand)]
@@ -189,6 +196,7 @@ impl Command {
             | Command::Fork { place, .. }
             | Command::Rewind { place, .. }
             | Command::Delete { place, .. }
+            | Command::Verify { place }
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
                 Some(place)
             }
@@ -222,8 +230,8 @@ pub(crate) struct Place {
     /// The file of the agent, or of the graph.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
-    /// The session. `run` and `chat` begin a new one unless it is said, `delete` has to be told; all others take
-    /// the one that was written last.
+    /// The session. `run` and `chat` begin a new one unless it is said, `delete` has to be told, `verify`
+    /// checks all; all others take the one that was written last.
     #[arg(short, long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// The SQLite file with the sessions; in the user's data folder unless said.
@@ -249,6 +257,9 @@ pub(crate) struct Asked {
     /// Ask for decisions also when standard input is no terminal.
     #[arg(long)]
     pub(crate) interactive: bool,
+    /// Who makes the decisions, for the record: the user of the system unless said.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
     /// What to do while another process is at work in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) when_claimed: WhenBusy,

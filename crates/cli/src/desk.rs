@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{Ids as _, RandomIds};
+use stepfold::agent_loop::{Decisions, Ids as _, RandomIds};
 use stepfold::prelude::*;
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{
-    AppId, ErrorKind, EventRange, GetSession, ListSessions, Session, SessionSchema, SessionStore as _,
-    SqliteStore,
+    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, Session, SessionError,
+    SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
 };
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
@@ -46,12 +46,25 @@ impl Desk {
     /// With a model, for commands that run the agent.
     pub(crate) fn with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), &models, failures)
+        Desk::open(place, Some(asked), &models, failures, open_store)
     }
 
-    /// Without one, for commands that only look.
+    /// Without one, for commands that ask no model.
     pub(crate) fn without_model(place: &Place) -> anyhow::Result<Self> {
-        Desk::open(place, None, &Models::None, unbounded_channel().1)
+        Desk::open(place, None, &Models::None, unbounded_channel().1, open_store)
+    }
+
+    /// For commands that only look: no file is made or changed.
+    pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
+        Desk::open(place, None, &Models::None, unbounded_channel().1, open_to_read)
+    }
+
+    /// For commands that look at a store that has to be there.
+    pub(crate) fn to_check(place: &Place) -> anyhow::Result<Self> {
+        let open = |path: &Path| {
+            SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
+        };
+        Desk::open(place, None, &Models::None, unbounded_channel().1, open)
     }
 
     fn open(
@@ -59,6 +72,7 @@ impl Desk {
         asked: Option<&Asked>,
         models: &Models<'_>,
         failures: Failures,
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
     ) -> anyhow::Result<Self> {
         let file = AgentFile::read(&place.agent)??;
         let migrations = file.migrations();
@@ -150,6 +164,19 @@ impl Desk {
         Ok(self.runner.store().list(list).await?.sessions)
     }
 
+    /// Decisions, with who made them: whoever was named, else the user of the system, else the user of the session.
+    pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
+        let decided = Decisions::from(decisions);
+        if decided.decisions.is_empty() {
+            return decided;
+        }
+        let named = self.asked.as_ref().and_then(|asked| asked.by.clone());
+        let name =
+            |variable| crate::environment(variable)?.into_string().ok().filter(|name| !name.is_empty());
+        let by = named.or_else(|| ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(name));
+        decided.by(by.unwrap_or_else(|| self.user.clone()))
+    }
+
     /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.
     pub(crate) fn words(&self) -> String {
         let mut words = vec![quoted(&self.place.agent.to_string_lossy())];
@@ -197,12 +224,26 @@ pub(crate) fn store_path(place: &Place) -> anyhow::Result<PathBuf> {
     place.store.clone().map_or_else(default_store, Ok)
 }
 
-fn open_store(path: &Path) -> anyhow::Result<SqliteStore> {
+/// What is there, only to be read. Where there is no store there are no sessions.
+fn open_to_read(path: &Path) -> anyhow::Result<AnyStore> {
+    match SqliteOptions::new(path).read_only().open() {
+        Ok(store) => Ok(AnyStore::new(store)),
+        Err(SessionError::NoStore { .. }) => Ok(AnyStore::new(MemoryStore::new())),
+        Err(error) => Err(cannot_open(path)(error)),
+    }
+}
+
+fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
+    let words = format!("the sessions in {} cannot be opened", path.display());
+    move |error| anyhow::Error::new(error).context(words)
+}
+
+fn open_store(path: &Path) -> anyhow::Result<AnyStore> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;
     }
-    SqliteStore::open(path).with_context(|| format!("the sessions in {} cannot be opened", path.display()))
+    SqliteStore::open(path).map(AnyStore::new).map_err(cannot_open(path))
 }
 
 /// Where sessions are kept by default.

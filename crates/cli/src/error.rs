@@ -129,6 +129,7 @@ fn is_request_fault(error: &SessionError) -> bool {
     matches!(
         error,
         SessionError::InvalidId { .. }
+            | SessionError::NoStore { .. }
             | SessionError::NotFound { .. }
             | SessionError::AlreadyExists { .. }
             | SessionError::NoSuchVersion { .. }

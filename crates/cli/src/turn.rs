@@ -74,6 +74,7 @@ impl Turns<'_> {
             if decisions.is_empty() {
                 return self.tell(session, ended).await;
             }
+            let decisions = self.desk.decided(decisions);
             ended = self.watch(session, async || session.resume().decide_all(decisions).start()).await?;
         }
     }

@@ -1,6 +1,6 @@
 //! `stepfold inspect`: what has happened in a session, and what it has come to.
 //!
-//! Versions of the past are folded from the log: of `user:` and `app:` keys they show what this session wrote.
+//! Of a version of the past, `user:` and `app:` keys are as they are today: other sessions write them as well.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::RECORD_FORMAT;
-use stepfold::session_scopes::{CommittedEvent, Event, EventRange, Rewound, Session, SessionSchema, Visible};
+use stepfold::session_scopes::{
+    CommittedEvent, Event, EventRange, GetSession, Session, SessionKey, SessionSchema, SessionStore as _,
+};
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
 use crate::args::Place;
@@ -27,14 +29,14 @@ pub(super) struct What<'a> {
 }
 
 pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
-    let session = desk.session().await?.read(EventRange::All).await?;
-    // Whatever the agent declares today: what is stored can be read.
-    let schema = desk.untyped.schema();
+    let desk = Desk::to_read(place)?;
+    let key = desk.session().await?.key().clone();
     let cutter = Cutter::new(what.full);
     if let Some(range) = what.diff {
-        let (from, to) = versions(range, &session)?;
-        let (before, after) = (past(&session, schema, from)?, past(&session, schema, to)?);
+        let (from, to) = versions(range)?;
+        // Whatever the agent declares today: what is stored can be read.
+        let before = at(&desk, &key, Some(from)).await?.state(&desk.untyped)?;
+        let after = at(&desk, &key, Some(to)).await?.state(&desk.untyped)?;
         if json {
             show::line(diff_json(&before, &after).to_string());
         } else {
@@ -44,19 +46,14 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         }
         return Ok(Ending::Done);
     }
-    let version = what.at.unwrap_or(session.version);
-    check_version(&session, version)?;
-    let state = match what.at {
-        Some(at) => past(&session, schema, at)?,
-        None => session.state(&desk.untyped)?,
-    };
-    let (visible, is_graph) = (visible(&session, version), desk.speakers.is_some());
-    let schema = desk.runner.schema();
-    let view = View { session: &session, version, visible, state, all: what.all, is_graph, schema, cutter };
+    let session = at(&desk, &key, what.at).await?;
+    let (origin, state) = (origin(&desk, &session).await?, session.state(&desk.untyped)?);
+    let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
+    let view = View { session: &session, origin, state, all: what.all, is_graph, schema, cutter };
     if json {
         show::line(view.json().to_string());
     } else {
-        view.show(desk.untyped.schema());
+        view.show();
         view.cutter.hint();
     }
     Ok(Ending::Done)
@@ -65,8 +62,8 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
 /// A session as it was at a version.
 struct View<'a> {
     session: &'a Session,
-    version: u64,
-    visible: Visible,
+    /// Its values before the first event of the log.
+    origin: State,
     state: State,
     all: bool,
     is_graph: bool,
@@ -78,8 +75,8 @@ struct View<'a> {
 impl View<'_> {
     /// The events up to the version, and whether each counts at it.
     fn events(&self) -> impl Iterator<Item = (&CommittedEvent, bool)> {
-        let upto = self.session.events.iter().filter(|event| event.version <= self.version);
-        let with = upto.map(|event| (event, self.visible.contains(event.version)));
+        let visible = &self.session.visible;
+        let with = self.session.events.iter().map(|event| (event, visible.contains(event.version)));
         with.filter(|(_, counts)| *counts || self.all)
     }
 
@@ -95,17 +92,17 @@ impl View<'_> {
         writes
     }
 
-    fn show(&self, untyped: &Schema) {
+    fn show(&self) {
         self.show_head();
         show::line("");
-        self.show_log(untyped);
+        self.show_log();
         show::line("");
         self.show_state();
     }
 
     fn show_head(&self) {
         let Session { key, parent, .. } = self.session;
-        let of = format!(" of {}/{}, version {}", key.app, key.user, self.version);
+        let of = format!(" of {}/{}, version {}", key.app, key.user, self.session.version);
         show::line(show::styled(show::NAME, format!("session {}", key.id)).and(of));
         if let Some(parent) = parent {
             show::line(format!("forked from {} at version {}", parent.id, parent.version));
@@ -115,8 +112,8 @@ impl View<'_> {
         }
     }
 
-    fn show_log(&self, untyped: &Schema) {
-        let mut state = State::new(untyped);
+    fn show_log(&self) {
+        let mut state = self.origin.clone();
         let mut at_work = Stage::default();
         for (committed, counts) in self.events() {
             for line in event_lines(committed, counts, &mut at_work) {
@@ -201,7 +198,7 @@ impl View<'_> {
             "state": state.collect::<serde_json::Map<_, _>>(),
             "updated": self.session.updated.to_string(),
             "user": self.session.key.user.as_str(),
-            "version": self.version,
+            "version": self.session.version,
         })
     }
 }
@@ -236,26 +233,21 @@ fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
 }
 
-/// Which events count at a version.
-fn visible(session: &Session, version: u64) -> Visible {
-    let rewinds = session.events.iter().filter(|event| event.version <= version);
-    let rewinds = rewinds
-        .filter_map(|event| Some(Rewound { version: event.version, to: event.event.actions.rewound_to()? }));
-    Visible::at(version, &rewinds.collect::<Vec<_>>())
+/// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values
+/// that are shared with other sessions are not of its log.
+async fn origin(desk: &Desk, session: &Session) -> anyhow::Result<State> {
+    let get = GetSession::new(session.key.clone()).events(EventRange::None).at_version(session.oldest);
+    let mut origin = desk.runner.store().get(get).await?;
+    if let Some(values) = &mut origin.values {
+        (values.app, values.user) = Default::default();
+    }
+    Ok(origin.state(&desk.untyped)?)
 }
 
-/// The state at a version, folded from the log.
-fn past(session: &Session, schema: &Schema, version: u64) -> anyhow::Result<State> {
-    let visible = visible(session, version);
-    let mut state = State::new(schema);
-    let counts = |event: &&CommittedEvent| event.version <= version && visible.contains(event.version);
-    for committed in session.events.iter().filter(counts) {
-        state.apply(&committed.event.actions.delta)?;
-        for message in &committed.event.messages {
-            state.push_message(message.clone());
-        }
-    }
-    Ok(state)
+/// A session as it was at a version: its events, and its own values. Shared values are those of today.
+async fn at(desk: &Desk, key: &SessionKey, version: Option<u64>) -> anyhow::Result<Session> {
+    let get = GetSession { version, ..GetSession::new(key.clone()) };
+    Ok(desk.runner.store().get(get).await?)
 }
 
 /// A state whose messages are to be shown.
@@ -274,20 +266,9 @@ fn diff_json(before: &State, after: &State) -> Value {
     Value::Array(changes.collect())
 }
 
-fn versions(range: &str, session: &Session) -> anyhow::Result<(u64, u64)> {
+fn versions(range: &str) -> anyhow::Result<(u64, u64)> {
     let misuse = || Misuse(format!("`{range}` is no range of versions; write one such as 2..5"));
     let (from, to) = range.split_once("..").ok_or_else(misuse)?;
     let read = |text: &str| text.trim().parse::<u64>().map_err(|_| misuse());
-    let (from, to) = (read(from)?, read(to)?);
-    check_version(session, from)?;
-    check_version(session, to)?;
-    Ok((from, to))
-}
-
-fn check_version(session: &Session, version: u64) -> anyhow::Result<()> {
-    if version <= session.version {
-        return Ok(());
-    }
-    let (id, last) = (&session.key.id, session.version);
-    Err(Misuse(format!("session {id} has no version {version}; the newest is {last}")).into())
+    Ok((read(from)?, read(to)?))
 }

@@ -9,6 +9,7 @@ mod resume;
 mod run;
 mod sessions;
 mod state;
+mod verify;
 
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
@@ -36,6 +37,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
         Command::Rewind { place, to } => history::rewind(place, *to, json).await,
         Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
+        Command::Verify { place } => verify::verify(place, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await
         }

@@ -37,7 +37,7 @@ pub(super) async fn resume(
         return Ok(Ending::Done);
     }
     let decisions = decided.decisions(&session.pending().await?)?;
-    let mut resume = session.resume().decide_all(decisions);
+    let mut resume = session.resume().decide_all(desk.decided(decisions));
     if with_changed_agent {
         resume = resume.with_changed_agent();
     }

@@ -10,7 +10,7 @@ use crate::error::{Ending, Misuse};
 use crate::show;
 
 pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_read(place)?;
     let sessions = desk.list(limit).await?;
     let mut statuses = Vec::with_capacity(sessions.len());
     for session in &sessions {

@@ -15,7 +15,7 @@ use crate::migrate::{Fit, fit};
 use crate::show;
 
 pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_read(place)?;
     let session = desk.session().await?.read(EventRange::None).await?;
     // Whatever the agent declares today: what is stored can be read.
     let state = session.state(&desk.untyped)?;

@@ -4,17 +4,13 @@ use serde::Serialize;
 use serde_json::Value;
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
-use stepfold::state_core::chat::{Role, ToolCall};
+use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
 
 use super::{NAME, Text, call};
 
 /// Arguments of up to so many characters stand in the line of the question.
 const IN_LINE: usize = 80;
-
-/// How the library ends its answer to a call whose outcome is unknown.
-const UNKNOWN: &str =
-    "had started when the process was interrupted: its outcome is unknown, and it was not run again";
 
 /// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
@@ -55,6 +51,8 @@ impl UnknownCall {
     /// For a person, who has to look whether it happened.
     pub(crate) fn words(&self) -> String {
         let call = call(&self.call);
+        // A node is named once: it is called by nobody.
+        let call = if self.id == self.tool { escape_all_invisible(&self.id).into() } else { call };
         let call = call.trim_start_matches("> ");
         format!(
             "{call} had started when the process was interrupted, and was not run again; look whether it happened"
@@ -64,19 +62,14 @@ impl UnknownCall {
 
 /// The calls of a run whose outcome is unknown.
 pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCall> {
-    let said: Vec<_> = outcome.transcript().iter().collect();
-    let turn = said.iter().rposition(|message| message.role() == Role::User).unwrap_or(0);
-    let answers = said[turn..].iter().filter_map(|message| message.tool_result());
-    let unknown = answers.filter(|result| result.is_error() && result.text().ends_with(UNKNOWN));
-    let made =
-        |id: &str| said[turn..].iter().flat_map(|message| message.tool_calls()).find(|call| call.id == id);
-    let calls = unknown.filter_map(|result| made(result.call_id()));
+    let calls = outcome.unknown_calls().iter();
+    let calls = calls.map(|call| ToolCall::new(call.id.clone(), call.tool.clone(), call.arguments.clone()));
     calls
         .map(|call| UnknownCall {
-            arguments: arguments(call),
+            arguments: arguments(&call),
             id: call.id.clone(),
             tool: call.name.clone(),
-            call: call.clone(),
+            call,
         })
         .collect()
 }

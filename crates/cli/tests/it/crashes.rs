@@ -98,8 +98,24 @@ fn sessions_say_which_wait_and_which_were_interrupted() {
     room.say("run a.toml -s s1 go", "");
     let said = room.say("sessions a.toml", "");
     assert!(said.contains(", waits for a decision about c1"), "{said}");
-    room.say("resume a.toml --approve c1", "");
+    room.say("resume a.toml --approve c1 --by 'Ada Lovelace'", "");
     assert_eq!(statuses(&room.say("sessions a.toml --json", "")), ["idle"]);
+}
+
+#[test]
+fn a_decision_is_stored_with_who_made_it() {
+    for (words, env, by) in [(" --by Ada", "bea", "Ada"), ("", "bea", "bea"), ("", "", "local")] {
+        let room = Room::new(
+            "[tools.now]\nbuiltin = { name = \"clock\" }\napproval = \"always\"",
+            "assistant: > c1 now()\nassistant: Now.",
+        );
+        room.say("run a.toml -s s1 go", "");
+        let mut command = room.command(&format!("resume a.toml --approve c1{words}"));
+        assert!(command.env("USER", env).output().unwrap().status.success());
+        let stored = std::fs::read(room.path("data/stepfold/sessions.db")).unwrap();
+        let record = format!("\"by\":\"{by}\"");
+        assert!(stored.windows(record.len()).any(|bytes| bytes == record.as_bytes()), "{record}");
+    }
 }
 
 /// A run whose tool waits at a gate: the process, and the gate.

@@ -75,7 +75,7 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --diff 4..10",
         expect![[r#"
-        | error: session s1 has no version 10; the newest is 9
+        | error: session a/local/s1 has no version 10; it can go back to 0 up to 9
         exit 2
     "#]],
     );
@@ -89,7 +89,7 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --at 99",
         expect![[r#"
-        | error: session s1 has no version 99; the newest is 9
+        | error: session a/local/s1 has no version 99; it can go back to 0 up to 9
         exit 2
     "#]],
     );
@@ -97,6 +97,68 @@ fn inspect_shows_the_log_and_who_set_what() {
     assert_eq!(json["state"]["seen"]["value"], serde_json::json!([1, 2, 3]));
     assert_eq!(json["state"]["seen"]["set_by"]["writes"], 3);
     assert_eq!(json["events"][0]["kind"], "began");
+}
+
+#[test]
+fn looking_makes_no_file() {
+    let room = Room::new(AGENT, SCRIPT);
+    for line in ["sessions a.toml", "inspect a.toml", "state get a.toml", "inspect a.toml --store new/s.db"] {
+        room.say(line, "");
+    }
+    assert!(!room.path("data").exists() && !room.path("new").exists());
+    room.say("run a.toml -s s1 --store s.db look", "");
+    let files = || std::fs::read_dir(room.folder()).unwrap().count();
+    let (before, stored) = (files(), std::fs::read(room.path("s.db")).unwrap());
+    room.say("inspect a.toml --store s.db --at 2", "");
+    room.say("state get a.toml --store s.db", "");
+    assert!(room.say("sessions a.toml --store s.db", "").starts_with("s1  "));
+    assert_eq!((files(), std::fs::read(room.path("s.db")).unwrap()), (before, stored));
+}
+
+#[test]
+fn verify_lists_what_is_damaged() {
+    let room = Room::new(AGENT, SCRIPT);
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.contains("there is no store of sessions at `s.db`") && said.ends_with("exit 2\n"), "{said}");
+    assert!(!room.path("s.db").exists());
+    room.say("run a.toml -s s1 --store s.db look", "");
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.starts_with("| all is whole: 1 session, 5 events and "), "{said}");
+    assert!(room.say("verify a.toml --store s.db --session s1", "").starts_with("| all is whole: 1 session"));
+    let said = room.say("verify a.toml --store s.db --session s2", "");
+    assert!(said.contains("there is no session a/local/s2") && said.ends_with("exit 2\n"), "{said}");
+
+    let mut stored = std::fs::read(room.path("s.db")).unwrap();
+    let reply = stored.windows(5).position(|bytes| bytes == b"Seen.").unwrap();
+    stored[reply] = b'L';
+    std::fs::write(room.path("s.db"), stored).unwrap();
+    let said = room.say("verify a.toml --store s.db", "");
+    assert!(said.contains("damaged: session a/local/s1") && said.ends_with("exit 1\n"), "{said}");
+    let json = room.say("verify a.toml --store s.db --json", "");
+    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!((&json["whole"], &json["faults"][0]["kind"]), (&false.into(), &"damaged".into()));
+}
+
+#[test]
+fn a_past_version_holds_what_the_store_says_whatever_the_agent_declares_today() {
+    let level = |default: u8| {
+        format!(
+            "model = \"script:a.script\"\n[state.level]\ntype = \"integer\"\ndefault = {default}\n{AGENT}"
+        )
+    };
+    let room = Room::new(AGENT, SCRIPT);
+    room.write("a.toml", &level(1));
+    room.say("run a.toml -s s1 --set level=5 look", "");
+    room.say("state set a.toml level=6", "");
+    room.write("a.toml", &level(2));
+    let value = |line: &str| {
+        let json: serde_json::Value = serde_json::from_str(&room.say(line, "")).unwrap();
+        json["state"]["level"]["value"].clone()
+    };
+    assert_eq!(value("inspect a.toml --at 5 --json"), 5);
+    assert_eq!(value("inspect a.toml --json"), 6);
+    let diff = room.say("inspect a.toml --diff 5..6", "");
+    assert!(diff.contains("level: 5 -> 6"), "{diff}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn reading_works_whatever_is_stored() {
         session s1 of a/local, version 2
 
             1  began     user:      go
-                         ~ count: unset -> 3
+                         ~ count: 0 -> 3
                          ~ topic: unset -> "markets"
             2  replied   assistant: One.
 
@@ -49,7 +49,7 @@ fn reading_works_whatever_is_stored() {
         session s1 of a/local, version 1
 
             1  began     user:      go
-                         ~ count: unset -> 3
+                         ~ count: 0 -> 3
                          ~ topic: unset -> "markets"
 
         count = 3  (version 1, sum; stored as integer, declared as string: at $: expected string, found integer; see `migrate` of the agent file)
@@ -105,7 +105,7 @@ fn a_migrated_value_is_shown_with_what_is_stored() {
         session s1 of a/local, version 2
 
             1  began     user:      go
-                         ~ count: unset -> 3
+                         ~ count: 0 -> 3
                          ~ topic: unset -> "markets"
             2  replied   assistant: One.
 
