@@ -104,7 +104,7 @@ impl<'a> Work<'a> {
 
     /// The control flow of an invocation.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
-        let mut outcome = None;
+        let (mut outcome, mut is_joined) = (None, false);
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
@@ -152,7 +152,18 @@ impl<'a> Work<'a> {
                     let id = self.new_invocation()?;
                     Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
                 }
-                (Next::IsTaken, Some(found)) => return self.outcome_of_taker(&found.read).await,
+                (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
+                    // The worker came by itself, for what is taken by now. A message that has joined it meanwhile may
+                    // still stand in the inbox; else the last run took it.
+                    Err(RunnerError::NothingToResume { .. }) if self.turn.slot.desk().take_joined() => {
+                        (self.wants, is_joined) = (Wants::TakeInbox, true);
+                        None
+                    }
+                    Err(RunnerError::NothingToResume { .. }) if is_joined => {
+                        return self.outcome_of_last_run(&found.read).await;
+                    }
+                    ended => return ended,
+                },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
                     return self.outcome_of_taker(&found.read).await;
                 }
