@@ -138,22 +138,22 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(conversion: Conversion, old: Value, expected: Option<Value>) {
-        assert_eq!(conversion.of(&old, Some(&json!(7))), expected, "{conversion} of {old}");
+    fn check(conversion: Conversion, old: &Value, expected: Option<&Value>) {
+        assert_eq!(conversion.of(old, Some(&json!(7))).as_ref(), expected, "{conversion} of {old}");
     }
 
     #[test]
     fn conversions_give_a_value_or_none() {
-        check(Conversion::Text, json!("a"), Some(json!("a")));
-        check(Conversion::Text, json!([1, "a"]), Some(json!("[1,\"a\"]")));
-        check(Conversion::Number, json!(" 3 "), Some(json!(3)));
-        check(Conversion::Number, json!("three"), None);
-        check(Conversion::Number, json!("[3]"), None);
-        check(Conversion::Json, json!("{\"a\": 1}"), Some(json!({"a": 1})));
-        check(Conversion::Json, json!(1), None);
-        check(Conversion::List, json!([1]), Some(json!([[1]])));
-        check(Conversion::First, json!([1, 2]), Some(json!(1)));
-        check(Conversion::First, json!([]), None);
-        check(Conversion::Default, json!(null), Some(json!(7)));
+        check(Conversion::Text, &json!("a"), Some(&json!("a")));
+        check(Conversion::Text, &json!([1, "a"]), Some(&json!("[1,\"a\"]")));
+        check(Conversion::Number, &json!(" 3 "), Some(&json!(3)));
+        check(Conversion::Number, &json!("three"), None);
+        check(Conversion::Number, &json!("[3]"), None);
+        check(Conversion::Json, &json!("{\"a\": 1}"), Some(&json!({"a": 1})));
+        check(Conversion::Json, &json!(1), None);
+        check(Conversion::List, &json!([1]), Some(&json!([[1]])));
+        check(Conversion::First, &json!([1, 2]), Some(&json!(1)));
+        check(Conversion::First, &json!([]), None);
+        check(Conversion::Default, &json!(null), Some(&json!(7)));
     }
 }

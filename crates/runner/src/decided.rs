@@ -75,7 +75,10 @@ impl Turn {
 
 /// Gives the receipt to whoever decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receipts(Arc<Mutex<Option<oneshot::Sender<Result<DecisionReceipt, RunnerError>>>>>);
+pub(crate) struct Receipts(Arc<Mutex<Option<Waiting>>>);
+
+/// Whoever decided, and waits for the receipt.
+type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
 
 impl Receipts {
     pub(crate) fn new() -> (Self, oneshot::Receiver<Result<DecisionReceipt, RunnerError>>) {

@@ -63,7 +63,7 @@ struct Known {
     /// Everything up to this position was taken.
     taken_to: u64,
     /// All entries up to this position are known.
-    known_to: u64,
+    seen_to: u64,
     /// The newest position that was heard of.
     newest: u64,
     /// The store has no inboxes: this process alone has the entries.
@@ -80,7 +80,7 @@ impl Mail {
         let mut known = self.known();
         known.is_local = true;
         known.newest += 1;
-        known.known_to = known.newest;
+        known.seen_to = known.newest;
         let position = known.newest;
         known.entries.push(Entry { position, kind, id, input });
     }
@@ -89,8 +89,8 @@ impl Mail {
     pub(crate) fn accepted(&self, entry: Entry) {
         let mut known = self.known();
         known.newest = known.newest.max(entry.position);
-        if entry.position == known.known_to + 1 {
-            known.known_to = entry.position;
+        if entry.position == known.seen_to + 1 {
+            known.seen_to = entry.position;
             known.entries.push(entry);
         }
     }
@@ -104,22 +104,22 @@ impl Mail {
     /// Whether entries wait that are not known.
     pub(crate) fn is_stale(&self) -> bool {
         let known = self.known();
-        known.newest > known.known_to
+        known.newest > known.seen_to
     }
 
     /// The mark for what is read of the store from now on.
     pub(crate) fn mark(&self) -> Mark {
         let known = self.known();
-        Mark { known_to: known.known_to, newest: known.newest }
+        Mark { seen_to: known.seen_to, newest: known.newest }
     }
 
     /// Nothing waited in the store when it was read, after the mark.
     pub(crate) fn is_empty_up_to(&self, mark: Mark) {
         let mut known = self.known();
         if !known.is_local {
-            known.entries.retain(|entry| entry.position > mark.known_to);
+            known.entries.retain(|entry| entry.position > mark.seen_to);
             known.cancels.clear();
-            known.known_to = known.known_to.max(mark.newest);
+            known.seen_to = known.seen_to.max(mark.newest);
         }
     }
 
@@ -130,16 +130,16 @@ impl Mail {
             return Ok(());
         }
         // What was accepted since the mark may be newer than what was read.
-        let is_newer = |position: u64| position > mark.known_to;
+        let is_newer = |position: u64| position > mark.seen_to;
         let waits = |position: u64| stored.iter().any(|other| other.position == position);
         known.entries.retain(|entry| is_newer(entry.position) || waits(entry.position));
         known.cancels.clear();
         // What was heard of before, and is not there, was taken by another worker.
-        known.known_to = known.known_to.max(mark.newest);
+        known.seen_to = known.seen_to.max(mark.newest);
         for entry in stored {
             let position = entry.position;
             known.newest = known.newest.max(position);
-            known.known_to = known.known_to.max(position);
+            known.seen_to = known.seen_to.max(position);
             let is_known = known.entries.iter().any(|other| other.position == position);
             match entry.kind {
                 InboxKind::Cancel => known.cancels.push(position),
@@ -170,13 +170,13 @@ impl Mail {
     /// Whether nothing waits, as far as is known.
     pub(crate) fn is_empty(&self) -> bool {
         let known = self.known();
-        known.entries.is_empty() && known.newest <= known.known_to
+        known.entries.is_empty() && known.newest <= known.seen_to
     }
 
     /// Whether nothing waits but the first entries, so many of them.
     pub(crate) fn is_empty_but_for(&self, first: usize) -> bool {
         let known = self.known();
-        known.entries.len() <= first && known.newest <= known.known_to
+        known.entries.len() <= first && known.newest <= known.seen_to
     }
 
     /// The positions of these entries in the store.
@@ -229,6 +229,6 @@ impl Mail {
 /// How much was known when a read of the store began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    known_to: u64,
+    seen_to: u64,
     newest: u64,
 }

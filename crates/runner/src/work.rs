@@ -243,7 +243,8 @@ impl<'a> Work<'a> {
     async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
         match self.turn.runner.claims.when_claimed {
             WhenClaimed::Wait { at_most } if self.waited < at_most => {
-                let pause = self.waited.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most - self.waited);
+                let pause =
+                    self.waited.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most.saturating_sub(self.waited));
                 self.turn.runner.clock.sleep(pause).await;
                 self.waited += pause;
                 Ok(())

@@ -8,7 +8,7 @@ use crate::agent_file::AgentFile;
 use crate::error::{Ending, chain};
 use crate::show;
 
-pub(super) fn check(paths: &[PathBuf], json: bool) -> anyhow::Result<Ending> {
+pub(super) fn check(paths: &[PathBuf], json: bool) -> Ending {
     let mut ending = Ending::Done;
     for path in paths {
         let name = path.display().to_string();
@@ -33,5 +33,5 @@ pub(super) fn check(paths: &[PathBuf], json: bool) -> anyhow::Result<Ending> {
             ending = Ending::Usage;
         }
     }
-    Ok(ending)
+    ending
 }

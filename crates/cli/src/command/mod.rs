@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::State { command: StateCommand::Set { place, values } } => {
             state::set(place, values, json).await
         }
-        Command::Check { agents } => check::check(agents, json),
+        Command::Check { agents } => Ok(check::check(agents, json)),
         Command::Draw { graph, language } => draw::draw(graph, *language, json),
         Command::Schema { of } => {
             let schema = match of {

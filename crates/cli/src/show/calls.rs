@@ -23,7 +23,7 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
         format!(" {}", escape_all_invisible(&arguments))
     } else {
         let lines = serde_json::to_string_pretty(&self::arguments(&request.call)).unwrap_or_default();
-        lines.lines().map(|line| format!("\n  {}", escape_all_invisible(line))).collect()
+        lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
     };
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
     Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)

@@ -311,7 +311,7 @@ impl Law<'_> {
         for request in pending {
             let call = if self.is_graph { String::new() } else { path_of(&request.id).to_owned() };
             let what = What {
-                name: request.call.name.to_string(),
+                name: request.call.name.clone(),
                 call,
                 arguments: request.call.arguments.to_text().into_owned(),
             };

@@ -231,6 +231,7 @@ fn a_claim_is_kept_for_as_long_as_the_run_is_at_work() {
             for _ in 0..20 {
                 clock.0.fetch_add(10, Ordering::SeqCst);
                 // The heartbeat comes each ten seconds of tokio's time, which goes by when all wait.
+                // tidy: allow sleep, because tokio's clock is paused: it jumps when all wait.
                 tokio::time::sleep(Duration::from_secs(11)).await;
                 assert_eq!(claim().await.unwrap().token, token);
             }
@@ -275,6 +276,7 @@ fn a_message_joins_a_run_of_another_process() {
             until_it_is_claimed(&one).await;
             let second = two.send("two").await.unwrap();
             // The first worker hears of it by its heartbeat.
+            // tidy: allow sleep, because tokio's clock is paused: it jumps when all wait.
             tokio::time::sleep(Duration::from_secs(11)).await;
             gate.add_permits(9);
             assert_eq!(first.await.unwrap().text(), "re: one, two");

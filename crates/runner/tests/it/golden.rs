@@ -45,6 +45,14 @@ async fn written(world: &World) -> Vec<Event> {
     events.into_iter().map(|committed| (*committed.event).clone()).collect()
 }
 
+/// Without the time that a run has taken: a paused clock jumps to the next heartbeat while a store has the word.
+fn without_time(mut event: Value) -> Value {
+    if let Some(record) = event.pointer_mut("/record/2").and_then(Value::as_object_mut) {
+        record.remove("us");
+    }
+    event
+}
+
 /// The golden session in a store.
 async fn golden(world: &World) -> SessionHandle {
     let runner = world.runner(agent(world).build().unwrap()).ids(RandomIds).build();
@@ -66,7 +74,9 @@ fn what_is_written_today_is_what_the_file_has() {
                 written(world).await.iter().map(|event| without_life(&event.to_stored().unwrap())).collect();
             let parsed = |text: &str| {
                 let text = without_digests(text);
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+                text.lines()
+                    .map(|line| without_time(serde_json::from_str(line).unwrap()))
+                    .collect::<Vec<Value>>()
             };
             assert_eq!(parsed(&lines.join("\n")), parsed(GOLDEN));
         });

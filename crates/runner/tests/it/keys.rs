@@ -224,7 +224,7 @@ fn a_fork_made_before_its_agent_node_began_replays() {
             session.run("go").await.unwrap();
             for fork in fork_everywhere(&session, "fork").await {
                 let runs = fork.replay(graph(&keys).agent()).await.unwrap();
-                let began = fork.read(EventRange::All).await.unwrap().events.len() > 0;
+                let began = !fork.read(EventRange::All).await.unwrap().events.is_empty();
                 assert_eq!(runs, usize::from(began));
                 let again = fork.fork(format!("{}-again", fork.key().id), None).await.unwrap();
                 assert_eq!(again.replay(graph(&keys).agent()).await.unwrap(), runs);

@@ -145,7 +145,7 @@ async fn the_password_of_an_address_is_shown_nowhere() {
         let shown = format!("{options:?} {options:#?}");
         assert!(!shown.contains("hunter2") && shown.contains("connections"), "{shown}");
         let error = options.open().await.unwrap_err();
-        let causes = std::iter::successors(error.source(), |cause| cause.source());
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let causes: Vec<String> = causes.map(|cause| format!("{cause} {cause:?}")).collect();
         let told = format!("{error} {error:?} {error:#?} {}", causes.join(" "));
         assert!(!told.contains("hunter2"), "{told}");

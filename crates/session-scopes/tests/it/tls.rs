@@ -55,7 +55,7 @@ async fn encrypted(url: &str) -> (i64, i64) {
 
 /// What an error says, with its causes.
 fn told(error: &SessionError) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let causes: Vec<String> = causes.map(ToString::to_string).collect();
     [vec![error.to_string()], causes].concat().join(": ")
 }
