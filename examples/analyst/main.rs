@@ -52,7 +52,11 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
     };
-    let runner = Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.build();
+    // The program is the only worker of its folder: killed, it goes on at once where it was.
+    let runner = Runner::builder(analyst(model, Database::new(&database))?, store)
+        .app(APP)?
+        .worker("analyst")?
+        .build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }

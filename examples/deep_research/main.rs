@@ -77,7 +77,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    let runner = Runner::builder(graph, store).app(APP)?.build();
+    // The program is the only worker of its folder: killed, it goes on at once where it was.
+    let runner = Runner::builder(graph, store).app(APP)?.worker("deep_research")?.build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }
