@@ -51,7 +51,7 @@ impl GetSession {
     }
 
     /// Without those events that a rewind has hidden. They are not read either: a session of many events that went
-    /// back to its beginning is read as fast as a new one. [`EventRange::Last`] counts visible events then.
+    /// back to its beginning is read as fast as a new one. [`EventRange::Last`](crate::EventRange::Last) counts visible events then.
     ///
     /// # Examples
     /// ```
