@@ -110,7 +110,7 @@ impl Tool {
     /// use stepfold_tools::{Tool, ToolError};
     ///
     /// let hosts = Tool::blocking("hosts", "Reads the hosts file.", || {
-    ///     std::fs::read_to_string("/etc/hosts").map_err(ToolError::permanent)
+    ///     std::fs::read_to_string("/etc/hosts").map_err(|error| ToolError::permanent(error.to_string()))
     /// });
     /// assert_eq!(hosts.build()?.name(), "hosts");
     /// # Ok::<(), stepfold_tools::BuildError>(())
