@@ -132,7 +132,11 @@ impl Turns<'_> {
             }
         }
         watch.end();
-        Ok(invocation.outcome().await)
+        let ended = invocation.outcome().await;
+        if ended.as_ref().is_err_and(|error| error.outcome().is_none()) {
+            invocation.recovered().iter().for_each(|recovered| self.tell_unknown(recovered));
+        }
+        Ok(ended)
     }
 
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
@@ -193,13 +197,8 @@ impl Turns<'_> {
     async fn tell(&self, session: &SessionHandle, ended: Ended) -> anyhow::Result<Ending> {
         let outcome = match ended {
             Ok(outcome) => outcome,
-            Err(RunnerError::Pending { .. }) => {
-                let pending = session.pending().await?;
-                if self.json {
-                    show::line(json!({"waits": self.waiting(session, &pending)}).to_string());
-                } else {
-                    self.how_to_decide(session, &pending);
-                }
+            Err(RunnerError::Pending { outcome, .. }) => {
+                self.tell_waits(session, outcome.as_deref()).await?;
                 return Ok(Ending::Waits);
             }
             Err(error) => return Err(self.with_advice(session, &error)),
@@ -210,6 +209,21 @@ impl Turns<'_> {
             self.show_outcome(session, &outcome);
         }
         Ok(ending(outcome.exit()))
+    }
+
+    /// That the session waits, and what is unknown of the run that was recovered before.
+    async fn tell_waits(&self, session: &SessionHandle, recovered: Option<&Outcome>) -> anyhow::Result<()> {
+        let pending = session.pending().await?;
+        if self.json {
+            let unknown = recovered.map(show::unknown_calls).unwrap_or_default();
+            show::line(json!({"unknown": unknown, "waits": self.waiting(session, &pending)}).to_string());
+            return Ok(());
+        }
+        if let Some(recovered) = recovered {
+            self.tell_unknown(recovered);
+        }
+        self.how_to_decide(session, &pending);
+        Ok(())
     }
 
     fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
@@ -265,10 +279,11 @@ impl Turns<'_> {
 
     /// The calls that may have had their effect: they had started when the process was interrupted.
     fn tell_unknown(&self, outcome: &Outcome) {
-        if self.json {
-            return;
+        let unknown = show::unknown_calls(outcome);
+        if self.json && !unknown.is_empty() {
+            return show::line(json!({"unknown": unknown}).to_string());
         }
-        for call in show::unknown_calls(outcome) {
+        for call in unknown {
             show::bad("outcome unknown", &call.words());
         }
     }

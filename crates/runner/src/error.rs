@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{DecisionError, Divergence, FeedError, RunError, StartError};
+use stepfold_agent_loop::{DecisionError, Divergence, FeedError, Outcome, RunError, StartError};
 use stepfold_session_scopes::{SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error;
 
@@ -106,6 +106,8 @@ pub enum RunnerError {
         /// Whether the message that met this was accepted before: it stands in the inbox, and is taken once all is
         /// decided.
         is_accepted: bool,
+        /// The outcome of the interrupted run that this invocation has gone on with, if there was one.
+        outcome: Option<Arc<Outcome>>,
     },
     /// The input would have to wait for the session, and cannot be stored.
     #[error(
@@ -208,9 +210,10 @@ impl RunnerError {
         }
     }
 
-    /// What the run had come to, if it was the run that failed.
-    pub fn outcome(&self) -> Option<&stepfold_agent_loop::Outcome> {
+    /// The outcome of the run that failed, as far as it came, or of the one that was recovered before the session waits.
+    pub fn outcome(&self) -> Option<&Outcome> {
         match self {
+            RunnerError::Pending { outcome, .. } => outcome.as_deref(),
             RunnerError::Run { source, .. } | RunnerError::FailsAgain { source, .. } => {
                 Some(source.outcome())
             }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
@@ -27,6 +27,7 @@ pub struct Invocation {
     hub: Arc<Hub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
+    recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
 }
 
 impl Invocation {
@@ -37,7 +38,7 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        Invocation { id, key, hub, ended, cancellation }
+        Invocation { id, key, hub, ended, cancellation, recovered: Arc::default() }
     }
 
     /// The name of the invocation.
@@ -66,6 +67,17 @@ impl Invocation {
             Ok(ended) => ended.clone().unwrap_or_else(|| Err(self.panicked())),
             Err(_) => Err(self.panicked()),
         }
+    }
+
+    /// The outcomes of the interrupted runs that this invocation has finished, before its own run or in its place: they may
+    /// have calls whose outcome is [unknown](Outcome::unknown_calls). They are there also where the invocation fails; the
+    /// outcome of one that ends has [them](Outcome::recovered) too.
+    pub fn recovered(&self) -> Vec<Arc<Outcome>> {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
     }
 
     pub(crate) fn panicked(&self) -> RunnerError {

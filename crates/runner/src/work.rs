@@ -52,6 +52,8 @@ pub(crate) struct Work<'a> {
     taker: Option<(InvocationId, bool)>,
     /// Whether the last run has stored an event.
     has_stored: bool,
+    /// Whether the run that is driven comes before the one of this invocation.
+    is_earlier: bool,
 }
 
 /// The session as a worker has found it.
@@ -85,6 +87,7 @@ impl<'a> Work<'a> {
             waited: Duration::ZERO,
             taker: None,
             has_stored: false,
+            is_earlier: false,
         };
         work.wants = match order {
             Order::Begin { input, acceptance } => {
@@ -102,14 +105,27 @@ impl<'a> Work<'a> {
         work
     }
 
-    /// The control flow of an invocation.
+    /// The invocation, with the outcomes of the runs that it has recovered.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
+        let ended = self.run_all().await;
+        let recovered = self.ticket.current.invocation.recovered();
+        match ended {
+            Ok(outcome) if !recovered.is_empty() => {
+                Ok(Arc::new(Outcome::clone(&outcome).with_recovered(recovered)))
+            }
+            ended => ended,
+        }
+    }
+
+    /// The control flow of an invocation.
+    async fn run_all(&mut self) -> Ended {
         let (mut outcome, mut is_joined) = (None, false);
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
             let next = next(wants, seen, self.turn.runner.claims.when_claimed);
+            self.is_earlier = next == Next::Recover;
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -307,6 +323,7 @@ impl<'a> Work<'a> {
         let goes_on_with =
             if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
         self.wants = goes_on_with;
+        self.is_earlier = goes_on_with == Wants::TakeInbox;
         match self.take_entries(found, entries).await {
             Err(error) if self.is_overtaken(&error).await => {
                 self.wants = Wants::TakeInbox;
@@ -371,7 +388,11 @@ impl<'a> Work<'a> {
                 }
                 _ => RunnerError::Run { key, source },
             }),
-            ended => ended.map(Some),
+            ended => {
+                let outcome = ended?;
+                self.ticket.current.invocation.has_recovered(Arc::clone(&outcome));
+                Ok(Some(outcome))
+            }
         }
     }
 
@@ -414,8 +435,9 @@ impl<'a> Work<'a> {
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
-        let is_accepted = wants == Wants::TakeInbox;
-        RunnerError::Pending { key: Box::new(self.turn.slot.key.clone()), pending, is_accepted }
+        let key = Box::new(self.turn.slot.key.clone());
+        let outcome = self.ticket.current.invocation.recovered().pop();
+        RunnerError::Pending { key, pending, is_accepted: wants == Wants::TakeInbox, outcome }
     }
 
     fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
@@ -559,7 +581,7 @@ impl<'a> Work<'a> {
         let run = run
             .resume()
             .observe(&mut journal)
-            .observe(Publish(Arc::clone(&self.ticket.hub)))
+            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
             .observe(inner.observers.of(&slot.key))
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
@@ -631,7 +653,10 @@ impl<'a> Work<'a> {
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
-            _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
+            _ => {
+                let source = Arc::new(error.with_recovered(self.ticket.current.invocation.recovered()));
+                RunnerError::Run { key: Box::new(key.clone()), source }
+            }
         }
     }
 }
