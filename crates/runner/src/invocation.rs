@@ -11,6 +11,7 @@ use stepfold_session_scopes::{InvocationId, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
+use crate::decided::{DecisionReceipt, Receipts};
 use crate::error::RunnerError;
 use crate::hub::{Hub, Seen};
 
@@ -28,6 +29,7 @@ pub struct Invocation {
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
     recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
+    receipts: Receipts,
 }
 
 impl Invocation {
@@ -38,7 +40,8 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        Invocation { id, key, hub, ended, cancellation, recovered: Arc::default() }
+        let (recovered, receipts) = (Arc::default(), Receipts::default());
+        Invocation { id, key, hub, ended, cancellation, recovered, receipts }
     }
 
     /// The name of the invocation.
@@ -74,6 +77,15 @@ impl Invocation {
     /// outcome of one that ends has [them](Outcome::recovered) too.
     pub fn recovered(&self) -> Vec<Arc<Outcome>> {
         self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The receipt of the decisions that it was resumed with, once they are stored.
+    pub fn receipt(&self) -> Option<DecisionReceipt> {
+        self.receipts.receipt()
+    }
+
+    pub(crate) fn give_receipts(&mut self, receipts: Receipts) {
+        self.receipts = receipts;
     }
 
     pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{
-    EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError, SessionStore,
+    AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
+    SessionStore,
 };
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
@@ -16,16 +17,16 @@ use crate::accept::Acceptance;
 use crate::claim::{Holder, WhenClaimed};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{History, run_prefix};
+use crate::history::{Failed, History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
-use crate::record::{ends, takes};
+use crate::record::{ends, failed_event, takes};
 use crate::runner::Busy;
-use crate::slot::{Failed, Known, Left, Ticket};
+use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
 /// The first pause while another worker holds the claim, and the longest.
@@ -54,6 +55,8 @@ pub(crate) struct Work<'a> {
     has_stored: bool,
     /// Whether the run that is driven comes before the one of this invocation.
     is_earlier: bool,
+    /// How the last run failed, if it did.
+    failed: Option<Failed>,
 }
 
 /// The session as a worker has found it.
@@ -88,6 +91,7 @@ impl<'a> Work<'a> {
             taker: None,
             has_stored: false,
             is_earlier: false,
+            failed: None,
         };
         work.wants = match order {
             Order::Begin { input, acceptance } => {
@@ -178,6 +182,7 @@ impl<'a> Work<'a> {
                     Err(RunnerError::NothingToResume { .. }) if is_joined => {
                         return self.outcome_of_last_run(&found.read).await;
                     }
+                    Err(RunnerError::NothingToResume { key }) => return Err(RunnerError::Withdrawn { key }),
                     ended => return ended,
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
@@ -329,6 +334,7 @@ impl<'a> Work<'a> {
                 self.wants = Wants::TakeInbox;
                 Ok(None)
             }
+            Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
             ended => ended.map(Some),
         }
     }
@@ -382,12 +388,7 @@ impl<'a> Work<'a> {
         let gives_up = self.has_failed_enough(&invocation);
         match self.drive(stopped, Vec::new(), gives_up).await {
             Err(RunnerError::Run { .. }) if !gives_up && self.has_failed_enough(&invocation) => Ok(None),
-            Err(RunnerError::Run { key, source }) => Err(match &self.known.failed {
-                Some(Failed { times, cause, .. }) if *times > 1 => {
-                    RunnerError::FailsAgain { key, times: *times, cause: cause.clone(), source }
-                }
-                _ => RunnerError::Run { key, source },
-            }),
+            Err(RunnerError::Run { key, source }) => Err(self.earlier_failed(key, source)),
             ended => {
                 let outcome = ended?;
                 self.ticket.current.invocation.has_recovered(Arc::clone(&outcome));
@@ -397,9 +398,19 @@ impl<'a> Work<'a> {
     }
 
     fn has_failed_enough(&self, invocation: &InvocationId) -> bool {
-        let limit = self.turn.runner.abandon_after;
-        let failed = self.known.failed.as_ref().filter(|failed| failed.invocation == *invocation);
-        limit.zip(failed).is_some_and(|(limit, failed)| failed.times >= limit)
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let recorded =
+            last.filter(|last| last.invocation == *invocation).and_then(|last| last.failed.as_ref());
+        let mut failed = recorded.into_iter().chain(&self.failed);
+        self.turn.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
+    }
+
+    /// That a run failed which comes before the message.
+    fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
+        let message = self.ticket.current.invocation.id().clone();
+        let Failed { cause, times } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &causes(&*source)));
+        RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
     fn nothing_to_resume(&self) -> RunnerError {
@@ -411,26 +422,30 @@ impl<'a> Work<'a> {
         if self.decisions.is_empty() {
             return Ok(());
         }
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
-        match run.check_decisions(&self.decisions) {
-            Ok(()) if !run.has_decided(&self.decisions) => return Ok(()),
-            // It may be about an earlier run.
-            Ok(()) | Err(DecisionError::NotPending { .. }) => {}
-            Err(error) => return Err(refused(error)),
+        let checked = run.check_decisions(&self.decisions);
+        let needs_record = match &checked {
+            // A key may have been used in any run of the session.
+            Ok(()) => self.decisions.idempotency_key.is_some(),
+            Err(DecisionError::InvalidArguments { .. } | DecisionError::Duplicate { .. }) => false,
+            // The record has the decision that stands in the way, and when it was made.
+            Err(_) => true,
+        };
+        let met = if needs_record { self.turn.look_up(&self.decisions).await? } else { None };
+        let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        match met {
+            Some(met) => self.receipts.tell(Ok(met?)),
+            None => checked.map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?,
         }
-        match self.turn.look_up(&self.decisions).await? {
-            Some(met) => self.receipts.tell(Ok(met.map_err(refused)?)),
-            None => run.check_decisions(&self.decisions).map_err(refused)?,
+        if !is_new {
+            self.decisions = Decisions::new();
         }
-        self.decisions = Decisions::new();
         Ok(())
     }
 
     /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
     async fn outcome_of_decisions(&self, read: &Read) -> Ended {
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
         let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
-        self.receipts.tell(Ok(met.map_err(refused)?));
+        self.receipts.tell(Ok(met?));
         self.outcome_of_last_run(read).await
     }
 
@@ -595,7 +610,6 @@ impl<'a> Work<'a> {
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
-                self.known.failed = None;
                 self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
@@ -604,7 +618,8 @@ impl<'a> Work<'a> {
             Err(error) => {
                 // What runs still is told to stop.
                 cancellation.cancel();
-                self.has_failed(&error, invocation);
+                let stored = journal.place;
+                self.has_failed(&error, invocation, version, stored).await;
                 Err(error)
             }
         }
@@ -623,12 +638,13 @@ impl<'a> Work<'a> {
         self.known.is_kept = is_kept;
     }
 
-    fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId) {
+    async fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId, version: u64, stored: u64) {
         self.known.stopped = None;
         match error {
+            // Nothing of it is stored, so there is no run.
+            RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                let before = self.known.failed.take();
-                self.known.failed = Some(Failed::again(before, invocation, causes(&**source)));
+                self.record_failure(invocation, version, &causes(&**source)).await
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -636,6 +652,25 @@ impl<'a> Work<'a> {
                 self.turn.slot.mail.forget();
             }
             _ => {}
+        }
+    }
+
+    /// Stores that a run failed, and why: then it is known in each process how often it did.
+    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+        let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
+        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
+        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
+        else {
+            return;
+        };
+        let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
+            .with_claim(inner.claims.asked(&slot.held, false));
+        // One that could not be stored is not counted by others; what the run did is stored.
+        if let Ok(receipt) = inner.store.append(request).await {
+            slot.held.set(receipt.claim.as_ref());
+            slot.mail.heard_of(receipt.inbox);
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) struct Watch {
     /// What the model has said in such a run.
     earlier: String,
     has_wheel: bool,
+    has_seen_run: bool,
     /// Of a graph.
     nodes: Option<Nodes>,
 }
@@ -56,8 +57,17 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        let (is_in_text, is_earlier, earlier) = (false, false, String::new());
-        Watch { json, state, waiting: None, is_in_text, is_earlier, earlier, has_wheel, nodes: None }
+        Watch {
+            json,
+            state,
+            waiting: None,
+            is_in_text: false,
+            is_earlier: false,
+            earlier: String::new(),
+            has_wheel,
+            has_seen_run: false,
+            nodes: None,
+        }
     }
 
     /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
@@ -85,6 +95,7 @@ impl Watch {
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
+        self.has_seen_run |= !matches!(seen, Seen::Event { is_earlier: true, .. });
         match seen {
             Seen::Event { number, event, is_earlier } if self.json => {
                 let mut told = json!({"event": event, "number": number});
@@ -113,6 +124,11 @@ impl Watch {
         }
         self.aside(&failure.to_string());
         self.wait(&failure.model);
+    }
+
+    /// Whether anything was seen of the run that was asked for.
+    pub(crate) fn has_seen_run(&self) -> bool {
+        self.has_seen_run
     }
 
     /// Nothing more comes.

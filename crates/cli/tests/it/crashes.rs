@@ -10,7 +10,7 @@ use crate::room::Room;
 const SCRIPT: &str = "assistant: > c1 slow()\nassistant: Done.";
 
 /// Kills a run while its tool works, and lets the tool end.
-fn killed(effect: &str) -> Room {
+pub(crate) fn killed(effect: &str) -> Room {
     killed_in(effect, SCRIPT)
 }
 
