@@ -1,14 +1,17 @@
 //! Asking the hooks of a point, one after the other, each with what those before it wanted.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_state_core::state::State;
 use stepfold_tools::Outcome;
 
 use super::Host;
-use crate::agent::{HookAction, HookContext, HookPoint};
+use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::{FeedError, RunFault};
+use crate::graph::words_of_panic;
 use crate::run::{Answer, HookReport, HookVerdict, Run};
 
 impl Host<'_> {
@@ -124,7 +127,13 @@ pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: Outcome, fro
             outcome: Some(seen.outcome.clone()),
             ..context(run, run.state(), HookPoint::AfterTool)
         };
-        let action = hook(context).await.map_err(|error| fault(HookPoint::AfterTool, error));
+        // The call has happened, and its outcome must not go with a panic.
+        let asked = AssertUnwindSafe(async { hook(context).await }).catch_unwind().await;
+        let action = asked.unwrap_or_else(|panic| {
+            let words = format!("the hook panicked: {}", words_of_panic(&*panic));
+            Err(HookError::new(words))
+        });
+        let action = action.map_err(|error| fault(HookPoint::AfterTool, error));
         let action = match action.and_then(|action| refuse_messages(&action).map(|()| action)) {
             Ok(action) => action,
             Err(fault) => return SeenOutcome { failed: Some((place, fault)), ..seen },

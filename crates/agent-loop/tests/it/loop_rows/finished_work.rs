@@ -96,7 +96,7 @@ async fn comes_to_the_same(run: Run, notes: &Notes) {
         steps: 2, calls: look 1, pay 1, ship 1
     "#]]
     .assert_eq(&shown(&ended));
-    assert_eq!(notes.text(), "pay\nship\nlook\n");
+    assert_eq!(["pay", "ship", "look"].map(|tool| notes.count(tool)), [1, 1, 1], "{}", notes.text());
 }
 
 /// What hooks after tools were shown, and how often they fail before they work.
@@ -239,7 +239,8 @@ async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
             "run 'run' failed after step 1: the observer failed: the screen is gone",
             "{name}"
         );
-        assert_eq!(notes.text(), "pay\nship\n", "{name}");
+        // What was under way came to its end.
+        assert_eq!((notes.count("pay"), notes.count("ship")), (1, 1), "{name}");
         comes_to_the_same(again(&agent, error), &notes).await;
     }
 }
@@ -373,7 +374,7 @@ async fn a_hook_that_had_failed_when_the_process_died() {
         assistant: > c1 pay()   > c2 ship()   > c3 look()
         tool c1:   paid by card ****
         tool c2!:  tool 'ship' had started when the process was interrupted: its outcome is unknown, and it was not run again
-        tool c3:   {}
+        tool c3:   "{}"
         assistant: done
         --
         exit: the model answered
