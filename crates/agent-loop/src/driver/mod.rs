@@ -165,8 +165,11 @@ impl Host<'_> {
         match run.decide() {
             // All that is left is to say good-bye.
             Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
-            // What has happened is heard of first, and not before its hooks have seen it.
-            Need::Hook(HookPoint::AfterTool) => self.run_pending_hook(run).await,
+            // What has happened is heard of first. If a hook fails again, the result that it has not seen is withheld.
+            Need::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
+                Err(RunFault::Hook { .. } | RunFault::Feed(_)) => self.commit(run, answer).await,
+                heard => heard,
+            },
             _ => self.commit(run, answer).await,
         }
     }

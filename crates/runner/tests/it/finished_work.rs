@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stepfold_runner::agent_loop::{
-    AgentBuilder, HookAction, HookContext, HookError, Observer, ObserverError, RunEvent,
+    AgentBuilder, Exit, HookAction, HookContext, HookError, Observer, ObserverError, RunEvent,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionKey};
 use stepfold_runner::{RunnerError, SessionHandle};
@@ -44,13 +44,11 @@ fn with_hook(agent: AgentBuilder, failures: usize, go: &Arc<Notify>) -> AgentBui
         let fails = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         go.notify_one();
         async move {
-            match fails {
-                true => Err(HookError::new("no connection")),
-                false => {
-                    let text = context.outcome.unwrap().result.text().to_uppercase();
-                    Ok(HookAction::proceed().with_result(ToolContent::Value(text.into())))
-                }
+            if fails {
+                return Err(HookError::new("no connection"));
             }
+            let text = context.outcome.unwrap().result.text().to_uppercase();
+            Ok(HookAction::proceed().with_result(ToolContent::Value(text.into())))
         }
     })
 }
@@ -93,6 +91,24 @@ fn a_hook_that_fails_after_a_payment() {
             assert_eq!(answered, 5);
         });
         assert_eq!(executed(world), [1, 1, 1]);
+    });
+}
+
+/// A hook that always fails does not block its session for ever.
+#[test]
+fn a_run_whose_hook_always_fails_can_be_abandoned() {
+    each_store(|world| {
+        let go = Arc::new(Notify::new());
+        let agent = with_hook(shop(world, &go), usize::MAX, &go).build().unwrap();
+        process(async {
+            let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
+            session.run("go").await.unwrap_err();
+            let outcome = session.abandon().await.unwrap();
+            assert_eq!((outcome.exit(), outcome.unknown_calls()), (&Exit::Cancelled, &[][..]));
+            let said = outcome.transcript().to_string();
+            assert!(said.contains("tool 'pay' ran, and its result is withheld"), "{said}");
+        });
+        assert_eq!(executed(world), [1, 1, 0]);
     });
 }
 

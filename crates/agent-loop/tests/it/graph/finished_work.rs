@@ -95,14 +95,16 @@ async fn comes_to_the_same(run: Run, notes: &Notes) {
     assert_eq!(walked.log(), ["ship", "look"]);
 }
 
-fn is_inner(event: &RunEvent, is_it: fn(&RunEvent) -> bool) -> bool {
+type IsIt = fn(&RunEvent) -> bool;
+
+fn is_inner(event: &RunEvent, is_it: IsIt) -> bool {
     matches!(event, RunEvent::Inner { event, .. } if is_it(event))
 }
 
 /// Whatever it is told of when it fails: neither what a branch did is lost, nor what an agent did, nor what runs beside.
 #[tokio::test]
 async fn an_observer_that_fails_once_when_it_is_told_loses_nothing() {
-    let words: [(&str, fn(&RunEvent) -> bool); 7] = [
+    let words: [(&str, IsIt); 7] = [
         (
             "the start of a node",
             |event| matches!(event, RunEvent::NodeStarted { node, .. } if node == "look"),

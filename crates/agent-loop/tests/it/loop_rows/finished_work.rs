@@ -122,17 +122,12 @@ impl Hook {
         self.seen.add(format!("{}: {}", outcome.call_id(), outcome.result.text()));
         let fewer =
             self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if fewer.is_ok() || outcome.call_id() == "c1" {
+            self.go.notify_one();
+        }
         std::future::ready(match fewer {
-            Ok(_) => {
-                self.go.notify_one();
-                Err(HookError::new("no connection"))
-            }
-            Err(_) => {
-                if outcome.call_id() == "c1" {
-                    self.go.notify_one();
-                }
-                Ok(work(context))
-            }
+            Ok(_) => Err(HookError::new("no connection")),
+            Err(_) => Ok(work(context)),
         })
     }
 
@@ -350,6 +345,29 @@ async fn a_hook_that_fails_while_the_run_is_cancelled() {
     assert_eq!(outcome_of(&ended).exit(), &Exit::Cancelled, "{}", shown(&ended));
     assert!(shown(&ended).contains("tool c1:   paid by card ****\n"), "{}", shown(&ended));
     assert_eq!((notes.count("pay"), outcome_of(&ended).unknown_calls()), (1, &[][..]));
+}
+
+/// A hook that always fails keeps no run from ending: what it has not seen is withheld.
+#[tokio::test]
+async fn a_hook_that_fails_again_when_the_run_is_cancelled() {
+    let (notes, go) = (Notes::default(), Arc::new(Notify::new()));
+    let hook = Hook::failing(usize::MAX, &go);
+    let agent = hook.on(shop(&notes, &go), redacting).build().unwrap();
+    let error = play(&agent, "go", |run| run).await.unwrap_err();
+    let token = CancellationToken::new();
+    token.cancel();
+    let ended = go_on(again(&agent, error), |run| run.cancel_with(token)).await;
+    expect![[r#"
+        user:      go
+        assistant: > c1 pay()   > c2 ship()   > c3 look()
+        tool c1!:  tool 'pay' ran, and its result is withheld: the run ended before a hook had seen it
+        tool c2!:  tool 'ship' ran, and its result is withheld: the run ended before a hook had seen it
+        tool c3!:  tool 'look' was not started: the run was cancelled
+        --
+        exit: the run was cancelled
+        steps: 1, calls: pay 1, ship 1
+    "#]]
+    .assert_eq(&shown(&ended));
 }
 
 /// The process died while the sibling of a call was under way whose hook had failed.
