@@ -178,7 +178,7 @@ impl View<'_> {
         });
         let events = self.events().map(|(committed, counts)| {
             let event = &committed.event;
-            json!({
+            let mut told = json!({
                 "at": event.at.to_string(),
                 "author": event.author.as_str(),
                 "counts": counts,
@@ -188,7 +188,11 @@ impl View<'_> {
                 "messages": event.messages,
                 "started": event.actions.started,
                 "version": committed.version,
-            })
+            });
+            if let Some(cause) = failure(event) {
+                told["failed"] = json!(cause);
+            }
+            told
         });
         json!({
             "app": self.session.key.app.as_str(),
