@@ -44,6 +44,9 @@ impl Run {
         let unknown_inside = self.commit_inner(&event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
+        if folding == Folding::Live && self.tally.events > 0 {
+            event.restore_shared(&mut self.state);
+        }
         event.fold(&mut self.state)?;
         self.tally.events += 1;
         self.tally.steps = event.step;
@@ -54,6 +57,7 @@ impl Run {
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(&event, phase, reply.as_deref());
         let step_end = event.step_end;
+        self.is_taken_up = folding == Folding::CatchUp;
         self.count(event.kind, is_counted);
         self.phase = match (phase, step_end) {
             (Phase::Calling(mut batch), Some(end)) => {
@@ -93,6 +97,8 @@ impl Run {
             | (EventKind::Summarized { .. }, Phase::Condensing { .. })
             | (EventKind::Steered, Phase::Asking { .. })
             | (EventKind::Decided { .. }, Phase::Calling(_)) => true,
+            // That the conversation was too long is told by all of it.
+            (EventKind::Summarized { .. }, Phase::Asking { .. }) => self.tally.is_pruned,
             (EventKind::Hooked { point, .. }, phase) => matches!(
                 (point, phase),
                 (HookPoint::BeforeRun, Phase::Opening)
@@ -126,12 +132,18 @@ impl Run {
     /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
     fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
         match (&event.kind, phase) {
-            (EventKind::Began { id, instructions, shown, .. }, _) => {
+            (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
                 if *self.id != **id {
                     self.id = id.as_str().into();
                 }
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
+                let pruned = match &event.rewrite {
+                    Some(_) => 0,
+                    None => (messages_before + event.messages.len()).saturating_sub(log.len()),
+                };
+                self.tally.is_pruned = pruned > 0;
+                let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
                 let earlier = self.shown_before.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier
@@ -144,7 +156,7 @@ impl Run {
                 Phase::Opening
             }
             (EventKind::Summarized { summary: Some(summary), .. }, _) => {
-                self.summary = Some(summary.clone());
+                self.summary = Some(summary.of_end(self.transcript().len()));
                 Phase::Condensing { gave_up: false }
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
@@ -374,7 +386,9 @@ impl Run {
         loop {
             let next = match &self.phase {
                 Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
-                Phase::Condensing { gave_up } if *gave_up || self.summary_plan().is_none() => {
+                Phase::Condensing { gave_up }
+                    if *gave_up || self.tally.is_pruned || self.summary_plan().is_none() =>
+                {
                     self.show_condensed(*gave_up);
                     Phase::Asking { is_hooked: false, last: None }
                 }

@@ -71,6 +71,10 @@ pub struct Event {
     /// the writes are those of the step, in call order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
+    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph
+    /// goes on in another process, on the values that these have by then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<String, SharedValue>,
     /// What happened.
     pub kind: EventKind,
 }
@@ -113,9 +117,9 @@ pub enum EventKind {
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
-        /// What the run reads of the scopes `app:` and `user:`, which others write too.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        shared: BTreeMap<String, SharedValue>,
+        /// How many messages the conversation had before. Where a store has fewer, it was pruned since.
+        #[serde(default, skip_serializing_if = "is_none_before")]
+        messages_before: usize,
     },
     /// The hooks of a point ran.
     Hooked {
@@ -161,6 +165,9 @@ pub enum EventKind {
         /// What becomes of its calls, by their places; those that are not here run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         fates: Vec<(usize, Fate)>,
+        /// What the model was offered to call, as the digest of a beginning, where tools are asked for at each step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tools: Option<String>,
         /// What became of the output, if one was asked for and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
@@ -326,6 +333,7 @@ impl Event {
             messages: Vec::new(),
             delta: Delta::new(),
             step_end: None,
+            shared: BTreeMap::new(),
             kind,
         }
     }
@@ -409,6 +417,11 @@ impl Event {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 pub(super) const fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_none_before(messages: &usize) -> bool {
+    *messages == 0
 }
 
 fn is_no_usage(usage: &Usage) -> bool {

@@ -191,6 +191,14 @@ impl Run {
     /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
     /// second decision, modified arguments that the tool does not accept.
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+        let mut event = self.event_of(answer, elapsed)?;
+        if event.shared.is_empty() {
+            event.shared = self.shared_values_now();
+        }
+        Ok(event)
+    }
+
+    fn event_of(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
         let new = |kind| Event::new(self.tally.steps, elapsed, kind);
         match (answer, &self.phase) {
             (Answer::Begin, Phase::Fresh(_)) => self.begun(elapsed),
@@ -277,9 +285,10 @@ impl Run {
             repairs: repaired.repairs.iter().map(ToString::to_string).collect(),
             shown: shown.map(|view| view.kept().clone()),
             tools: self.agent.tools_digest().map(str::to_owned),
-            shared: self.shared_values(),
+            messages_before: self.transcript().len(),
         };
         let mut event = Event::new(0, elapsed, kind);
+        event.shared = self.shared_values();
         event.delta = fresh.delta.clone();
         if is_repaired {
             event.rewrite = Some(log);
@@ -442,6 +451,7 @@ impl Run {
             id: reply.id,
             model: reply.model,
             fates: fates.clone(),
+            tools: self.digest_of_offer(),
             output: output.clone(),
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
@@ -464,6 +474,12 @@ impl Run {
             event.messages.push(Message::user(spec.complaint(faults)).into());
         }
         Ok(event)
+    }
+
+    /// A digest of the tools that were asked for at this step; none of those that never change.
+    fn digest_of_offer(&self) -> Option<String> {
+        let offer = self.offer.as_ref().filter(|_| self.agent.static_offer().is_none());
+        offer.map(crate::agent::digest_of_offer)
     }
 
     /// What becomes of the calls of a reply that do not simply run, and of an output among them.
@@ -645,12 +661,12 @@ impl Run {
         batch: &Batch,
         mut new: impl FnMut(usize, &ToolCall) -> Option<Outcome>,
     ) {
-        let mut outcomes = Vec::with_capacity(batch.calls.len());
         // From the end: the call that is answered last is most often the last one that is open.
         let mut open = batch.calls.iter().rev().filter(|call| !call.is_done());
         if open.nth(1).is_some() && matches!(event.kind, EventKind::Answered { .. }) {
             return;
         }
+        let mut outcomes = Vec::with_capacity(batch.calls.len());
         for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
             match call.outcome().cloned().or_else(|| new(place, tool_call)) {
                 Some(outcome) => outcomes.push(call.completed(tool_call, outcome)),

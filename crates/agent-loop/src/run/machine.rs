@@ -88,6 +88,8 @@ pub struct Run {
     pub(super) shown_before: Option<Box<Prompt>>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
+    /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
+    pub(super) is_taken_up: bool,
 }
 
 /// Where a run is.
@@ -154,6 +156,9 @@ pub(crate) struct Tally {
     pub(crate) output: Option<serde_json::Value>,
     /// How many events there were when a breakpoint stopped the run, so that it goes on from there.
     pub(crate) stopped_at: Option<u64>,
+    /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_pruned: bool,
 }
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
@@ -251,6 +256,7 @@ impl Run {
             known_good,
             shown_before,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         })
     }
 
@@ -272,6 +278,7 @@ impl Run {
             known_good: 0,
             shown_before: None,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         }
     }
 
@@ -608,6 +615,11 @@ impl Run {
     /// The valid output, if one was asked for and is there.
     pub fn output(&self) -> Option<&serde_json::Value> {
         self.tally.output.as_ref()
+    }
+
+    /// Whether the beginning of the conversation is gone that the run began on.
+    pub(crate) fn is_pruned(&self) -> bool {
+        self.tally.is_pruned
     }
 
     /// Why the run ended, if it has.

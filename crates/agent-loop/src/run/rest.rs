@@ -3,6 +3,7 @@
 //! For a host whose store has places of its own for those three, so that nothing is stored twice. What they
 //! say already, and what goes without saying, is left out of the rest, and comes back when it is read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ impl Event {
     /// | `step` | [`Event::step`] | 0 |
     /// | `us` | [`Event::elapsed`], in microseconds | 0 |
     /// | `rewrite` | [`Event::rewrite`] | none |
+    /// | `shared` | [`Event::shared`] | none |
     /// | `end` | present at the end of a step: [`StepEnd::repeats`] | the step goes on |
     /// | `unmerged`, `merge_errors` | [`StepEnd::unmerged`], [`StepEnd::merge_errors`] | none |
     /// | others | the fields of the [kind](EventKind), under their names | as the kind has it |
@@ -113,6 +115,7 @@ impl Event {
         put_unless(&mut rest, "step", &self.step, &0)?;
         put_unless(&mut rest, "us", &us, &0)?;
         put_unless(&mut rest, "rewrite", &self.rewrite, &None)?;
+        put_unless(&mut rest, "shared", &self.shared, &BTreeMap::new())?;
         if let Some(end) = &self.step_end {
             rest.insert("end".to_owned(), end.repeats.into());
             put_unless(&mut rest, "unmerged", &end.unmerged, &Vec::new())?;
@@ -135,6 +138,7 @@ impl Event {
         let step = taken(&mut rest, "step")?.unwrap_or(0);
         let elapsed = Duration::from_micros(taken(&mut rest, "us")?.unwrap_or(0));
         let rewrite = taken(&mut rest, "rewrite")?;
+        let shared = taken(&mut rest, "shared")?.unwrap_or_default();
         let unmerged = taken(&mut rest, "unmerged")?.unwrap_or_default();
         let merge_errors = taken(&mut rest, "merge_errors")?.unwrap_or_default();
         let step_end = taken(&mut rest, "end")?.map(|repeats| StepEnd { unmerged, repeats, merge_errors });
@@ -165,7 +169,7 @@ impl Event {
             "steered" | "cancelled" | "timed_out" => name.into(),
             _ => Value::Object([(name.to_owned(), rest.into())].into_iter().collect()),
         })?;
-        Ok(Event { step, elapsed, rewrite, messages, delta, step_end, kind })
+        Ok(Event { step, elapsed, rewrite, messages, delta, step_end, shared, kind })
     }
 
     /// The event inside of another one: all of it.
@@ -430,8 +434,15 @@ mod tests {
 
     fn replied(message: Message, finish_reason: FinishReason, output: Option<OutputFate>) -> Event {
         let usage = Usage { input_tokens: 7, ..Usage::default() };
-        let kind =
-            EventKind::Replied { finish_reason, usage, id: None, model: None, fates: Vec::new(), output };
+        let kind = EventKind::Replied {
+            finish_reason,
+            usage,
+            id: None,
+            model: None,
+            fates: Vec::new(),
+            tools: None,
+            output,
+        };
         Event { messages: vec![message.into()], ..Event::new(1, Duration::from_micros(5), kind) }
     }
 
@@ -586,6 +597,7 @@ mod tests {
                 finish_reason,
                 usage,
                 model: id.clone(),
+                tools: id.clone(),
                 id,
                 fates,
                 output,
@@ -596,7 +608,7 @@ mod tests {
                 repairs: vec!["one".to_owned()],
                 shown: None,
                 tools: Some("0".to_owned()),
-                shared: [("app:n".to_owned(), SharedValue::Large), ("user:n".to_owned(), SharedValue::Is(Value::Null))].into(),
+                messages_before: 7,
             }),
             1 => delta().prop_map(|delta| EventKind::Hooked {
                 point: HookPoint::BeforeTool,
@@ -680,10 +692,15 @@ mod tests {
             let written = written.filter(|_| says[1]);
             let delta = before.into_iter().chain(written).chain(behind).collect();
             let rewrite = has_rewrite.then(|| [Message::user("before")].into_iter().collect());
+            let shared = [
+                ("app:n".to_owned(), SharedValue::Large),
+                ("user:n".to_owned(), SharedValue::Is(Value::Null)),
+            ];
             Event {
                 messages: reply.into_iter().chain(results).map(Arc::new).collect(),
                 delta,
                 rewrite,
+                shared: shared.into_iter().filter(|_| has_rewrite).collect(),
                 step_end: end.map(|(unmerged, repeats)| StepEnd { unmerged, repeats, ..StepEnd::default() }),
                 ..Event::new(step, Duration::from_micros(us), kind)
             }

@@ -232,6 +232,7 @@ impl Run {
             unknown: stored.unknown,
             prompt,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         };
         changes.extend(run.revive()?);
         Ok((run, changes))

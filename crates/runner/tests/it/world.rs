@@ -39,11 +39,20 @@ impl Trace {
 
 /// A store that outlives the processes of a test.
 pub(crate) struct World {
-    memory: Option<Arc<MemoryStore>>,
+    store: Kind,
     pub(crate) folder: TempDir,
     pub(crate) wire: Arc<Wire>,
     pub(crate) trace: Trace,
     names: Names,
+}
+
+/// The store of a world.
+enum Kind {
+    Memory(Arc<MemoryStore>),
+    /// In a file of the world's folder.
+    Sqlite,
+    /// One that was opened by the only process of the world.
+    Opened(AnyStore),
 }
 
 /// Has a test done in a world of each kind of store.
@@ -92,30 +101,36 @@ pub(crate) fn threads<T>(future: impl Future<Output = T>) -> T {
 
 impl World {
     pub(crate) fn in_memory() -> Self {
-        World::over(Some(Arc::default()))
+        World::over(Kind::Memory(Arc::default()))
     }
 
     pub(crate) fn over_sqlite() -> Self {
-        World::over(None)
+        World::over(Kind::Sqlite)
     }
 
-    fn over(memory: Option<Arc<MemoryStore>>) -> Self {
+    /// One whose processes are one, which has opened the store.
+    pub(crate) fn over_opened(store: AnyStore) -> Self {
+        World::over(Kind::Opened(store))
+    }
+
+    fn over(store: Kind) -> Self {
         let trace = Trace::default();
         let wire = Arc::new(Wire { trace: trace.clone(), ..Wire::default() });
-        World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names: Names(Arc::default()) }
+        World { store, folder: tempfile::tempdir().unwrap(), wire, trace, names: Names(Arc::default()) }
     }
 
     /// The store, as a process opens it.
     pub(crate) fn store(&self) -> Watched {
-        let store = match &self.memory {
-            Some(memory) => AnyStore::new(Arc::clone(memory)),
-            None => AnyStore::new(SqliteStore::open(self.folder.path().join("sessions.db")).unwrap()),
+        let store = match &self.store {
+            Kind::Memory(memory) => AnyStore::new(Arc::clone(memory)),
+            Kind::Sqlite => AnyStore::new(SqliteStore::open(self.folder.path().join("sessions.db")).unwrap()),
+            Kind::Opened(store) => store.clone(),
         };
         Watched { store, wire: Arc::clone(&self.wire) }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.memory.is_some()
+        matches!(self.store, Kind::Memory(_))
     }
 
     /// A runner of a process of its own.

@@ -97,6 +97,7 @@ impl Run {
             Err(FeedError::State(_)) if folding == Folding::CatchUp => child.catch_up((**inner).clone()),
             committed => committed,
         };
+        child.is_taken_up = folding == Folding::CatchUp;
         let Phase::Walking(walk) = &mut self.phase else { return Ok(Vec::new()) };
         let (graph, agent) = (self.state.schema(), &self.agent);
         let Some(branch) = walk.branches.get_mut(*place) else { return Ok(Vec::new()) };
