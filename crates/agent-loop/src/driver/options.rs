@@ -238,6 +238,7 @@ impl<'a> RunBuilder<'a> {
             approver,
             decisions,
             breakpoints,
+            replied: None,
             cancellation,
             inbox,
             scope: None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{Failure, Status};
 
-use super::batch::{Batch, Call, CallState, Suspended};
+use super::batch::{Batch, Call, CallState, Suspended, done, is_asked};
 use super::call_ids::CallIds;
-use super::decide::inner_decisions;
+use super::decide::{Asker, inner_decisions};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, outcome_unknown};
@@ -102,8 +102,9 @@ impl Run {
             ),
             (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
-                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls)
+                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
+            (EventKind::Asked { fates }, Phase::Calling(batch)) => batch.may_ask(fates),
             (EventKind::Started { calls } | EventKind::Interrupted { calls, .. }, Phase::Calling(_)) => {
                 are_calls(calls)
             }
@@ -156,8 +157,9 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, fates, output.as_ref(), last)
             }
-            (EventKind::Decided { decisions, .. }, Phase::Calling(batch)) => {
-                Phase::Calling(self.after_decisions(batch, reply, decisions))
+            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Calling(batch)) => {
+                let asker = self.asker_of(key_prefix.as_deref());
+                Phase::Calling(self.after_decisions(batch, reply, decisions, &asker))
             }
             (_, Phase::Walking(walk)) => self.after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
@@ -223,12 +225,7 @@ impl Run {
             return self.after_text(has_text, output, last);
         }
         let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
-        for (place, fate) in fates {
-            batch.calls[*place].state = match fate {
-                Fate::Ask(reason) => CallState::Asking(*reason),
-                Fate::Answer(outcome) => done(outcome.clone()),
-            };
-        }
+        batch.meet(fates);
         Phase::Calling(batch)
     }
 
@@ -265,9 +262,10 @@ impl Run {
         mut batch: Batch,
         reply: Option<&Message>,
         decisions: &[(String, Decision)],
+        asker: &Asker,
     ) -> Batch {
-        let asker = self.asker();
         let mut approved = Vec::new();
+        let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
         for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
             if let CallState::Suspended(suspended) = &call.state {
                 let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
@@ -277,7 +275,7 @@ impl Run {
                 }
                 continue;
             }
-            let Some(decision) = asker.decision(place, call, tool_call, decisions) else { continue };
+            let Some(Some(decision)) = decided.get(place) else { continue };
             if let Some(outcome) = decided_outcome(call, tool_call, decision) {
                 call.state = done(outcome);
                 continue;
@@ -501,6 +499,7 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
                 }
             }
         }
+        EventKind::Asked { fates } => batch.meet(fates),
         EventKind::Answered { call, outcome, stop, .. } => {
             batch.calls[*call].state = done(outcome.clone());
             batch.stop = batch.stop.or_else(|| stop.clone());
@@ -536,8 +535,4 @@ fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
             Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
         }
     }
-}
-
-fn done(outcome: Outcome) -> CallState {
-    CallState::Done(Arc::new(outcome))
 }
