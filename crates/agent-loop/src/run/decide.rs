@@ -121,7 +121,7 @@ impl Run {
         self.asker_of(self.request_scope())
     }
 
-    /// The same for whoever a recorded decision was given to.
+    /// The same under the key prefix that a recorded decision was given under.
     pub(crate) fn asker_of(&self, scope: Option<&str>) -> Asker {
         Asker { run: Arc::clone(&self.id), step: self.tally.steps, scope: scope.map(Arc::from) }
     }
