@@ -9,7 +9,6 @@ use crate::args::{Asked, Place};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
 use crate::prompt::{Prompt, is_terminal};
-use crate::show;
 use crate::turn::Turns;
 
 /// What the command line decides.
