@@ -13,6 +13,7 @@ use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Usage};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolsetError;
 
+use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
@@ -599,12 +600,18 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             Answer::Started(calls.clone())
         }
         (
-            EventKind::Answered { call, outcome, usage, stop },
-            Need::Calls | Need::Interrupted | Need::Approval,
-        ) => Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() },
+            EventKind::Answered { call, outcome, usage, stop, pending_hook },
+            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
+        ) => Answer::Outcome {
+            call: *call,
+            outcome: outcome.clone(),
+            usage: *usage,
+            stop: stop.clone(),
+            pending_hook: *pending_hook,
+        },
         (
             EventKind::Suspended { call, child, requests },
-            Need::Calls | Need::Interrupted | Need::Approval,
+            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
         ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
         (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
         (

@@ -54,8 +54,19 @@ pub(crate) enum CallState {
     Started,
     /// An agent that waits for decisions about its own calls.
     Suspended(Box<Suspended>),
+    /// It ran, and a hook that has to see its outcome failed.
+    HookPending(Box<HookPending>),
     /// It has its outcome.
     Done(Arc<Outcome>),
+}
+
+/// An outcome that a hook has still to see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HookPending {
+    /// As the hooks before it left it.
+    pub(crate) outcome: Outcome,
+    /// The place of the hook among those after tools.
+    pub(crate) hook: usize,
 }
 
 /// An agent that is a tool, and waits.
@@ -84,6 +95,10 @@ impl Call {
 
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, CallState::Done(_))
+    }
+
+    pub(crate) fn is_hook_pending(&self) -> bool {
+        matches!(self.state, CallState::HookPending(_))
     }
 
     /// Whether somebody still has to decide.

@@ -7,7 +7,7 @@ use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Outcome, Status};
 
-use super::batch::{Batch, Call, CallState, Suspended};
+use super::batch::{Batch, Call, CallState, HookPending, Suspended};
 use super::call_ids::CallIds;
 use super::decide::inner_decisions;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
@@ -40,6 +40,7 @@ impl Run {
     fn commit_as(&mut self, event: Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(&event)?;
         let unknown = self.unknown_by(&event.kind);
+        let is_counted = self.was_answered(&event.kind);
         let unknown_inside = self.commit_inner(&event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
@@ -57,7 +58,7 @@ impl Run {
         let phase = self.phase_after(&event, phase, reply.as_deref());
         let step_end = event.step_end;
         self.is_taken_up = folding == Folding::CatchUp;
-        self.count(event.kind);
+        self.count(event.kind, is_counted);
         self.phase = match (phase, step_end) {
             (Phase::Calling(mut batch), Some(end)) => {
                 self.tally.repeats = end.repeats;
@@ -438,7 +439,17 @@ impl Run {
         self.show(instructions, view, &log);
     }
 
-    fn count(&mut self, kind: EventKind) {
+    /// Whether the event is the second answer of a call, after a hook that had failed.
+    fn was_answered(&self, kind: &EventKind) -> bool {
+        match (kind, &self.phase) {
+            (EventKind::Answered { call, .. }, Phase::Calling(batch)) => {
+                batch.calls.get(*call).is_some_and(Call::is_hook_pending)
+            }
+            _ => false,
+        }
+    }
+
+    fn count(&mut self, kind: EventKind, is_counted: bool) {
         match kind {
             EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
                 self.tally.usage += usage;
@@ -446,6 +457,7 @@ impl Run {
             EventKind::NodeAnswered { usage, .. } => self.tally.usage += usage,
             // As it comes, so that it counts as well when the agent fails or is stopped.
             EventKind::Inner { event, .. } => self.tally.usage += usage_of(&event.kind),
+            EventKind::Answered { usage, .. } if is_counted => self.tally.usage += usage,
             EventKind::Answered { outcome, usage, .. } => {
                 self.tally.usage += usage;
                 if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
@@ -515,8 +527,14 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
                 }
             }
         }
-        EventKind::Answered { call, outcome, stop, .. } => {
-            batch.calls[*call].state = done(outcome.clone());
+        EventKind::Answered { call, outcome, stop, pending_hook, .. } => {
+            batch.calls[*call].state = match pending_hook {
+                None => done(outcome.clone()),
+                Some(hook) => {
+                    let pending = HookPending { outcome: outcome.clone(), hook: *hook };
+                    CallState::HookPending(Box::new(pending))
+                }
+            };
             batch.stop = batch.stop.or_else(|| stop.clone());
         }
         EventKind::Suspended { call, child, requests } => {

@@ -202,6 +202,11 @@ pub enum EventKind {
         /// Why a hook wants the run to end after this step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop: Option<String>,
+        /// The first hook after tools that has not seen the outcome, by its place among them, because it failed: it has
+        /// still to run, and the call is answered once more then. Until that the model is not shown the outcome, which
+        /// is here as the hooks before it left it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pending_hook: Option<usize>,
     },
     /// A call waits: it is an agent, and somebody has to decide about its calls.
     Suspended {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, Transcript, Usage};
+use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
@@ -55,6 +55,9 @@ pub enum Answer {
         usage: Usage,
         /// Why a hook wants the run to end after this step.
         stop: Option<String>,
+        /// The first hook after tools that failed, by its place among them, and has still to see the outcome. The call
+        /// is answered once more when it has: see [`Run::pending_hooks`].
+        pending_hook: Option<usize>,
     },
     /// A call is an agent that waits for decisions about its own calls.
     Suspended {
@@ -216,8 +219,9 @@ impl Run {
                 true => Ok(new(EventKind::Started { calls })),
                 false => Err(self.not_needed("started calls")),
             },
-            (Answer::Outcome { call, outcome, usage, stop }, Phase::Calling(batch)) => {
-                self.answered(batch, call, outcome, usage, stop, elapsed)
+            (Answer::Outcome { call, outcome, usage, stop, pending_hook }, Phase::Calling(batch)) => {
+                let kind = EventKind::Answered { call, outcome, usage, stop, pending_hook };
+                self.answered(batch, call, Event::new(self.tally.steps, elapsed, kind))
             }
             (Answer::Suspended { call, child, requests }, Phase::Calling(batch)) => {
                 match batch.calls.get(call) {
@@ -397,6 +401,9 @@ impl Run {
         let Need::Hook(point) = self.decide() else { return Err(self.not_needed("the report of hooks")) };
         if point != report.point {
             return Err(self.not_needed("the report of hooks of another point"));
+        }
+        if point == HookPoint::AfterTool {
+            return Err(self.not_needed("the report of hooks after a tool"));
         }
         let rewrite = report.rewrite.map(|transcript| transcript.repair().transcript);
         let kind = EventKind::Hooked {
@@ -584,23 +591,17 @@ impl Run {
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
-    fn answered(
-        &self,
-        batch: &Batch,
-        place: usize,
-        outcome: Outcome,
-        usage: Usage,
-        stop: Option<String>,
-        elapsed: Duration,
-    ) -> Result<Event, FeedError> {
+    /// The event of an answered call, with the end of the step if it is the last one. An outcome that a hook has still
+    /// to see does not end the step.
+    fn answered(&self, batch: &Batch, place: usize, mut event: Event) -> Result<Event, FeedError> {
         // What waits for a decision has not run.
         if batch.calls.get(place).is_none_or(|call| call.is_done() || call.waits()) {
             return Err(FeedError::NoSuchCall { call: place });
         }
-        let mut answer = Some(outcome.clone());
-        let mut event =
-            Event::new(self.tally.steps, elapsed, EventKind::Answered { call: place, outcome, usage, stop });
-        self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+        if let EventKind::Answered { outcome, pending_hook: None, .. } = &event.kind {
+            let mut answer = Some(outcome.clone());
+            self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+        }
         Ok(event)
     }
 
@@ -766,10 +767,21 @@ pub(super) fn outcome_unknown(call: &ToolCall) -> Outcome {
     Outcome::without_result(call, Status::Unknown, text)
 }
 
+/// An outcome that the model must not be shown, because a hook that has to see it first has not. What the call wrote
+/// stays: it has happened.
+fn withheld(call: &ToolCall, outcome: &Outcome) -> Outcome {
+    let text = format!(
+        "tool '{}' ran, and its result is withheld: the run ended before a hook had seen it",
+        call.name
+    );
+    Outcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
+}
+
 pub(super) fn broken_off_outcome(call: &Call, tool_call: &ToolCall, is_cancelled: bool) -> Outcome {
     let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
     match &call.state {
         CallState::Started => outcome_unknown(tool_call),
+        CallState::HookPending(pending) => withheld(tool_call, &pending.outcome),
         CallState::Suspended(_) => {
             let text = format!("tool '{}' was stopped while it waited: {why}", tool_call.name);
             Outcome::without_result(tool_call, Status::Cancelled, text)

@@ -185,7 +185,8 @@ impl Approved {
 pub enum Need {
     /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
-    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked).
+    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
+    /// [`Answer::Outcome`](crate::Answer::Outcome) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
     /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
     Summary(Box<SummaryPlan>),
@@ -205,6 +206,20 @@ pub enum Need {
     Nodes,
     /// Nothing more: the run has ended.
     Nothing(Exit),
+}
+
+/// An outcome that a hook after tools has still to see.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PendingHook {
+    /// The place of the call in the reply.
+    pub place: usize,
+    /// The call, as it ran.
+    pub call: ToolCall,
+    /// Its outcome, as the hooks before left it.
+    pub outcome: Outcome,
+    /// The place of the first hook, among those after tools, that is still to run.
+    pub hook: usize,
 }
 
 impl Run {
@@ -331,7 +346,10 @@ impl Run {
     }
 
     fn needed_by(&self, batch: &Batch) -> Need {
-        if batch.calls.iter().any(|call| call.state == CallState::Started) {
+        if batch.calls.iter().any(Call::is_hook_pending) {
+            // Before anything else can end the step.
+            Need::Hook(HookPoint::AfterTool)
+        } else if batch.calls.iter().any(|call| call.state == CallState::Started) {
             Need::Interrupted
         } else if batch.calls.iter().any(Call::waits) {
             Need::Approval
@@ -388,9 +406,26 @@ impl Run {
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let Phase::Calling(batch) = &self.phase else { return Vec::new() };
         let open = batch.calls.iter().zip(self.calls()).enumerate();
-        open.filter(|(_, (call, _))| !call.is_done())
+        open.filter(|(_, (call, _))| !call.is_done() && !call.is_hook_pending())
             .map(|(place, (call, tool_call))| (place, call.as_run(tool_call)))
             .collect()
+    }
+
+    /// The outcomes of the open step that a hook after tools has still to see, because it failed when it was shown them.
+    /// They are recorded, so that their calls do not run again; the model is shown them when the hook has run.
+    pub fn pending_hooks(&self) -> Vec<PendingHook> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let calls = batch.calls.iter().zip(self.calls()).enumerate();
+        let pending = calls.filter_map(|(place, (call, tool_call))| match &call.state {
+            CallState::HookPending(pending) => Some(PendingHook {
+                place,
+                call: call.as_run(tool_call),
+                outcome: pending.outcome.clone(),
+                hook: pending.hook,
+            }),
+            _ => None,
+        });
+        pending.collect()
     }
 
     /// The outcomes of the calls of the open step that have one, in call order.

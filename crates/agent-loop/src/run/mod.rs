@@ -26,7 +26,7 @@ pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, Outpu
 pub use self::exit::{Breakpoint, Exit, Pause};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
-pub use self::machine::{Need, Run};
+pub use self::machine::{Need, PendingHook, Run};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;

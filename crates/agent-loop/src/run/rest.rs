@@ -393,7 +393,8 @@ mod tests {
     }
 
     fn answered(call: usize, outcome: Outcome) -> Event {
-        let kind = EventKind::Answered { call, outcome, usage: Usage::default(), stop: None };
+        let usage = Usage::default();
+        let kind = EventKind::Answered { call, outcome, usage, stop: None, pending_hook: None };
         Event::new(3, Duration::ZERO, kind)
     }
 
@@ -583,8 +584,15 @@ mod tests {
         let stop = option::of(Just("enough".to_owned()));
         let replied = (finish, usage(), stop.clone(), fates(), option::of(output()));
         prop_oneof![
-            4 => (0..3_usize, any_outcome(), usage(), stop)
-                .prop_map(|(call, outcome, usage, stop)| EventKind::Answered { call, outcome, usage, stop }),
+            4 => (0..3_usize, any_outcome(), usage(), stop, option::of(0..2_usize)).prop_map(
+                |(call, outcome, usage, stop, pending_hook)| EventKind::Answered {
+                    call,
+                    outcome,
+                    usage,
+                    stop,
+                    pending_hook,
+                }
+            ),
             4 => replied.prop_map(|(finish_reason, usage, id, fates, output)| EventKind::Replied {
                 finish_reason,
                 usage,

@@ -417,8 +417,10 @@ async fn approval_fails_closed() {
         stepfold_agent_loop::tools::Status::Succeeded,
         "paid",
     );
-    let early =
-        run.feed(Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None }, run.elapsed());
+    let early = run.feed(
+        Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None, pending_hook: None },
+        run.elapsed(),
+    );
     assert!(early.is_err(), "a call that waits for a decision has no outcome");
     for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
         assert!(serde_json::from_value::<Decision>(decision).is_err());

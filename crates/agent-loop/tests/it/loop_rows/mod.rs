@@ -16,6 +16,7 @@ mod hooks;
 
 mod approvals;
 mod breakpoints;
+mod finished_work;
 mod interruptions;
 
 mod build;
