@@ -10,7 +10,7 @@ use crate::error::{Ending, Misuse};
 use crate::show;
 
 pub(super) async fn inbox(place: &Place, remove: &[String], json: bool) -> anyhow::Result<Ending> {
-    let desk = if remove.is_empty() { Desk::to_read(place)? } else { Desk::without_model(place)? };
+    let desk = if remove.is_empty() { Desk::to_read(place)? } else { Desk::to_write(place)? };
     let session = desk.session().await?;
     let waiting = session.inbox().await?;
     if remove.is_empty() {

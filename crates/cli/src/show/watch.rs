@@ -5,11 +5,12 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold::agent_loop::Event;
 use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::graph::progress::Progress;
+use stepfold::agent_loop::{Event, EventKind};
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
+use stepfold::state_core::chat::Role;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use crate::model::FailedRequest;
 
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, line, note, on_this_line, reply, short};
+use super::{aside, call_of, line, note, on_this_line, other_reply, reply, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -36,12 +37,10 @@ pub(crate) struct Watch {
     state: Option<State>,
     waiting: Option<Waiting>,
     is_in_text: bool,
-    /// Whether what happens now is of a run before the one that was asked for.
-    is_earlier: bool,
-    /// What the model has said in such a run.
-    earlier: String,
     has_wheel: bool,
-    has_seen_run: bool,
+    /// The message whose answer goes to standard output, until its turn begins: what is answered before it goes to
+    /// standard error.
+    awaited: Option<String>,
     /// Of a graph.
     nodes: Option<Nodes>,
 }
@@ -57,17 +56,13 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch {
-            json,
-            state,
-            waiting: None,
-            is_in_text: false,
-            is_earlier: false,
-            earlier: String::new(),
-            has_wheel,
-            has_seen_run: false,
-            nodes: None,
-        }
+        Watch { json, state, waiting: None, is_in_text: false, has_wheel, awaited: None, nodes: None }
+    }
+
+    /// Of which only the answer to this message goes to standard output.
+    pub(crate) fn answer_to(mut self, message: Option<String>) -> Self {
+        self.awaited = message;
+        self
     }
 
     /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
@@ -95,7 +90,6 @@ impl Watch {
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
-        self.has_seen_run |= !matches!(seen, Seen::Event { is_earlier: true, .. });
         match seen {
             Seen::Event { number, event, is_earlier } if self.json => {
                 let mut told = json!({"event": event, "number": number});
@@ -105,13 +99,7 @@ impl Watch {
                 line(told.to_string());
                 self.tell_progress(event);
             }
-            Seen::Event { event, is_earlier, .. } => {
-                if *is_earlier != self.is_earlier {
-                    self.end();
-                    self.is_earlier = *is_earlier;
-                }
-                self.show(event);
-            }
+            Seen::Event { event, .. } => self.show(event),
             Seen::Missed { events } => note(format!("{events} events were too fast to be shown")),
             _ => {}
         }
@@ -126,9 +114,9 @@ impl Watch {
         self.wait(&failure.model);
     }
 
-    /// Whether anything was seen of the run that was asked for.
-    pub(crate) fn has_seen_run(&self) -> bool {
-        self.has_seen_run
+    /// Whether the answer that was asked for was shown, if one came.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.awaited.is_none()
     }
 
     /// Nothing more comes.
@@ -140,7 +128,11 @@ impl Watch {
     fn show(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => self.wait(model),
-            RunEvent::Text(text) => self.text(text),
+            RunEvent::Text(text) => {
+                self.stop_waiting();
+                self.is_in_text = !text.ends_with('\n');
+                self.reply(text);
+            }
             RunEvent::Reasoning(_) => {}
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.end();
@@ -167,10 +159,14 @@ impl Watch {
     fn show_all(&mut self, shown: Vec<Shown>) {
         for shown in shown {
             match shown {
-                Shown::Text(text) => self.text(&text),
+                Shown::Text(text) => {
+                    self.stop_waiting();
+                    self.is_in_text = !text.ends_with('\n');
+                    self.reply(&text);
+                }
                 Shown::Reply(text) => {
                     self.end();
-                    self.text(&format!("{text}\n"));
+                    self.reply(&format!("{text}\n"));
                 }
                 Shown::Note(text) => {
                     self.end();
@@ -217,6 +213,9 @@ impl Watch {
 
     /// What a commit changes in the state, and says of nodes.
     fn committed(&mut self, event: &Event) {
+        if matches!(event.kind, EventKind::Began { .. }) {
+            self.began(event);
+        }
         let before = self.fold(event);
         let shown = self.nodes.as_mut().map(|nodes| nodes.committed(event, self.state.as_ref()));
         if let (Some(before), Some(state)) = (before, self.state.clone())
@@ -237,24 +236,25 @@ impl Watch {
         aside(text);
     }
 
-    /// More of a reply. Standard output has the reply that was asked for, and no other.
-    fn text(&mut self, text: &str) {
-        self.stop_waiting();
-        if self.is_earlier {
-            self.earlier.push_str(text);
-        } else {
-            self.is_in_text = !text.ends_with('\n');
-            reply(text);
+    fn end_text(&mut self) {
+        if std::mem::take(&mut self.is_in_text) {
+            self.reply("\n");
         }
     }
 
-    fn end_text(&mut self) {
-        if std::mem::take(&mut self.is_in_text) {
-            reply("\n");
-        }
-        let earlier = std::mem::take(&mut self.earlier);
-        if !earlier.is_empty() {
-            aside(&format!("earlier reply: {}", earlier.trim_end()));
+    fn reply(&self, text: &str) {
+        if self.awaited.is_none() { reply(text) } else { other_reply(text) }
+    }
+
+    /// A turn begins: with the message whose answer is awaited, or with one that comes before it.
+    fn began(&mut self, event: &Event) {
+        let Some(awaited) = &self.awaited else { return };
+        let said: Vec<_> = event.messages.iter().filter(|message| message.role() == Role::User).collect();
+        if said.iter().any(|message| message.text() == awaited.as_str()) {
+            self.awaited = None;
+        } else {
+            let said: Vec<_> = said.iter().map(|message| short(&message.text())).collect();
+            self.aside(&format!("answers a message that was stored before: \"{}\"", said.join("\", \"")));
         }
     }
 

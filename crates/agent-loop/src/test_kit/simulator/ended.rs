@@ -18,7 +18,7 @@ pub(super) struct Leg {
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
     pub(super) stored: Vec<Event>,
-    /// How often the observer was told of something that is no event.
+    /// How often the observer was told of what is under way.
     pub(super) words: usize,
     pub(super) asked: BTreeMap<(String, u64), String>,
     pub(super) under_way: BTreeSet<String>,
@@ -90,7 +90,7 @@ impl Ended {
     pub(super) fn lost_nothing(&mut self) -> Result<(), String> {
         let account = &self.account;
         self.under_way.retain(|key| account.is_branch(key));
-        same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls().to_vec())
+        same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls())
     }
 
     pub(super) fn was_interrupted(&self) -> bool {
