@@ -103,10 +103,7 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
 fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_waits() {
     // The script has no reply for the message.
     let said = killed("at_most_once").say("run a.toml -s s1 thanks", "");
-    assert!(
-        said.contains("| Done.\n") && said.contains("| outcome unknown: c1 slow()"),
-        "{said}"
-    );
+    assert!(said.contains("| Done.\n") && said.contains("| outcome unknown: c1 slow()"), "{said}");
     assert!(said.contains("| error: the run failed") && said.ends_with("exit 1\n"), "{said}");
 
     let script = "assistant: > c1 slow()\nassistant: > c2 now()\nassistant: Done.";
