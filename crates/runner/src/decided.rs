@@ -101,7 +101,7 @@ impl Turn {
         let session = self.newest(LOOKED_THROUGH).await?;
         let mut recorded = Vec::new();
         for (kind, version, at) in self.decided(&session)? {
-            let EventKind::Decided { decisions, by, idempotency_key } = kind else { continue };
+            let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { continue };
             recorded.extend(decisions.into_iter().map(|(request, decision)| {
                 let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
                 RecordedDecision { request, decision, by, idempotency_key, version, at }
