@@ -8,7 +8,7 @@ use std::time::Duration;
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionStore,
+    SessionKey, SessionStore,
 };
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
