@@ -190,6 +190,19 @@ pub enum RunnerError {
         /// Where, and how.
         source: Arc<Divergence>,
     },
+    /// The runner was [shut down](crate::Runner::shutdown). What was committed is there, and another process can go on
+    /// at once.
+    #[error(
+        "the runner is shut down, and does nothing more in session {key}; what was committed is there, go on in \
+         another process{}",
+        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+    )]
+    ShutDown {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Whether a message was stored.
+        is_accepted: bool,
+    },
     /// The task of the invocation died of a panic in a hook, an observer or a model.
     #[error("the invocation in session {key} panicked; what was committed is there, resume it")]
     Panicked {
