@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
-use stepfold::session_scopes::{DeleteSession, EventRange, GetSession, Session, SessionStore as _};
+use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
 use crate::args::Place;
 use crate::desk::Desk;
@@ -117,9 +117,7 @@ pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyho
     }
     let desk = Desk::without_model(place)?;
     let session = desk.session().await?;
-    let mut delete = DeleteSession::new(session.key().clone());
-    delete.user_state = user_state;
-    let deleted = desk.runner.store().delete(delete).await?;
+    let deleted = session.delete(user_state).await?;
     let id = session.key().id.as_str();
     show::line(if json {
         json!({
