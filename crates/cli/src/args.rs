@@ -41,6 +41,10 @@ pub(crate) enum Command {
         /// Values to write to the state first, as KEY=JSON; text that is no JSON is taken as it is.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
+        /// Idempotency key of the question: asked again under the same key, it is taken once, and its outcome is shown
+        /// again. It needs a session that is named.
+        #[arg(long, value_name = "KEY", requires = "session")]
+        key: Option<String>,
     },
     /// Talk with an agent: a line is a turn.
     Chat {
@@ -95,6 +99,17 @@ pub(crate) enum Command {
         /// Although the agent is another one than when the run began.
         #[arg(long)]
         with_changed_agent: bool,
+        /// Idempotency key of the decisions: the same ones again under the same key are a repeat that changes nothing.
+        #[arg(long, value_name = "KEY", conflicts_with = "abandon")]
+        key: Option<String>,
+    },
+    /// List the messages that wait in the inbox of a session, or withdraw some.
+    Inbox {
+        #[command(flatten)]
+        place: Place,
+        /// Withdraw a message, by its id; `all` for all of them.
+        #[arg(long, value_name = "ID")]
+        remove: Vec<String>,
     },
     /// Go through every run of a session again, without model and tools: does it come to the same?
     Replay {
@@ -192,6 +207,7 @@ impl Command {
             | Command::Sessions { place, .. }
             | Command::Inspect { place, .. }
             | Command::Resume { place, .. }
+            | Command::Inbox { place, .. }
             | Command::Replay { place }
             | Command::Fork { place, .. }
             | Command::Rewind { place, .. }

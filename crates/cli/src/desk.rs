@@ -54,6 +54,11 @@ impl Desk {
         Desk::open(place, None, &Models::None, unbounded_channel().1, open_store)
     }
 
+    /// Without one, for a command that ends a run.
+    pub(crate) fn to_give_up(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        Desk::open(place, Some(asked), &Models::None, unbounded_channel().1, open_store)
+    }
+
     /// For commands that only look: no file is made or changed.
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
         Desk::open(place, None, &Models::None, unbounded_channel().1, open_to_read)

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{Ended, Invocation, Resume, RunnerError, Seen};
-use stepfold::session_scopes::EventRange;
+use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 
 use crate::desk::{Desk, quoted};
 use crate::error::{Ending, Misuse, chain};
@@ -27,12 +26,21 @@ pub(crate) struct Turns<'a> {
 impl Turns<'_> {
     /// Sends a message and follows the turn to its end, and those that decisions about it begin. One that the session
     /// did not take, since it waits for decisions, is sent again once they are made.
-    pub(crate) async fn send(&mut self, session: &SessionHandle, input: Input) -> anyhow::Result<Ending> {
+    pub(crate) async fn send(
+        &mut self,
+        session: &SessionHandle,
+        input: Input,
+        key: Option<&str>,
+    ) -> anyhow::Result<Ending> {
         if let Some(run) = interrupted(session).await.filter(|run| run.pending().is_empty()) {
             self.tell_restart(&run);
         }
         loop {
-            let ended = self.watch(session, async || session.send(input.clone()).await).await?;
+            let send = async || match key {
+                Some(key) => session.send_once(key, input.clone()).await,
+                None => session.send(input.clone()).await,
+            };
+            let ended = self.watch(session, send).await?;
             let Err(RunnerError::Pending { is_accepted, .. }) = ended else {
                 return self.decide(session, ended).await;
             };
@@ -57,6 +65,20 @@ impl Turns<'_> {
         }
         let ended = self.watch(session, async || resume.start()).await?;
         self.decide(session, ended).await
+    }
+
+    /// Gives a run up, and tells what is unknown of it.
+    pub(crate) async fn abandon(&self, session: &SessionHandle) -> anyhow::Result<Ending> {
+        let outcome = session.abandon().await.map_err(|error| self.with_advice(session, &error))?;
+        if self.json {
+            let unknown = show::unknown_calls(&outcome);
+            show::line(json!({"abandoned": true, "unknown": unknown}).to_string());
+            return Ok(Ending::Done);
+        }
+        let steps = counted(outcome.steps(), "step");
+        show::line(format!("the run is given up after {steps}; the session can be used"));
+        self.tell_unknown(&outcome);
+        Ok(Ending::Done)
     }
 
     /// Asks for the decisions that are waited for, for as long as there are any and somebody answers; tells the result.
@@ -132,14 +154,41 @@ impl Turns<'_> {
             }
         }
         watch.end();
-        Ok(invocation.outcome().await)
+        let ended = invocation.outcome().await;
+        if let Some(receipt) = invocation.receipt() {
+            self.tell_receipt(&receipt);
+        }
+        if let Ok(outcome) = &ended
+            && !watch.has_seen_run()
+        {
+            self.tell_earlier_reply(outcome);
+        }
+        if ended.as_ref().is_err_and(|error| error.outcome().is_none()) {
+            invocation.recovered().iter().for_each(|recovered| self.tell_unknown(recovered));
+        }
+        Ok(ended)
+    }
+
+    /// That decisions are stored: for programs, which may send them again.
+    fn tell_receipt(&self, receipt: &DecisionReceipt) {
+        if self.json {
+            let DecisionReceipt { version, requests, by, .. } = receipt;
+            let receipt = json!({"by": by, "requests": requests, "version": version});
+            show::line(json!({"receipt": receipt}).to_string());
+        }
+    }
+
+    /// The reply of a run that was done before, or by another process: nothing of it was shown as it came.
+    fn tell_earlier_reply(&self, outcome: &Outcome) {
+        if !self.json && outcome.exit() == &Exit::Text {
+            show::reply(&format!("{}\n", outcome.text()));
+        }
     }
 
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
     async fn watcher(&self, session: &SessionHandle) -> anyhow::Result<Watch> {
-        let stored = session.read(EventRange::None).await?;
-        let state = stored.state(self.desk.runner.schema()).ok();
-        let watch = Watch::new(self.json, state);
+        // Values that do not fit the schema are said by whoever needs them.
+        let watch = Watch::new(self.json, session.state().await.ok());
         Ok(match &self.desk.speakers {
             None => watch,
             Some(speakers) => watch.with_nodes(speakers.clone(), at_work(session).await),
@@ -193,13 +242,8 @@ impl Turns<'_> {
     async fn tell(&self, session: &SessionHandle, ended: Ended) -> anyhow::Result<Ending> {
         let outcome = match ended {
             Ok(outcome) => outcome,
-            Err(RunnerError::Pending { .. }) => {
-                let pending = session.pending().await?;
-                if self.json {
-                    show::line(json!({"waits": self.waiting(session, &pending)}).to_string());
-                } else {
-                    self.how_to_decide(session, &pending);
-                }
+            Err(RunnerError::Pending { outcome, .. }) => {
+                self.tell_waits(session, outcome.as_deref()).await?;
                 return Ok(Ending::Waits);
             }
             Err(error) => return Err(self.with_advice(session, &error)),
@@ -210,6 +254,21 @@ impl Turns<'_> {
             self.show_outcome(session, &outcome);
         }
         Ok(ending(outcome.exit()))
+    }
+
+    /// That the session waits, and what is unknown of the run that was recovered before.
+    async fn tell_waits(&self, session: &SessionHandle, recovered: Option<&Outcome>) -> anyhow::Result<()> {
+        let pending = session.pending().await?;
+        if self.json {
+            let unknown = recovered.map(show::unknown_calls).unwrap_or_default();
+            show::line(json!({"unknown": unknown, "waits": self.waiting(session, &pending)}).to_string());
+            return Ok(());
+        }
+        if let Some(recovered) = recovered {
+            self.tell_unknown(recovered);
+        }
+        self.how_to_decide(session, &pending);
+        Ok(())
     }
 
     fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
@@ -265,10 +324,11 @@ impl Turns<'_> {
 
     /// The calls that may have had their effect: they had started when the process was interrupted.
     fn tell_unknown(&self, outcome: &Outcome) {
-        if self.json {
-            return;
+        let unknown = show::unknown_calls(outcome);
+        if self.json && !unknown.is_empty() {
+            return show::line(json!({"unknown": unknown}).to_string());
         }
-        for call in show::unknown_calls(outcome) {
+        for call in unknown {
             show::bad("outcome unknown", &call.words());
         }
     }
@@ -301,6 +361,11 @@ impl Turns<'_> {
                 let steps = counted(source.outcome().steps(), "step");
                 format!("the run failed after {steps}: {}", chain(source.fault()))
             }
+            RunnerError::EarlierRunFailed { source, times, .. } => {
+                let again =
+                    if *times > 1 { format!(" {times} times in the same way") } else { String::new() };
+                format!("the run before the message failed{again}: {}", chain(source.fault()))
+            }
             error => chain(error),
         };
         let resume = self.resume_words(session);
@@ -317,6 +382,14 @@ impl Turns<'_> {
                 let words = words.replace("`when_claimed`", &format!("`{resume} --when-claimed take-over`"));
                 anyhow::Error::msg(words)
             }
+            RunnerError::EarlierRunFailed { message, .. } => {
+                let inbox = self.resume_words(session).replacen("resume", "inbox", 1);
+                anyhow::anyhow!(
+                    "{words}\nthe message is stored, and taken after that run; go on with it, give it up, or withdraw the \
+                     message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
+                    quoted(message.as_str())
+                )
+            }
             RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
                 anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
             }
@@ -332,7 +405,7 @@ async fn at_work(session: &SessionHandle) -> Vec<Planned> {
 
 /// The last run, if it has not ended. What cannot be read is said by whoever goes on with it.
 async fn interrupted(session: &SessionHandle) -> Option<Run> {
-    session.last_run().await.ok().flatten().filter(|run| run.exit().is_none())
+    session.unfinished().await.ok().flatten()
 }
 
 async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {

@@ -26,7 +26,8 @@ pub enum WhenClaimed {
         /// How long at most.
         at_most: Duration,
     },
-    /// It is refused with [`Claimed`](crate::RunnerError::Claimed).
+    /// It is refused with [`Claimed`](crate::RunnerError::Claimed). What this runner itself does is ruled by
+    /// [`Busy`](crate::Busy).
     Refuse,
     /// The session is taken from the other worker. Its next commit fails, and its run stops with
     /// [`ClaimLost`](crate::RunnerError::ClaimLost); a call of it that must not run twice is answered as

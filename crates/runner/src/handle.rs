@@ -5,16 +5,19 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
-    AppendClaim, Author, DeleteSession, Deleted, EventId, EventRange, ForkSession, GetSession, InvocationId,
-    RewindSession, Session, SessionError, SessionId, SessionKey, SessionStore, TakeOver,
+    AppendClaim, Author, DeleteSession, Deleted, DequeueInput, EventId, EventRange, ForkSession, GetSession,
+    InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId, SessionKey,
+    SessionStore, TakeOver,
 };
+use stepfold_state_core::state::State;
 
 use crate::accept::Acceptance;
 use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::compare::{Comparison, compare};
+use crate::decided::RecordedDecision;
 use crate::error::RunnerError;
 use crate::history::History;
-use crate::inbox::Kind;
+use crate::inbox::{Kind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
 use crate::resume::Resume;
 use crate::runner::{Busy, Runner};
@@ -215,29 +218,111 @@ impl SessionHandle {
         self.current().map(|current| current.invocation)
     }
 
-    /// The calls that somebody has to decide about.
+    /// The calls that somebody has to decide about. It reads as little as [`unfinished`](SessionHandle::unfinished).
     ///
     /// # Errors
     /// When the store fails, or what it has cannot be read.
     pub async fn pending(&self) -> Result<Vec<ApprovalRequest>, RunnerError> {
-        // What was said before the last run is not needed, and not read unless it is known.
+        Ok(self.unfinished().await?.map(|run| run.pending()).unwrap_or_default())
+    }
+
+    /// The last run, if it has not ended: to see what it waits for, or where it was interrupted.
+    ///
+    /// It reads the events of that run, and no values: in a process that has not worked on the session the run has neither
+    /// the conversation before it nor the state. [`last_run`](SessionHandle::last_run) has both.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn unfinished(&self) -> Result<Option<Run>, RunnerError> {
         let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
         let (history, session) =
             if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
         if history.has_ended() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let run = match self.run_of(&history, &session) {
-            Err(RunnerError::Recover { .. }) if !is_known => {
-                let (history, session) = self.turn().read().await?;
-                self.run_of(&history, &session)?
+            // What came before it was needed.
+            Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) if !is_known => {
+                self.last_run().await?
             }
             run => run?,
         };
-        Ok(run.map(|run| run.pending()).unwrap_or_default())
+        Ok(run.filter(|run| run.exit().is_none()))
     }
 
-    /// The last run as it is stored, if the session had one; it may have ended.
+    /// The state as it is stored, with the conversation. What this process knows of it is not read again.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn state(&self) -> Result<State, RunnerError> {
+        let (history, session) = self.turn().read().await?;
+        history.state(&session, &self.runner.0.schema)
+    }
+
+    /// The decisions in the newest 4,096 events of the record, the newest first: about what, by whom and when.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
+        self.turn().recorded_decisions().await
+    }
+
+    /// The messages in the inbox, in the order in which they were accepted: they wait for a run that is at work, waits for
+    /// decisions, was interrupted or failed.
+    ///
+    /// # Errors
+    /// When the store fails, or has no inboxes.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// // A model that has no reply: the run fails, and can be resumed.
+    /// let runner = Runner::builder(Agent::builder(Script::parse("")?).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("first").await.unwrap_err();
+    /// let error = session.run("second").await.unwrap_err();
+    /// let RunnerError::EarlierRunFailed { message, times: 2, .. } = error else { panic!("{error}") };
+    ///
+    /// let waiting = session.inbox().await?;
+    /// assert_eq!((waiting.len(), &waiting[0].id), (1, &message));
+    /// assert!(session.withdraw(&message).await?);
+    /// assert!(session.inbox().await?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn inbox(&self) -> Result<Vec<WaitingMessage>, RunnerError> {
+        let entries = self.runner.0.store.inbox(ReadInbox::new(self.slot.key.clone())).await;
+        let entries = entries.map_err(|error| self.failed(error))?;
+        let messages = entries.into_iter().filter(|entry| entry.kind != InboxKind::Cancel);
+        messages.map(|entry| WaitingMessage::read(entry).map_err(|error| self.failed(error))).collect()
+    }
+
+    /// Takes a message back that waits in the inbox, by the [id](Invocation::id) of its invocation. False if it does not
+    /// wait: it was taken, or withdrawn before.
+    ///
+    /// # Errors
+    /// As [`inbox`](SessionHandle::inbox).
+    pub async fn withdraw(&self, message: &InvocationId) -> Result<bool, RunnerError> {
+        let key = &self.slot.key;
+        let entries = self.runner.0.store.inbox(ReadInbox::new(key.clone())).await;
+        let entries = entries.map_err(|error| self.failed(error))?;
+        let Some(entry) = entries.iter().find(|entry| entry.idempotency_key.as_str() == message.as_str())
+        else {
+            return Ok(false);
+        };
+        let request = DequeueInput::new(key.clone(), [entry.position]);
+        let dropped = self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
+        self.slot.mail.withdrawn(entry.position);
+        Ok(!dropped.is_empty())
+    }
+
+    /// The last run as it is stored, if the session had one; it may have ended. The first time in a process it reads the
+    /// whole session.
     ///
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
@@ -467,7 +552,10 @@ impl SessionHandle {
         self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
-        let ticket = Ticket::new(&self.slot.key, id, waiting);
+        let mut ticket = Ticket::new(&self.slot.key, id, waiting);
+        if let Order::Resume { receipts, .. } = &order {
+            ticket.current.invocation.give_receipts(receipts.clone());
+        }
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order, ticket }, IfWorked::Wait);
         Ok(invocation)

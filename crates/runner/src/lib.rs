@@ -126,12 +126,13 @@ pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::claim::WhenClaimed;
 pub use crate::compare::{Comparison, FirstDifference, compare};
-pub use crate::decided::DecisionReceipt;
+pub use crate::decided::{DecisionReceipt, RecordedDecision};
 pub use crate::error::RunnerError;
 pub use crate::handle::SessionHandle;
 pub use crate::hub::Seen;
+pub use crate::inbox::WaitingMessage;
 pub use crate::invocation::{Ended, Invocation};
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
-pub use crate::record::{RECORD_FORMAT, is_unfinished};
+pub use crate::record::{RECORD_FORMAT, failure, is_unfinished};
 pub use crate::resume::Resume;
 pub use crate::runner::{Busy, Runner, RunnerBuilder};

@@ -26,7 +26,7 @@ use crate::slots::Slots;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Busy {
-    /// It is refused.
+    /// It is refused, if an invocation of this runner is at work. While another worker is, [`WhenClaimed`] decides.
     Refuse,
     /// It waits until the work is done; at most [`max_waiting`](RunnerBuilder::max_waiting) do.
     #[default]
@@ -286,7 +286,8 @@ impl RunnerBuilder {
         self
     }
 
-    /// How many messages may wait for one session; 16 unless said.
+    /// How many messages may wait for one session in this process; 16 by default. Messages that join a run that is at work
+    /// do not count; the store bounds its inbox.
     pub fn max_waiting(mut self, messages: usize) -> Self {
         self.max_waiting = messages;
         self
@@ -367,7 +368,8 @@ impl RunnerBuilder {
     }
 
     /// Gives an interrupted run up by itself, when it has failed this many times in the same way and a message waits
-    /// for it; never by default. Failures are counted in this process.
+    /// for it; never by default. The record of the session counts: failures in a row without any progress between, in
+    /// whatever process.
     pub fn abandon_after(mut self, failures: u32) -> Self {
         self.abandon_after = Some(failures.max(1));
         self

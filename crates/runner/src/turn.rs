@@ -215,11 +215,12 @@ impl Turn {
         Ok(read)
     }
 
-    /// The end of the session, from where its last run began, or before. What was said before that is missing.
+    /// The end of the session, from where its last run began, or before. What was said before that is missing, and so are
+    /// all values.
     pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
         let mut events = 64;
         loop {
-            let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events));
+            let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
             let session = self
                 .runner
                 .store

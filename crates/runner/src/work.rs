@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{
-    EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError, SessionStore, TakeOver,
+    AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
+    SessionStore, TakeOver,
 };
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
@@ -16,16 +17,16 @@ use crate::attend::Attending;
 use crate::claim::{Holder, Waited};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{History, run_prefix};
+use crate::history::{Failed, History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
-use crate::record::{ends, takes};
+use crate::record::{ends, failed_event, takes};
 use crate::runner::Busy;
-use crate::slot::{Failed, Known, Left, Ticket};
+use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
 /// An invocation at work.
@@ -50,6 +51,10 @@ pub(crate) struct Work<'a> {
     taker: Option<(InvocationId, bool)>,
     /// Whether the last run has stored an event.
     has_stored: bool,
+    /// Whether the run that is driven comes before the one of this invocation.
+    is_earlier: bool,
+    /// How the last run failed, if it did.
+    failed: Option<Failed>,
 }
 
 /// The session as a worker has found it.
@@ -84,6 +89,8 @@ impl<'a> Work<'a> {
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
             has_stored: false,
+            is_earlier: false,
+            failed: None,
         };
         work.wants = match order {
             Order::Begin { input, acceptance } => {
@@ -101,14 +108,27 @@ impl<'a> Work<'a> {
         work
     }
 
-    /// The control flow of an invocation.
+    /// The invocation, with the outcomes of the runs that it has recovered.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
+        let ended = self.run_all().await;
+        let recovered = self.ticket.current.invocation.recovered();
+        match ended {
+            Ok(outcome) if !recovered.is_empty() => {
+                Ok(Arc::new(Outcome::clone(&outcome).with_recovered(recovered)))
+            }
+            ended => ended,
+        }
+    }
+
+    /// The control flow of an invocation.
+    async fn run_all(&mut self) -> Ended {
         let (mut outcome, mut is_joined) = (None, false);
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
             let next = next(wants, seen, self.turn.runner.claims.when_claimed);
+            self.is_earlier = next == Next::Recover;
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -161,6 +181,7 @@ impl<'a> Work<'a> {
                     Err(RunnerError::NothingToResume { .. }) if is_joined => {
                         return self.outcome_of_last_run(&found.read).await;
                     }
+                    Err(RunnerError::NothingToResume { key }) => return Err(RunnerError::Withdrawn { key }),
                     ended => return ended,
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
@@ -314,11 +335,13 @@ impl<'a> Work<'a> {
         let goes_on_with =
             if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
         self.wants = goes_on_with;
+        self.is_earlier = goes_on_with == Wants::TakeInbox;
         match self.take_entries(found, entries).await {
             Err(error) if self.is_overtaken(&error).await => {
                 self.wants = Wants::TakeInbox;
                 Ok(None)
             }
+            Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
             ended => ended.map(Some),
         }
     }
@@ -372,20 +395,29 @@ impl<'a> Work<'a> {
         let gives_up = self.has_failed_enough(&invocation);
         match self.drive(stopped, Vec::new(), gives_up).await {
             Err(RunnerError::Run { .. }) if !gives_up && self.has_failed_enough(&invocation) => Ok(None),
-            Err(RunnerError::Run { key, source }) => Err(match &self.known.failed {
-                Some(Failed { times, cause, .. }) if *times > 1 => {
-                    RunnerError::FailsAgain { key, times: *times, cause: cause.clone(), source }
-                }
-                _ => RunnerError::Run { key, source },
-            }),
-            ended => ended.map(Some),
+            Err(RunnerError::Run { key, source }) => Err(self.earlier_failed(key, source)),
+            ended => {
+                let outcome = ended?;
+                self.ticket.current.invocation.has_recovered(Arc::clone(&outcome));
+                Ok(Some(outcome))
+            }
         }
     }
 
     fn has_failed_enough(&self, invocation: &InvocationId) -> bool {
-        let limit = self.turn.runner.abandon_after;
-        let failed = self.known.failed.as_ref().filter(|failed| failed.invocation == *invocation);
-        limit.zip(failed).is_some_and(|(limit, failed)| failed.times >= limit)
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let recorded =
+            last.filter(|last| last.invocation == *invocation).and_then(|last| last.failed.as_ref());
+        let mut failed = recorded.into_iter().chain(&self.failed);
+        self.turn.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
+    }
+
+    /// That a run failed which comes before the message.
+    fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
+        let message = self.ticket.current.invocation.id().clone();
+        let Failed { cause, times } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &causes(&*source)));
+        RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
     fn nothing_to_resume(&self) -> RunnerError {
@@ -397,32 +429,37 @@ impl<'a> Work<'a> {
         if self.decisions.is_empty() {
             return Ok(());
         }
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
-        match run.check_decisions(&self.decisions) {
-            Ok(()) if !run.has_decided(&self.decisions) => return Ok(()),
-            // It may be about an earlier run.
-            Ok(()) | Err(DecisionError::NotPending { .. }) => {}
-            Err(error) => return Err(refused(error)),
+        let checked = run.check_decisions(&self.decisions);
+        let needs_record = match &checked {
+            // A key may have been used in any run of the session.
+            Ok(()) => self.decisions.idempotency_key.is_some(),
+            Err(DecisionError::InvalidArguments { .. } | DecisionError::Duplicate { .. }) => false,
+            // The record has the decision that stands in the way, and when it was made.
+            Err(_) => true,
+        };
+        let met = if needs_record { self.turn.look_up(&self.decisions).await? } else { None };
+        let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        match met {
+            Some(met) => self.receipts.tell(Ok(met?)),
+            None => checked.map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?,
         }
-        match self.turn.look_up(&self.decisions).await? {
-            Some(met) => self.receipts.tell(Ok(met.map_err(refused)?)),
-            None => run.check_decisions(&self.decisions).map_err(refused)?,
+        if !is_new {
+            self.decisions = Decisions::new();
         }
-        self.decisions = Decisions::new();
         Ok(())
     }
 
     /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
     async fn outcome_of_decisions(&self, read: &Read) -> Ended {
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
         let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
-        self.receipts.tell(Ok(met.map_err(refused)?));
+        self.receipts.tell(Ok(met?));
         self.outcome_of_last_run(read).await
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
-        let is_accepted = wants == Wants::TakeInbox;
-        RunnerError::Pending { key: Box::new(self.turn.slot.key.clone()), pending, is_accepted }
+        let key = Box::new(self.turn.slot.key.clone());
+        let outcome = self.ticket.current.invocation.recovered().pop();
+        RunnerError::Pending { key, pending, is_accepted: wants == Wants::TakeInbox, outcome }
     }
 
     fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
@@ -567,7 +604,7 @@ impl<'a> Work<'a> {
         let run = run
             .resume()
             .record_with(&mut journal)
-            .observe(Publish(Arc::clone(&self.ticket.hub)))
+            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
             .observe(inner.observers.of(&slot.key))
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
@@ -581,7 +618,6 @@ impl<'a> Work<'a> {
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
-                self.known.failed = None;
                 self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
@@ -590,7 +626,8 @@ impl<'a> Work<'a> {
             Err(error) => {
                 // What runs still is told to stop.
                 cancellation.cancel();
-                self.has_failed(&error, invocation);
+                let stored = journal.place;
+                self.has_failed(&error, invocation, version, stored).await;
                 Err(error)
             }
         }
@@ -609,12 +646,13 @@ impl<'a> Work<'a> {
         self.known.is_kept = is_kept;
     }
 
-    fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId) {
+    async fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId, version: u64, stored: u64) {
         self.known.stopped = None;
         match error {
+            // Nothing of it is stored, so there is no run.
+            RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                let before = self.known.failed.take();
-                self.known.failed = Some(Failed::again(before, invocation, causes(&**source)));
+                self.record_failure(invocation, version, &causes(&**source)).await
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -622,6 +660,25 @@ impl<'a> Work<'a> {
                 self.turn.slot.mail.forget();
             }
             _ => {}
+        }
+    }
+
+    /// Stores that a run failed, and why: then it is known in each process how often it did.
+    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+        let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
+        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
+        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
+        else {
+            return;
+        };
+        let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
+            .with_claim(inner.claims.asked(&slot.held, false));
+        // One that could not be stored is not counted by others; what the run did is stored.
+        if let Ok(receipt) = inner.store.append(request).await {
+            slot.held.set(receipt.claim.as_ref());
+            slot.mail.heard_of(receipt.inbox);
         }
     }
 
@@ -640,7 +697,10 @@ impl<'a> Work<'a> {
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
-            _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
+            _ => {
+                let source = Arc::new(error.with_recovered(self.ticket.current.invocation.recovered()));
+                RunnerError::Run { key: Box::new(key.clone()), source }
+            }
         }
     }
 }

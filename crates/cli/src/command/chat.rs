@@ -49,7 +49,7 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let turn = turns.send(&session, text.into()).await;
+                let turn = turns.send(&session, text.into(), None).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }

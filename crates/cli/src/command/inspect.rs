@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
-use stepfold::runner::RECORD_FORMAT;
+use stepfold::runner::{RECORD_FORMAT, failure};
 use stepfold::session_scopes::{
     CommittedEvent, Event, EventRange, GetSession, Session, SessionKey, SessionSchema, SessionStore as _,
 };
@@ -214,7 +214,10 @@ fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> V
                 stage.commit(&read);
                 lines
             }
-            None => story::said(&event.messages),
+            None => match failure(event) {
+                Some(cause) => vec![show::short(cause)],
+                None => story::said(&event.messages),
+            },
         },
         ([], Some(to)) => vec![format!("back to version {to}")],
         (started, _) => vec![format!("starts {}", started.join(", "))],

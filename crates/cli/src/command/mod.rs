@@ -4,6 +4,7 @@ mod chat;
 mod check;
 mod draw;
 mod history;
+mod inbox;
 mod inspect;
 mod resume;
 mod run;
@@ -22,17 +23,21 @@ use crate::show;
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
     let json = args.json;
     match &args.command {
-        Command::Run { place, asked, question, set } => run::run(place, asked, question, set, json).await,
+        Command::Run { place, asked, question, set, key } => {
+            run::run(place, asked, question, set, key.as_deref(), json).await
+        }
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
             let what = inspect::What { at: *at, diff: diff.as_deref(), all: *all, full: *full };
             inspect::inspect(place, &what, json).await
         }
-        Command::Resume { place, asked, approve, reject, modify, abandon, with_changed_agent } => {
-            let decided = resume::Decided { approve, reject, modify };
-            resume::resume(place, asked, &decided, *abandon, *with_changed_agent, json).await
+        Command::Resume { place, asked, abandon: true, .. } => resume::abandon(place, asked, json).await,
+        Command::Resume { place, asked, approve, reject, modify, with_changed_agent, key, .. } => {
+            let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
+            resume::resume(place, asked, &decided, *with_changed_agent, json).await
         }
+        Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,
         Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
         Command::Rewind { place, to } => history::rewind(place, *to, json).await,

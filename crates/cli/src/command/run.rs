@@ -17,6 +17,7 @@ pub(super) async fn run(
     asked: &Asked,
     question: &str,
     set: &[String],
+    key: Option<&str>,
     json: bool,
 ) -> anyhow::Result<Ending> {
     let question = match question {
@@ -41,7 +42,7 @@ pub(super) async fn run(
         input = input.with_values(values);
     }
     tell_session(&session, json);
-    let ending = turns.send(&session, input).await?;
+    let ending = turns.send(&session, input, key).await?;
     if !json && ending == Ending::Done {
         let id = &session.key().id;
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));

@@ -1,6 +1,7 @@
 //! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
 
 use serde_json::json;
+use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
@@ -12,14 +13,21 @@ use crate::show;
 pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_read(place)?;
     let sessions = desk.list(limit).await?;
-    let mut statuses = Vec::with_capacity(sessions.len());
+    let (mut statuses, mut waiting) = (Vec::new(), Vec::new());
     for session in &sessions {
-        statuses.push(status(&desk, session).await?);
+        let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
+        let read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
+        waiting.push(match read.inbox {
+            0 => 0,
+            _ => handle(&desk, session).await?.inbox().await?.len(),
+        });
+        statuses.push(status(&desk, &read).await?);
     }
     if json {
-        let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
+        let sessions = sessions.iter().zip(&statuses).zip(&waiting).map(|((session, status), waiting)| {
             json!({
                 "created": session.created.to_string(),
+                "inbox": waiting,
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
                 "pending": status.pending(),
                 "session": session.key.id.as_str(),
@@ -32,17 +40,21 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         return Ok(Ending::Done);
     }
     let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
-    for (session, status) in sessions.iter().zip(&statuses) {
+    for ((session, status), waiting) in sessions.iter().zip(&statuses).zip(&waiting) {
         let updated = session.updated.to_string();
         let updated = updated.get(..19).unwrap_or(&updated);
         let parent = session.parent.as_ref();
         let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
         let id = session.key.id.as_str();
         show::line(format!(
-            "{id:width$}  {updated}  version {}{}{}",
+            "{id:width$}  {updated}  version {}{}{}{}",
             session.version,
             parent.unwrap_or_default(),
-            status.words()
+            status.words(),
+            match waiting {
+                0 => String::new(),
+                waiting => format!(", {} in the inbox", show::counted(*waiting as u64, "message")),
+            }
         ));
     }
     if sessions.is_empty() {
@@ -63,23 +75,24 @@ enum Status {
     Interrupted,
 }
 
+/// What a session is at, by its claim and its newest event.
 async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
-    let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-    let mut read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
-    if read.claim.is_some() {
+    if session.claim.is_some() {
         return Ok(Status::Running);
     }
-    let newest = read.events.pop();
-    if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
+    if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
         return Ok(Status::Idle);
     }
-    let handle = desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?;
     // With an agent that has changed since, it may not be known what is waited for.
-    let pending = handle.pending().await.unwrap_or_default();
+    let pending = handle(desk, session).await?.pending().await.unwrap_or_default();
     Ok(match pending.is_empty() {
         true => Status::Interrupted,
         false => Status::Waits(pending.into_iter().map(|request| request.id).collect()),
     })
+}
+
+async fn handle(desk: &Desk, session: &Session) -> anyhow::Result<SessionHandle> {
+    Ok(desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?)
 }
 
 impl Status {

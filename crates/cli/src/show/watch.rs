@@ -36,7 +36,12 @@ pub(crate) struct Watch {
     state: Option<State>,
     waiting: Option<Waiting>,
     is_in_text: bool,
+    /// Whether what happens now is of a run before the one that was asked for.
+    is_earlier: bool,
+    /// What the model has said in such a run.
+    earlier: String,
     has_wheel: bool,
+    has_seen_run: bool,
     /// Of a graph.
     nodes: Option<Nodes>,
 }
@@ -52,7 +57,17 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch { json, state, waiting: None, is_in_text: false, has_wheel, nodes: None }
+        Watch {
+            json,
+            state,
+            waiting: None,
+            is_in_text: false,
+            is_earlier: false,
+            earlier: String::new(),
+            has_wheel,
+            has_seen_run: false,
+            nodes: None,
+        }
     }
 
     /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
@@ -80,12 +95,23 @@ impl Watch {
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
+        self.has_seen_run |= !matches!(seen, Seen::Event { is_earlier: true, .. });
         match seen {
-            Seen::Event { number, event } if self.json => {
-                line(json!({"event": event, "number": number}).to_string());
+            Seen::Event { number, event, is_earlier } if self.json => {
+                let mut told = json!({"event": event, "number": number});
+                if *is_earlier {
+                    told["earlier"] = json!(true);
+                }
+                line(told.to_string());
                 self.tell_progress(event);
             }
-            Seen::Event { event, .. } => self.show(event),
+            Seen::Event { event, is_earlier, .. } => {
+                if *is_earlier != self.is_earlier {
+                    self.end();
+                    self.is_earlier = *is_earlier;
+                }
+                self.show(event);
+            }
             Seen::Missed { events } => note(format!("{events} events were too fast to be shown")),
             _ => {}
         }
@@ -100,6 +126,11 @@ impl Watch {
         self.wait(&failure.model);
     }
 
+    /// Whether anything was seen of the run that was asked for.
+    pub(crate) fn has_seen_run(&self) -> bool {
+        self.has_seen_run
+    }
+
     /// Nothing more comes.
     pub(crate) fn end(&mut self) {
         self.stop_waiting();
@@ -109,11 +140,7 @@ impl Watch {
     fn show(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => self.wait(model),
-            RunEvent::Text(text) => {
-                self.stop_waiting();
-                self.is_in_text = !text.ends_with('\n');
-                reply(text);
-            }
+            RunEvent::Text(text) => self.text(text),
             RunEvent::Reasoning(_) => {}
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.end();
@@ -140,14 +167,10 @@ impl Watch {
     fn show_all(&mut self, shown: Vec<Shown>) {
         for shown in shown {
             match shown {
-                Shown::Text(text) => {
-                    self.stop_waiting();
-                    self.is_in_text = !text.ends_with('\n');
-                    reply(&text);
-                }
+                Shown::Text(text) => self.text(&text),
                 Shown::Reply(text) => {
                     self.end();
-                    reply(&format!("{text}\n"));
+                    self.text(&format!("{text}\n"));
                 }
                 Shown::Note(text) => {
                     self.end();
@@ -214,9 +237,24 @@ impl Watch {
         aside(text);
     }
 
+    /// More of a reply. Standard output has the reply that was asked for, and no other.
+    fn text(&mut self, text: &str) {
+        self.stop_waiting();
+        if self.is_earlier {
+            self.earlier.push_str(text);
+        } else {
+            self.is_in_text = !text.ends_with('\n');
+            reply(text);
+        }
+    }
+
     fn end_text(&mut self) {
         if std::mem::take(&mut self.is_in_text) {
             reply("\n");
+        }
+        let earlier = std::mem::take(&mut self.earlier);
+        if !earlier.is_empty() {
+            aside(&format!("earlier reply: {}", earlier.trim_end()));
         }
     }
 

@@ -10,12 +10,16 @@ use crate::room::Room;
 const SCRIPT: &str = "assistant: > c1 slow()\nassistant: Done.";
 
 /// Kills a run while its tool works, and lets the tool end.
-fn killed(effect: &str) -> Room {
+pub(crate) fn killed(effect: &str) -> Room {
+    killed_in(effect, SCRIPT)
+}
+
+fn killed_in(effect: &str, script: &str) -> Room {
     let agent = format!(
         "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
          command = {{ argv = [\"sh\", \"-c\", \"echo x >> runs; test -e go || read line < gate; echo ran\"] }}"
     );
-    let room = Room::new(&agent, SCRIPT);
+    let room = Room::new(&agent, script);
     assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
     let mut child = room.command("run a.toml -s s1 go").spawn().unwrap();
     let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -73,6 +77,48 @@ fn what_must_not_run_twice_does_not() {
             5  replied   assistant: Done.
 
     "#]]);
+}
+
+/// The next message finishes the interrupted run first. Its call is not hidden by that, and its reply is not given out
+/// as the reply to the message.
+#[test]
+fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
+    let script = format!("{SCRIPT}\nassistant: You are welcome.");
+    killed_in("at_most_once", &script).check("run a.toml -s s1 thanks", expect![[""]]);
+
+    let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks --json", "");
+    let lines: Vec<serde_json::Value> =
+        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let outcome = &lines.last().unwrap()["outcome"];
+    assert_eq!((&outcome["text"], &outcome["unknown"][0]["id"]), (&"You are welcome.".into(), &"c1".into()));
+    let events = lines.iter().filter(|line| line.get("event").is_some());
+    let earlier: Vec<bool> = events.map(|line| line.get("earlier").is_some()).collect();
+    assert!(earlier.is_sorted_by(|one, next| one >= next) && earlier[0] && !earlier[earlier.len() - 1]);
+}
+
+#[test]
+fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_waits() {
+    // The script has no reply for the message.
+    let said = killed("at_most_once").say("run a.toml -s s1 thanks", "");
+    assert!(
+        said.contains("| earlier reply: Done.") && said.contains("| outcome unknown: c1 slow()"),
+        "{said}"
+    );
+    assert!(said.contains("| error: the run failed") && said.ends_with("exit 1\n"), "{said}");
+
+    let script = "assistant: > c1 slow()\nassistant: > c2 now()\nassistant: Done.";
+    let room = killed_in("at_most_once", script);
+    let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
+    room.write(
+        "a.toml",
+        &format!("{agent}\n[tools.now]\nbuiltin = {{ name = \"clock\" }}\napproval = \"always\""),
+    );
+    let said = room.say("run a.toml -s s1 thanks", "");
+    assert!(
+        said.contains("| outcome unknown: c1 slow()") && said.contains("decide about c2#DIGEST"),
+        "{said}"
+    );
+    assert!(said.ends_with("exit 3\n"), "{said}");
 }
 
 #[test]

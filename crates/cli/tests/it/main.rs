@@ -17,6 +17,7 @@ mod graph_checks;
 mod graphs;
 mod history;
 mod migrations;
+mod outcomes;
 mod room;
 mod servers;
 mod shown;
