@@ -11,7 +11,7 @@ use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
 
 use crate::desk::{Desk, quoted};
-use crate::error::{Ending, Misuse, chain};
+use crate::error::{Ending, Misuse, Stop, chain};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
 
@@ -147,7 +147,7 @@ impl Turns<'_> {
                     interrupt.set(tokio::signal::ctrl_c());
                     interrupts += 1;
                     if interrupts > 1 {
-                        std::process::exit(130);
+                        return Err(Stop(Ending::Interrupted).into());
                     }
                     invocation.cancel();
                 }

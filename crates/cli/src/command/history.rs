@@ -3,7 +3,7 @@
 use serde_json::json;
 use stepfold::runner::RunnerError;
 
-use crate::args::Place;
+use crate::args::{Place, WhenBusy};
 use crate::desk::{Desk, short_id};
 use crate::error::{Ending, chain};
 use crate::show;
@@ -54,8 +54,13 @@ pub(super) async fn fork(
     Ok(Ending::Done)
 }
 
-pub(super) async fn rewind(place: &Place, to: u64, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+pub(super) async fn rewind(
+    place: &Place,
+    to: u64,
+    when_claimed: WhenBusy,
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let desk = Desk::to_change(place, when_claimed)?;
     let session = desk.session().await?;
     let version = session.rewind(to).await?;
     let id = session.key().id.as_str();

@@ -40,8 +40,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,
         Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
-        Command::Rewind { place, to } => history::rewind(place, *to, json).await,
-        Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
+        Command::Rewind { place, to, when_claimed } => history::rewind(place, *to, *when_claimed, json).await,
+        Command::Delete { place, user_state, when_claimed } => {
+            sessions::delete(place, *user_state, *when_claimed, json).await
+        }
         Command::Verify { place } => verify::verify(place, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await

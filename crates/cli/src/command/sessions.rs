@@ -5,7 +5,7 @@ use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _};
 
-use crate::args::Place;
+use crate::args::{Place, WhenBusy};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
 use crate::show;
@@ -69,7 +69,7 @@ enum Status {
     Idle,
     /// It waits for decisions about these.
     Waits(Vec<String>),
-    /// A process is at work in it, or was killed a moment ago.
+    /// A process is at work in it, or was killed a moment ago on another host.
     Running,
     /// Its last run was interrupted or failed.
     Interrupted,
@@ -77,7 +77,7 @@ enum Status {
 
 /// What a session is at, by its claim and its newest event.
 async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
-    if session.claim.is_some() {
+    if desk.runner.other_worker(session).is_some() {
         return Ok(Status::Running);
     }
     if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
@@ -123,12 +123,17 @@ impl Status {
     }
 }
 
-pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyhow::Result<Ending> {
+pub(super) async fn delete(
+    place: &Place,
+    user_state: bool,
+    when_claimed: WhenBusy,
+    json: bool,
+) -> anyhow::Result<Ending> {
     if place.session.is_none() {
         // The one that was written last is a fine guess for looking at, and a bad one for this.
         return Err(Misuse("say which session is to be deleted, with --session ID".to_owned()).into());
     }
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_change(place, when_claimed)?;
     let session = desk.session().await?;
     let deleted = session.delete(user_state).await?;
     let id = session.key().id.as_str();
