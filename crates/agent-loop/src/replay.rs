@@ -277,7 +277,11 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         let need = format!("{:?}", run.decide());
         Box::new(Difference::NotNeeded { need })
     })?;
-    let mut made = run.feed(answer, recorded.elapsed).map_err(refused)?;
+    let made = match as_decided(run, &recorded.kind) {
+        Some(run) => run.feed(answer, recorded.elapsed),
+        None => run.feed(answer, recorded.elapsed),
+    };
+    let mut made = made.map_err(refused)?;
     if run.tools().is_none() {
         take_asking(&mut made, recorded);
     }
@@ -286,6 +290,17 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     take_large(&mut made, recorded, run);
     take_name_and_values(&mut made, recorded);
     Ok(made)
+}
+
+/// The run as whoever took these decisions had it, if their ids are those of another one: of the session that this one was
+/// forked from, for instance.
+fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
+    let EventKind::Decided { key_prefix, .. } = recorded else { return None };
+    if run.request_scope() == key_prefix.as_deref() {
+        return None;
+    }
+    let prefix = key_prefix.clone().unwrap_or_else(|| run.id().to_owned());
+    Some(run.clone().with_key_prefix(prefix))
 }
 
 /// Instructions may show values that were too large to be recorded: then what stands around them is compared.
@@ -555,7 +570,7 @@ fn take_asking(made: &mut Event, recorded: &Event) {
     else {
         return;
     };
-    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
+    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_) | Fate::Same(_)));
     let asking: Vec<_> =
         asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
     fates.extend(asking);
@@ -591,10 +606,11 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         // They are taken at once, whatever else there is to do.
-        (EventKind::Decided { decisions, by, idempotency_key }, _) => {
+        (EventKind::Decided { decisions, by, idempotency_key, .. }, _) => {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
             Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
         }
+        (EventKind::Asked { fates }, Need::Calls) => Answer::Ask(fates.clone()),
         // Where calls run side by side, one may be under way or wait while another gets on.
         (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())
@@ -688,6 +704,13 @@ fn without_name(event: &Event) -> Event {
     match &mut event.kind {
         EventKind::Began { id, .. } => id.clear(),
         EventKind::Inner { event, .. } => **event = without_name(event),
+        // The digests depend on whoever goes on with the run.
+        EventKind::Decided { decisions, key_prefix, .. } => {
+            *key_prefix = None;
+            for (id, _) in decisions {
+                id.truncate(id.rfind('#').unwrap_or(id.len()));
+            }
+        }
         _ => {}
     }
     event

@@ -25,6 +25,14 @@ impl Host<'_> {
                 return Ok(());
             }
         }
+        // The tools of a reply that another driver was given may want approval by now.
+        let asked = match self.replied == Some(run.steps()) {
+            true => Vec::new(),
+            false => run.calls_to_ask(),
+        };
+        if !asked.is_empty() {
+            return self.commit(run, Answer::Ask(asked)).await;
+        }
         let calls = run.calls_as_run();
         let (scope, resources) = self.scope.get_or_insert_with(|| Scope::of(run)).clone();
         scope.open(run, self.elapsed());

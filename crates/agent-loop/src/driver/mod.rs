@@ -52,7 +52,7 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
             // What somebody decides is checked against the tools of the step.
-            Need::Approval if run.tools().is_none() => host.offer_tools(run).await?,
+            Need::Approval if run.lacks_tools() => host.offer_all_tools(run).await?,
             Need::Approval => match host.decisions(run).await {
                 Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
                 None if host.is_cancelled() => {}
@@ -93,6 +93,8 @@ struct Host<'a> {
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
+    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
+    replied: Option<u64>,
     cancellation: CancellationToken,
     inbox: Option<Inbox<'a>>,
     /// What agents among the tools share with the run, and the resources with it among them.
@@ -189,9 +191,7 @@ impl Host<'_> {
             return Ok(());
         }
         // Modified arguments are checked against the tools of the step.
-        if run.tools().is_none() {
-            self.offer_tools(run).await?;
-        }
+        self.offer_all_tools(run).await?;
         self.commit(run, Answer::Decisions(given)).await
     }
 

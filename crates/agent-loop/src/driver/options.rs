@@ -266,6 +266,7 @@ impl<'a> RunBuilder<'a> {
             approver,
             decisions,
             breakpoints,
+            replied: None,
             cancellation,
             inbox,
             scope: None,

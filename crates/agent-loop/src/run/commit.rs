@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{Failure, Status};
 
-use super::batch::{Batch, Call, CallState, HookPending, Suspended};
+use super::batch::{Batch, Call, CallState, HookPending, Suspended, done, is_asked};
 use super::call_ids::CallIds;
-use super::decide::inner_decisions;
+use super::decide::{Asker, inner_decisions};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, outcome_unknown};
@@ -109,8 +109,9 @@ impl Run {
             ),
             (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
-                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls)
+                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
+            (EventKind::Asked { fates }, Phase::Calling(batch)) => batch.may_ask(fates),
             (EventKind::Started { calls } | EventKind::Interrupted { calls, .. }, Phase::Calling(_)) => {
                 are_calls(calls)
             }
@@ -169,8 +170,9 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, fates, output.as_ref(), last)
             }
-            (EventKind::Decided { decisions, .. }, Phase::Calling(batch)) => {
-                Phase::Calling(self.after_decisions(batch, reply, decisions))
+            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Calling(batch)) => {
+                let asker = self.asker_of(key_prefix.as_deref());
+                Phase::Calling(self.after_decisions(batch, reply, decisions, &asker))
             }
             (_, Phase::Walking(walk)) => self.after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
@@ -236,12 +238,7 @@ impl Run {
             return self.after_text(has_text, output, last);
         }
         let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
-        for (place, fate) in fates {
-            batch.calls[*place].state = match fate {
-                Fate::Ask(reason) => CallState::Asking(*reason),
-                Fate::Answer(outcome) => done(outcome.clone()),
-            };
-        }
+        batch.meet(fates);
         Phase::Calling(batch)
     }
 
@@ -278,9 +275,10 @@ impl Run {
         mut batch: Batch,
         reply: Option<&Message>,
         decisions: &[(String, Decision)],
+        asker: &Asker,
     ) -> Batch {
-        let asker = self.asker();
         let mut approved = Vec::new();
+        let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
         for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
             if let CallState::Suspended(suspended) = &call.state {
                 let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
@@ -290,7 +288,7 @@ impl Run {
                 }
                 continue;
             }
-            let Some(decision) = asker.decision(place, call, tool_call, decisions) else { continue };
+            let Some(Some(decision)) = decided.get(place) else { continue };
             if let Some(outcome) = decided_outcome(call, tool_call, decision) {
                 call.state = done(outcome);
                 continue;
@@ -527,6 +525,7 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
                 }
             }
         }
+        EventKind::Asked { fates } => batch.meet(fates),
         EventKind::Answered { call, outcome, stop, pending_hook, .. } => {
             batch.calls[*call].state = match pending_hook {
                 None => done(outcome.clone()),
@@ -568,8 +567,4 @@ fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
             Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
         }
     }
-}
-
-fn done(outcome: Outcome) -> CallState {
-    CallState::Done(Arc::new(outcome))
 }

@@ -182,6 +182,15 @@ pub enum EventKind {
         /// The key under which the same decisions may be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,
+        /// The prefix of idempotency keys of whoever was given the decisions, which the ids of the requests depend on;
+        /// none if it is the id of the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key_prefix: Option<String>,
+    },
+    /// Calls that were to run unasked when the reply came have to be asked about: by now their tools want approval.
+    Asked {
+        /// What becomes of them, by their places.
+        fates: Vec<(usize, Fate)>,
     },
     /// Calls that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
@@ -281,6 +290,8 @@ pub enum EventKind {
 pub enum Fate {
     /// Somebody has to decide.
     Ask(AskReason),
+    /// It is decided with the call at this place, an equal one that comes before it: one question for both.
+    Same(usize),
     /// It is answered without running.
     Answer(Outcome),
 }
@@ -400,6 +411,7 @@ impl Event {
             EventKind::Steered => "steered",
             EventKind::Replied { .. } => "replied",
             EventKind::Decided { .. } => "decided",
+            EventKind::Asked { .. } => "asked",
             EventKind::Started { .. } => "started",
             EventKind::Answered { .. } => "answered",
             EventKind::Suspended { .. } => "suspended",

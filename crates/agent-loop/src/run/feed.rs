@@ -1,6 +1,7 @@
 //! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
+    /// Calls that were to run unasked when the reply came [have to be asked about](Run::calls_to_ask) by now.
+    Ask(Vec<(usize, Fate)>),
     /// Calls that must not run twice are about to start; by their places.
     Started(Vec<usize>),
     /// A call has its outcome.
@@ -110,6 +113,7 @@ impl Answer {
             Answer::Steer(_) => "a message",
             Answer::Reply(_) => "a reply",
             Answer::Decisions(_) => "decisions",
+            Answer::Ask(_) => "calls to ask about",
             Answer::Started(_) => "started calls",
             Answer::Outcome { .. } => "an outcome",
             Answer::Suspended { .. } => "a suspended call",
@@ -215,6 +219,10 @@ impl Run {
                 self.replied(reply, last.is_some(), elapsed)
             }
             (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, decisions, elapsed),
+            (Answer::Ask(fates), Phase::Calling(batch)) => match batch.may_ask(&fates) {
+                true => Ok(new(EventKind::Asked { fates })),
+                false => Err(self.not_needed("calls to ask about")),
+            },
             (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
                 true => Ok(new(EventKind::Started { calls })),
                 false => Err(self.not_needed("started calls")),
@@ -460,7 +468,7 @@ impl Run {
             .into_iter()
             .filter_map(|(_, fate)| match fate {
                 Fate::Answer(outcome) => Some(outcome),
-                Fate::Ask(_) => None,
+                Fate::Ask(_) | Fate::Same(_) => None,
             })
             .collect();
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
@@ -493,6 +501,7 @@ impl Run {
         let ran: u64 = self.tally.calls.values().sum();
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
+        let mut asking = Asking::default();
         for (place, call) in reply.tool_calls().enumerate() {
             let why = if let Some(exit) = cut {
                 Some(format!("{exit}, so the call may be cut as well"))
@@ -516,33 +525,77 @@ impl Run {
                 output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
             } else {
                 running += 1;
-                if self.has_to_ask(call) {
-                    fates.push((place, Fate::Ask(AskReason::Rule)));
-                }
+                fates.extend(asking.fate(place, call, self.has_to_ask(call)).map(|fate| (place, fate)));
             }
         }
         (fates, output)
     }
 
-    /// Whether somebody has to agree, by the tool's rule or the agent's. What cannot run needs no agreement;
-    /// a rule that panics fails closed.
-    fn has_to_ask(&self, call: &ToolCall) -> bool {
-        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return false };
-        let Some(arguments) = call.arguments.as_object() else { return false };
+    /// Whether somebody has to agree, by the tool's rule and the agent's: the stricter one holds. What cannot run needs
+    /// no agreement; a rule that panics fails closed.
+    fn has_to_ask(&self, call: &ToolCall) -> Asks {
+        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return Asks::No };
+        let rules = [tool.approval(), &self.agent.config().approval];
+        if rules.iter().all(|rule| matches!(rule, Approval::Never)) {
+            return Asks::No;
+        }
+        let Some(arguments) = call.arguments.as_object() else { return Asks::No };
         if tool.check_arguments(arguments).is_err() {
-            return false;
+            return Asks::No;
         }
         let asks = |rule: &Approval| match rule {
-            Approval::Never => false,
-            Approval::Once => !self.was_approved(call),
+            Approval::Never => Asks::No,
+            Approval::Once if self.was_approved(call) => Asks::No,
+            Approval::Once => Asks::Once,
             Approval::When(predicate) => {
                 let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
-                std::panic::catch_unwind(picks).unwrap_or(true)
+                match std::panic::catch_unwind(picks).unwrap_or(true) {
+                    true => Asks::Always,
+                    false => Asks::No,
+                }
             }
             // `Always`, and whatever a later version knows.
-            _ => true,
+            _ => Asks::Always,
         };
-        asks(tool.approval()) || asks(&self.agent.config().approval)
+        rules.into_iter().map(asks).max().unwrap_or(Asks::Always)
+    }
+
+    /// The calls that were to run unasked when the reply came, have not started, and whose tools want approval by now:
+    /// those of a dynamic toolset may have changed since, and the agent as well. Empty unless the run [needs](Need::Calls)
+    /// its calls.
+    ///
+    /// A host that goes on with a run looks here before it runs calls, and answers with [`Answer::Ask`] if there are any.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let pay = |approval| Tool::new("pay", "Pays a bill.", pay).approval(approval).build();
+    /// let agent = Agent::builder(model).tools([pay(Approval::Never)?]).build()?;
+    /// let stopped = agent.run("pay the bill").break_at(Breakpoint::tool("pay")).await?;
+    ///
+    /// // Whoever goes on has another rule.
+    /// let strict = agent.to_builder().approval(Approval::Always).build()?;
+    /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
+    /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
+    /// run.commit(asked)?;
+    /// assert!(matches!(run.decide(), Need::Approval));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
+        let (Phase::Calling(batch), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        let mut asking = Asking::default();
+        let unasked = self.calls().enumerate().filter(|(place, _)| batch.is_unasked(*place));
+        unasked
+            .filter_map(|(place, call)| Some((place, asking.fate(place, call, self.has_to_ask(call))?)))
+            .collect()
     }
 
     fn was_approved(&self, call: &ToolCall) -> bool {
@@ -608,7 +661,8 @@ impl Run {
     /// Whether these calls may start. Others may be under way: a call starts when those that it waits for
     /// have their outcome.
     fn may_start(&self, batch: &Batch, calls: &[usize]) -> bool {
-        let is_decided = batch.calls.iter().all(|call| !matches!(call.state, CallState::Asking(_)));
+        let is_asked = |call: &Call| matches!(call.state, CallState::Asking(_) | CallState::Same(_));
+        let is_decided = !batch.calls.iter().any(is_asked);
         let is_hooked = batch.is_hooked || !self.has_hook(HookPoint::BeforeTool);
         let is_ready = |call: &Call| match call.state {
             CallState::Ready => true,
@@ -687,6 +741,37 @@ impl Run {
     }
 }
 
+/// Whether somebody has to agree to a call, from the mildest to the strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Asks {
+    No,
+    /// Once for all equal calls.
+    Once,
+    Always,
+}
+
+/// The questions about the calls of one reply.
+#[derive(Debug, Default)]
+struct Asking {
+    /// The calls that are asked about once, each with its place.
+    once: BTreeMap<Approved, usize>,
+}
+
+impl Asking {
+    /// What becomes of the next call, if somebody has to decide about it.
+    fn fate(&mut self, place: usize, call: &ToolCall, asks: Asks) -> Option<Fate> {
+        match asks {
+            Asks::No => return None,
+            Asks::Always => {}
+            Asks::Once => match self.once.entry(Approved::of(call)) {
+                Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
+                Entry::Vacant(first) => drop(first.insert(place)),
+            },
+        }
+        Some(Fate::Ask(AskReason::Rule))
+    }
+}
+
 /// Whether a text is these parts with anything between them.
 fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {
     let parts: Vec<&str> = parts.collect();
@@ -731,7 +816,11 @@ fn summarized(
 
 /// The outcome that a decision gives a call at once: if it was rejected.
 pub(super) fn decided_outcome(call: &Call, tool_call: &ToolCall, decision: &Decision) -> Option<Outcome> {
-    let CallState::Asking(asked) = &call.state else { return None };
+    let asked = match &call.state {
+        CallState::Asking(asked) => *asked,
+        CallState::Same(_) => AskReason::Rule,
+        _ => return None,
+    };
     match decision {
         Decision::Reject { .. } if !asked.is_rule() => Some(outcome_unknown(tool_call)),
         Decision::Reject { reason } => {

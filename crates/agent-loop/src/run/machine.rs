@@ -18,7 +18,7 @@ use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
-use super::walk::{self, Walk};
+use super::walk::{self, Branch, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{AskReason, nested_path};
 use crate::decisions::Settled;
@@ -69,6 +69,8 @@ pub struct Run {
     pub(super) id: Arc<str>,
     /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
     pub(super) key_prefix: Arc<str>,
+    /// Whether it is the run of a node or of a tool of another run.
+    pub(super) is_inner: bool,
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
@@ -162,7 +164,7 @@ pub(crate) struct Tally {
 }
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
@@ -239,6 +241,7 @@ impl Run {
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
+            is_inner: false,
             id,
             state,
             phase: Phase::Fresh(Box::new(Fresh {
@@ -266,6 +269,7 @@ impl Run {
             agent: agent.clone(),
             id: id.into(),
             key_prefix: id.into(),
+            is_inner: false,
             state: State::new(agent.schema()),
             phase: Phase::Fresh(Box::default()),
             tally: Tally::default(),
@@ -283,8 +287,10 @@ impl Run {
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that goes on with the record of another run, as a fork of a session does: what it does has
-    /// effects of its own.
+    /// this. For a host that goes on with the record of another run, as a fork of a session does, or that goes back in its
+    /// own: what it does has effects of its own.
+    ///
+    /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
     ///
     /// # Examples
     /// ```
@@ -304,6 +310,12 @@ impl Run {
         self
     }
 
+    /// The same run as part of another one.
+    pub(crate) fn within_run(mut self, prefix: impl Into<Arc<str>>) -> Self {
+        self.is_inner = true;
+        self.with_key_prefix(prefix)
+    }
+
     fn set_key_prefix(&mut self, prefix: Arc<str>) {
         self.key_prefix = prefix;
         self.pass_on_keys();
@@ -314,6 +326,7 @@ impl Run {
         let superstep = self.key_scope();
         if let Phase::Walking(walk) = &mut self.phase {
             for (place, child) in walk.children_mut() {
+                child.is_inner = true;
                 child.set_key_prefix(format!("{superstep}/{place}").into());
             }
         }
@@ -394,6 +407,24 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
+    }
+
+    /// Whether the tools of a call that waits for a decision are not known, also one of an agent that is a node.
+    pub(crate) fn lacks_tools(&self) -> bool {
+        match &self.phase {
+            Phase::Calling(batch) => self.offer.is_none() && batch.calls.iter().any(Call::waits),
+            Phase::Walking(walk) => walk.branches.iter().filter_map(Branch::child).any(Run::lacks_tools),
+            _ => false,
+        }
+    }
+
+    /// The runs of agents that are nodes of the open superstep.
+    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        let walk = match &mut self.phase {
+            Phase::Walking(walk) => Some(walk),
+            _ => None,
+        };
+        walk.into_iter().flat_map(|walk| walk.children_mut()).map(|(_, child)| child)
     }
 
     /// The tools of this step; none of a dynamic set that was not [offered](Run::offer_tools).

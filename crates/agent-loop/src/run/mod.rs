@@ -32,7 +32,7 @@ pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
-pub(crate) use self::decide::Asker;
+pub(crate) use self::decide::{Asker, Parameters};
 pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{Branch, takes_failures, track};

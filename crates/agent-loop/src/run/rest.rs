@@ -225,7 +225,7 @@ impl Event {
                     let lean = self.lean(outcome, behind_reply(*place))?;
                     Value::Object([("answer".to_owned(), lean.into())].into_iter().collect())
                 }
-                Fate::Ask(_) => serde_json::to_value(fate)?,
+                Fate::Ask(_) | Fate::Same(_) => serde_json::to_value(fate)?,
             };
             Ok(Value::Array(vec![(*place).into(), fate]))
         });
@@ -570,7 +570,11 @@ mod tests {
     }
 
     fn fates() -> impl Strategy<Value = Vec<(usize, Fate)>> {
-        let fate = prop_oneof![any_outcome().prop_map(Fate::Answer), Just(Fate::Ask(AskReason::Rule)),];
+        let fate = prop_oneof![
+            any_outcome().prop_map(Fate::Answer),
+            Just(Fate::Ask(AskReason::Rule)),
+            Just(Fate::Same(0)),
+        ];
         vec((0..3_usize, fate), 0..3)
     }
 
@@ -623,8 +627,10 @@ mod tests {
                 decisions: vec![("c1".to_owned(), Decision::Approve)],
                 by: Some("ada".to_owned()),
                 idempotency_key: None,
+                key_prefix: Some("fork".to_owned()),
             }),
             1 => Just(EventKind::Started { calls: vec![0, 2] }),
+            1 => Just(EventKind::Asked { fates: vec![(1, Fate::Ask(AskReason::Rule)), (2, Fate::Same(1))] }),
             1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
             1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),
             3 => (0..2_usize, delta(), usage(), 1..3_u32, option::of(reply())).prop_map(
@@ -668,7 +674,7 @@ mod tests {
                 .iter()
                 .filter_map(|(_, fate)| match fate {
                     Fate::Answer(outcome) => Some(outcome.clone()),
-                    Fate::Ask(_) => None,
+                    Fate::Ask(_) | Fate::Same(_) => None,
                 })
                 .collect(),
             _ => Vec::new(),

@@ -220,6 +220,7 @@ impl Run {
             agent: agent.clone(),
             key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
             id: stored.id,
+            is_inner: false,
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,

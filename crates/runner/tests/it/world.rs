@@ -347,13 +347,13 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// From now on the appends are counted from 0, and this happens to some.
+    /// From now on the appends, forks and rewinds are counted from 0, and this happens to some.
     pub(crate) fn faults(&self, faults: impl IntoIterator<Item = (usize, Fault)>) {
         *self.faults.lock().unwrap() = faults.into_iter().collect();
         self.appends.store(0, Ordering::SeqCst);
     }
 
-    /// The number of appends since.
+    /// Their number since.
     pub(crate) fn appends(&self) -> usize {
         self.appends.load(Ordering::SeqCst)
     }
@@ -403,16 +403,21 @@ pub(crate) struct Watched {
     wire: Arc<Wire>,
 }
 
-impl SessionStore for Watched {
-    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+impl Watched {
+    /// Has something written, unless what is to happen to it is something else.
+    async fn write<T>(
+        &self,
+        what: &'static str,
+        name: String,
+        write: impl Future<Output = Result<T, SessionError>>,
+    ) -> Result<T, SessionError> {
         let number = self.wire.appends.fetch_add(1, Ordering::SeqCst);
         let fault = self.wire.faults.lock().unwrap().get(&number).copied();
-        let name = format!("{} {}", request.event.kind, request.event.id);
-        let lost = || SessionError::Unavailable { what: "append an event", source: "it was lost".into() };
+        let lost = || SessionError::Unavailable { what, source: "it was lost".into() };
         match fault {
             Some(Fault::Broken) => {
                 self.wire.note(|| format!("the store breaks: {name}"));
-                return Err(SessionError::Store { what: "append an event", source: "it is broken".into() });
+                return Err(SessionError::Store { what, source: "it is broken".into() });
             }
             Some(Fault::Busy) => {
                 self.wire.note(|| format!("the store is busy: {name}"));
@@ -423,13 +428,24 @@ impl SessionStore for Watched {
         }
         // Others have their turn in between, also where the store is quick.
         tokio::task::yield_now().await;
-        let receipt = self.store.append(request).await?;
-        self.wire.note(|| format!("stored: {name} at {}", receipt.version));
+        let written = write.await?;
         match fault {
             Some(Fault::Lost) => Err(lost()),
             Some(Fault::DiesAfter) => self.wire.die().await,
-            _ => Ok(receipt),
+            _ => Ok(written),
         }
+    }
+}
+
+impl SessionStore for Watched {
+    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+        let name = format!("{} {}", request.event.kind, request.event.id);
+        let append = async {
+            let receipt = self.store.append(request).await?;
+            self.wire.note(|| format!("stored: {name} at {}", receipt.version));
+            Ok(receipt)
+        };
+        self.write("append an event", name.clone(), append).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
@@ -460,11 +476,11 @@ impl SessionStore for Watched {
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.store.fork(request).await
+        self.write("fork a session", "fork".to_owned(), self.store.fork(request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
-        self.store.rewind(request).await
+        self.write("rewind a session", "rewind".to_owned(), self.store.rewind(request)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

@@ -14,6 +14,7 @@ mod streams;
 
 mod hooks;
 
+mod approval_law;
 mod approvals;
 mod breakpoints;
 mod finished_work;

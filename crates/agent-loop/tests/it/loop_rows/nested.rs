@@ -5,8 +5,10 @@ use std::time::Duration;
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Approval, CancellationToken, Effect, Source};
-use stepfold_agent_loop::{Agent, AgentBuilder, Decision, Exit, Input, Run, RunEvent, RunLimits};
+use stepfold_agent_loop::tools::{Approval, CancellationToken, Effect, Source, Toolset};
+use stepfold_agent_loop::{
+    Agent, AgentBuilder, Decision, DecisionError, Exit, Input, Run, RunEvent, RunFault, RunLimits,
+};
 
 use super::check;
 use super::kit::*;
@@ -250,6 +252,50 @@ async fn nested_approval_passes_through() {
     "#]]
     .assert_eq(&shown(&ended));
     assert_eq!((notes.count("pay"), notes.count("look")), (2, 1));
+}
+
+/// Arguments that the inner tool does not take are refused to whoever decides, wherever the inner tools come from, and
+/// however deep they are.
+#[tokio::test]
+async fn nested_approval_of_arguments_that_do_not_fit() {
+    let notes = Notes::default();
+    let pay = |notes: &Notes| {
+        let amount =
+            json!({"properties": {"amount": {"type": "integer"}}, "required": ["amount"], "type": "object"});
+        notes.tool("pay").parameters(amount).approval(Approval::Always).build().unwrap()
+    };
+    let script = |text: &str| Agent::builder(script(text));
+    let paying = || script("assistant: > i1 pay(amount=1)\nassistant: paid");
+    let (ran, inside) = (notes.clone(), |inner: Agent| inner.as_tool("ask", "Pays.").build().unwrap());
+    let dynamic = Toolset::dynamic_with("remote", move |_| {
+        let tools = vec![pay(&ran)];
+        async move { Ok(tools) }
+    });
+    let deep = script("assistant: > d1 ask(task=\"pay\")\nassistant: asked");
+    let deep = deep.tools([inside(paying().tools([pay(&notes)]).build().unwrap())]);
+    for (inner, path) in [
+        (paying().tools([pay(&notes)]).build().unwrap(), "c1/i1"),
+        (paying().tools(dynamic).build().unwrap(), "c1/i1"),
+        (deep.build().unwrap(), "c1/d1/i1"),
+    ] {
+        let agent = script("assistant: > c1 ask(task=\"pay\")\nassistant: done").tools([inside(inner)]);
+        let paused = play(&agent.build().unwrap(), "go", |run| run).await.unwrap();
+        for arguments in [json!({"amount": "much"}), json!({}), json!(3)] {
+            let ended = decide(reloaded(&paused), [(path, Decision::modify(arguments))]).await;
+            let error = ended.unwrap_err();
+            let fault = error.fault();
+            assert!(
+                matches!(fault, RunFault::Decision(DecisionError::InvalidArguments { id, .. }) if path_of(id) == path),
+                "{fault:?}"
+            );
+            assert_eq!(error.into_run().pending(), paused.pending());
+        }
+        assert_eq!(notes.text(), "");
+        let right = Decision::modify(json!({"amount": 3}));
+        let ended = decide(reloaded(&paused), [(path, right)]).await.unwrap();
+        assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+        notes.clear();
+    }
 }
 
 /// Two that wait side by side, one after the other, with calls between them that get on.
