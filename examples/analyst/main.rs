@@ -52,11 +52,9 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
     };
-    // The program is the only worker of its folder: killed, it goes on at once where it was.
-    let runner = Runner::builder(analyst(model, Database::new(&database))?, store)
-        .app(APP)?
-        .worker("analyst")?
-        .build();
+    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    let runner =
+        Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.process_worker().build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }

@@ -77,8 +77,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    // The program is the only worker of its folder: killed, it goes on at once where it was.
-    let runner = Runner::builder(graph, store).app(APP)?.worker("deep_research")?.build();
+    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    let runner = Runner::builder(graph, store).app(APP)?.process_worker().build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }

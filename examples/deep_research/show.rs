@@ -74,7 +74,7 @@ impl Screen {
         let mut events = invocation.subscribe(0);
         while let Some(seen) = events.next().await {
             match seen {
-                Seen::Event { number, event } if self.is_json => {
+                Seen::Event { number, event, .. } if self.is_json => {
                     say(&json!({"event": event, "number": number}).to_string());
                 }
                 Seen::Event { event, .. } => self.event(&event),

@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use stepfold_state_core::chat::ModelError;
 use stepfold_state_core::state::{Faults, StateError};
@@ -300,6 +301,13 @@ impl RunError {
     /// The run, to go on with it: [`Run::resume`].
     pub fn into_run(self) -> Run {
         self.0.outcome.into_run()
+    }
+
+    /// The same with the outcomes of interrupted runs that were finished before this run began.
+    #[must_use]
+    pub fn with_recovered(self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
+        let Failed { fault, outcome } = *self.0;
+        RunError(Box::new(Failed { fault, outcome: outcome.with_recovered(recovered) }))
     }
 }
 

@@ -32,16 +32,17 @@ use crate::trim::Summary;
 pub struct Outcome {
     run: Run,
     exit: Exit,
+    recovered: Vec<Arc<Outcome>>,
 }
 
 impl Outcome {
     pub(crate) fn new(run: Run, exit: Exit) -> Self {
-        Outcome { run, exit }
+        Outcome { run, exit, recovered: Vec::new() }
     }
 
     #[cfg(feature = "test-kit")]
     pub(crate) fn failed(run: Run) -> Self {
-        Outcome { run, exit: Exit::Failed }
+        Outcome::new(run, Exit::Failed)
     }
 
     /// Why the run ended, or what it waits for.
@@ -109,8 +110,9 @@ impl Outcome {
         self.run.pending()
     }
 
-    /// The calls that this run answered with "outcome unknown": they had started when a process died, may have had their
-    /// effect, and were not run again. Also those that were found by an earlier process that went on with the run.
+    /// The calls that this run, and each [recovered](Outcome::recovered) one before it, answered with "outcome unknown":
+    /// they had started when a process died, may have had their effect, and were not run again. Also those that were found
+    /// by an earlier process that went on with the run.
     ///
     /// # Examples
     /// ```
@@ -139,8 +141,23 @@ impl Outcome {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn unknown_calls(&self) -> &[UnknownCall] {
-        self.run.unknown_calls()
+    pub fn unknown_calls(&self) -> Vec<&UnknownCall> {
+        let recovered = self.recovered.iter().flat_map(|recovered| recovered.unknown_calls());
+        recovered.chain(self.run.unknown_calls()).collect()
+    }
+
+    /// The outcomes of interrupted runs that were finished before this run began, oldest first.
+    pub fn recovered(&self) -> &[Arc<Outcome>] {
+        &self.recovered
+    }
+
+    /// The same with the outcomes of interrupted runs that were finished before this run began. It is for programs that
+    /// go on with stored runs by themselves; a runner of sessions does it.
+    #[must_use]
+    pub fn with_recovered(mut self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
+        let of_others = |other: &Arc<Outcome>| other.run.id() != self.run.id();
+        self.recovered.extend(recovered.into_iter().filter(of_others));
+        self
     }
 
     /// The summary that stands for the beginning of the conversation; give it to the next run.

@@ -13,7 +13,8 @@ use stepfold::runner::WhenClaimed;
 /// A file that has nodes is a graph, and works wherever an agent does.
 ///
 /// Exit status: 0 done; 1 something failed (a run can be resumed); 2 the command line or the agent file is wrong;
-/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted.
+/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted; 143 and
+/// 129 ended by SIGTERM or SIGHUP (a run can be resumed).
 #[derive(Debug, Parser)]
 #[command(name = "stepfold", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -43,6 +44,10 @@ pub(crate) enum Command {
         /// Values to write to the state first, as KEY=JSON; text that is not JSON is taken as it is.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
+        /// Idempotency key of the question: asked again under the same key, it is taken once, and its outcome is shown
+        /// again. It needs a session that is named.
+        #[arg(long, value_name = "KEY", requires = "session")]
+        key: Option<String>,
     },
     /// Talk with an agent: a line is a turn.
     Chat {
@@ -97,6 +102,17 @@ pub(crate) enum Command {
         /// Resume also if the agent has changed since the run began.
         #[arg(long)]
         with_changed_agent: bool,
+        /// Idempotency key of the decisions: the same ones again under the same key are a repeat that changes nothing.
+        #[arg(long, value_name = "KEY", conflicts_with = "abandon")]
+        key: Option<String>,
+    },
+    /// List the messages that wait in the inbox of a session, or withdraw some.
+    Inbox {
+        #[command(flatten)]
+        place: Place,
+        /// Withdraw a message, by its id; `all` for all of them.
+        #[arg(long, value_name = "ID")]
+        remove: Vec<String>,
     },
     /// Replay every run of a session without model and tools, and report where it diverges.
     Replay {
@@ -137,6 +153,9 @@ pub(crate) enum Command {
         /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
         to: At,
+        /// What to do while another process is at work in the session.
+        #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+        when_claimed: WhenBusy,
     },
     /// Name versions of a session: a label stands wherever a version does.
     Label {
@@ -150,6 +169,9 @@ pub(crate) enum Command {
         /// The user's values (`user:`) as well, which are shared with the user's other sessions.
         #[arg(long)]
         user_state: bool,
+        /// What to do while another process is at work in the session.
+        #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+        when_claimed: WhenBusy,
     },
     /// Check what is stored against its checksums, and list what is damaged or missing. Nothing is changed.
     ///
@@ -215,6 +237,7 @@ impl Command {
             | Command::Sessions { place, .. }
             | Command::Inspect { place, .. }
             | Command::Resume { place, .. }
+            | Command::Inbox { place, .. }
             | Command::Replay { place }
             | Command::Fork { place, .. }
             | Command::Forks { place }

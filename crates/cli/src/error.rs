@@ -24,6 +24,8 @@ pub(crate) enum Ending {
     NoAnswer,
     /// The user interrupted it.
     Interrupted,
+    /// This signal ended it.
+    Stopped(u8),
 }
 
 impl From<Ending> for ExitCode {
@@ -35,9 +37,22 @@ impl From<Ending> for ExitCode {
             Ending::Waits => 3,
             Ending::NoAnswer => 4,
             Ending::Interrupted => 130,
+            Ending::Stopped(signal) => 128_u8.saturating_add(signal),
         })
     }
 }
+
+/// That the command ends here, and nothing is left to be told.
+#[derive(Debug)]
+pub(crate) struct Stop(pub(crate) Ending);
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the command is stopped")
+    }
+}
+
+impl Error for Stop {}
 
 /// A wrong use of the command: nothing was done.
 #[derive(Debug)]
@@ -74,7 +89,9 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// An error as a user of the command is told it.
 pub(crate) fn told(error: &anyhow::Error) -> String {
-    let Some(stored) = session_error(error) else { return chain(error.as_ref()) };
+    let Some(stored) = session_error(error) else {
+        return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
+    };
     if is_request_fault(stored) {
         return chain(stored);
     }
@@ -133,5 +150,6 @@ fn is_request_fault(error: &SessionError) -> bool {
             | SessionError::NotFound { .. }
             | SessionError::AlreadyExists { .. }
             | SessionError::NoSuchVersion { .. }
+            | SessionError::OperationReused { .. }
     )
 }

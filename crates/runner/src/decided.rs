@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepfold_agent_loop::{DecisionError, Decisions, EventKind};
-use stepfold_session_scopes::{EventRange, GetSession, SessionStore};
+use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
+use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::error::RunnerError;
@@ -23,6 +23,24 @@ pub struct DecisionReceipt {
     pub requests: Vec<String>,
     /// Who decided, if that was said.
     pub by: Option<String>,
+}
+
+/// A decision in the record of a session.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RecordedDecision {
+    /// The id of the request.
+    pub request: String,
+    /// The decision.
+    pub decision: Decision,
+    /// Who decided, if that was said.
+    pub by: Option<String>,
+    /// The idempotency key, if there was one.
+    pub idempotency_key: Option<String>,
+    /// The version of the session that it made.
+    pub version: u64,
+    /// When it was stored.
+    pub at: Timestamp,
 }
 
 /// What an earlier decision means for new ones: it is the same, with its receipt, or stands in their way; none if it is
@@ -47,35 +65,78 @@ fn receipt(requests: impl Iterator<Item = String>, by: Option<String>, version: 
 }
 
 impl Turn {
-    /// Looks for decisions in the record, the newest events first: the receipt of the same ones, or what stands in their
-    /// way; none if they are new.
+    /// Looks for decisions in the record: the receipt of the same ones, or the newest one that stands in their way; none
+    /// if they are new. A key is looked for as far back as [`LOOKED_THROUGH`], since any run may have used it.
     pub(crate) async fn look_up(
         &self,
         decisions: &Decisions,
-    ) -> Result<Option<Result<DecisionReceipt, DecisionError>>, RunnerError> {
-        let key = &self.slot.key;
+    ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
         let mut events = 64;
         loop {
-            let get = GetSession::new(key.clone()).events(EventRange::Last(events)).without_state();
-            let session = self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))?;
-            let visible: Vec<_> = session.visible_events().collect();
-            for committed in visible.into_iter().rev().filter(|it| it.event.kind.as_str() == "decided") {
-                let Some(event) = loop_event(key, committed)? else { continue };
-                if let Some(met) = met(decisions, &event.kind, committed.version) {
-                    return Ok(Some(met));
+            let session = self.newest(events).await?;
+            let mut refused = None;
+            for (kind, version, at) in self.decided(&session)? {
+                match met(decisions, &kind, version) {
+                    Some(Ok(receipt)) => return Ok(Some(Ok(receipt))),
+                    Some(Err(error)) => {
+                        refused.get_or_insert_with(|| RunnerError::decided_before(&self.slot.key, error, at));
+                    }
+                    None => {}
                 }
             }
-            if session.events.len() < events || events >= LOOKED_THROUGH {
-                return Ok(None);
+            let is_last = session.events.len() < events || events >= LOOKED_THROUGH;
+            match refused {
+                // The same decisions may stand before those: then they came first, and are a repeat.
+                Some(_) if decisions.idempotency_key.is_some() && !is_last => {}
+                Some(refused) => return Ok(Some(Err(refused))),
+                None if is_last => return Ok(None),
+                None => {}
             }
             events *= 8;
         }
+    }
+
+    /// The decisions of the newest events, the newest first.
+    pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
+        let session = self.newest(LOOKED_THROUGH).await?;
+        let mut recorded = Vec::new();
+        for (kind, version, at) in self.decided(&session)? {
+            let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { continue };
+            recorded.extend(decisions.into_iter().map(|(request, decision)| {
+                let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
+                RecordedDecision { request, decision, by, idempotency_key, version, at }
+            }));
+        }
+        Ok(recorded)
+    }
+
+    async fn newest(&self, events: usize) -> Result<Session, RunnerError> {
+        let key = &self.slot.key;
+        let get = GetSession::new(key.clone()).events(EventRange::Last(events)).without_state();
+        self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))
+    }
+
+    /// The events with decisions among those that were read, the newest first.
+    fn decided(&self, session: &Session) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
+        let events: Vec<_> = session.visible_events().collect();
+        let events = events.into_iter().rev().filter(|it| it.event.kind.as_str() == "decided");
+        let read = events.filter_map(|committed| {
+            let event = loop_event(&self.slot.key, committed).transpose()?;
+            Some(event.map(|event| (event.kind, committed.version, committed.event.at)))
+        });
+        read.collect()
     }
 }
 
 /// Gives the receipt to whoever decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receipts(Arc<Mutex<Option<Waiting>>>);
+pub(crate) struct Receipts(Arc<Mutex<Told>>);
+
+#[derive(Debug, Default)]
+struct Told {
+    waiting: Option<Waiting>,
+    receipt: Option<DecisionReceipt>,
+}
 
 /// Whoever decided, and waits for the receipt.
 type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
@@ -83,15 +144,24 @@ type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
 impl Receipts {
     pub(crate) fn new() -> (Self, oneshot::Receiver<Result<DecisionReceipt, RunnerError>>) {
         let (sender, receiver) = oneshot::channel();
-        (Receipts(Arc::new(Mutex::new(Some(sender)))), receiver)
+        (Receipts(Arc::new(Mutex::new(Told { waiting: Some(sender), receipt: None }))), receiver)
     }
 
     /// The first word counts.
     pub(crate) fn tell(&self, receipt: Result<DecisionReceipt, RunnerError>) {
-        if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(receipt) = &receipt {
+            told.receipt.get_or_insert_with(|| receipt.clone());
+        }
+        if let Some(sender) = told.waiting.take() {
             // Nobody may wait for it any more.
             let _ = sender.send(receipt);
         }
+    }
+
+    /// The receipt, once there is one.
+    pub(crate) fn receipt(&self) -> Option<DecisionReceipt> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).receipt.clone()
     }
 
     /// The decisions of an event were stored.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{DecisionError, Divergence, FeedError, RunError, StartError};
-use stepfold_session_scopes::{SessionError, SessionKey, Timestamp, WorkerId};
+use stepfold_agent_loop::{DecisionError, Divergence, FeedError, Outcome, RunError, StartError};
+use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error;
 
 /// Why an invocation did not run, or did not end well. Whatever was committed is there.
@@ -62,15 +62,19 @@ pub enum RunnerError {
         /// The store's reason.
         source: Arc<SessionError>,
     },
-    /// An interrupted run stands before the message, and fails each time it is driven.
+    /// The run before the message failed: one that was interrupted, or that of an earlier message. The message is stored.
     #[error(
-        "the run in session {key} failed {times} times in the same way: {cause}; resume it with `resume()` once the \
-         cause is mended, or give it up with `abandon()`; the message is stored, and taken after that"
+        "the run before the message in session {key} failed{}: {cause}; the message is stored, and taken after that run: \
+         resume it with `resume()` once the cause is mended, or give it up with `abandon()`; `withdraw()` takes the \
+         message back",
+        if *times > 1 { format!(" {times} times in the same way") } else { String::new() }
     )]
-    FailsAgain {
+    EarlierRunFailed {
         /// The session.
         key: Box<SessionKey>,
-        /// How many times, in this process.
+        /// The name of the message's own invocation, by which it can be [withdrawn](crate::SessionHandle::withdraw).
+        message: InvocationId,
+        /// How many times in a row, without any progress between: in whatever process, as the record says.
         times: u32,
         /// The cause, and what caused that.
         cause: String,
@@ -115,22 +119,36 @@ pub enum RunnerError {
         /// Whether the message that met this was accepted before: it stands in the inbox, and is taken once all is
         /// decided.
         is_accepted: bool,
+        /// The outcome of the interrupted run that this invocation has gone on with, if there was one.
+        outcome: Option<Arc<Outcome>>,
     },
     /// The input would have to wait for the session, and cannot be stored.
     #[error(
-        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and          values, or send it again when the session is idle"
+        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and values, \
+         or send it again when the session is idle"
     )]
     CannotWait {
         /// The session.
         key: Box<SessionKey>,
     },
     /// Decisions were refused. None of them was taken, and the run waits as before.
-    #[error("the decision in session {key} was refused: {error}")]
+    #[error(
+        "the decision in session {key} was refused: {error}{}",
+        at.map(|at| format!(", at {at}")).unwrap_or_default()
+    )]
     Decision {
         /// The session.
         key: Box<SessionKey>,
         /// Why.
         error: Box<DecisionError>,
+        /// When the earlier decision was stored, if one stands in the way and the record has it.
+        at: Option<Timestamp>,
+    },
+    /// The message is neither in the inbox nor in the record: it was withdrawn, or a rewind or retention took it since.
+    #[error("the message was taken out of session {key}: withdrawn, rewound or pruned")]
+    Withdrawn {
+        /// The session.
+        key: Box<SessionKey>,
     },
     /// There is nothing that was cut off.
     #[error("there is nothing to resume in session {key}: its last run has ended")]
@@ -190,6 +208,19 @@ pub enum RunnerError {
         /// Where, and how.
         source: Arc<Divergence>,
     },
+    /// The runner was [shut down](crate::Runner::shutdown). What was committed is there, and another process can go on
+    /// at once.
+    #[error(
+        "the runner is shut down, and does nothing more in session {key}; what was committed is there, go on in \
+         another process{}",
+        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+    )]
+    ShutDown {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Whether a message was stored.
+        is_accepted: bool,
+    },
     /// The task of the invocation died of a panic in a hook, an observer or a model.
     #[error("the invocation in session {key} panicked; what was committed is there, resume it")]
     Panicked {
@@ -200,7 +231,12 @@ pub enum RunnerError {
 
 impl RunnerError {
     pub(crate) fn decision(key: &SessionKey, error: DecisionError) -> Self {
-        RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error) }
+        RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error), at: None }
+    }
+
+    /// A refused decision, since another one was stored then.
+    pub(crate) fn decided_before(key: &SessionKey, error: DecisionError, at: Timestamp) -> Self {
+        RunnerError::Decision { key: Box::new(key.clone()), error: Box::new(error), at: Some(at) }
     }
 
     pub(crate) fn store(key: &SessionKey, source: SessionError) -> Self {
@@ -234,10 +270,11 @@ impl RunnerError {
         }
     }
 
-    /// What the run had come to, if it was the run that failed.
-    pub fn outcome(&self) -> Option<&stepfold_agent_loop::Outcome> {
+    /// The outcome of the run that failed, as far as it came, or of the one that was recovered before the session waits.
+    pub fn outcome(&self) -> Option<&Outcome> {
         match self {
-            RunnerError::Run { source, .. } | RunnerError::FailsAgain { source, .. } => {
+            RunnerError::Pending { outcome, .. } => outcome.as_deref(),
+            RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. } => {
                 Some(source.outcome())
             }
             _ => None,

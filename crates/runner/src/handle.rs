@@ -5,15 +5,19 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
-    Author, EventId, EventRange, ForkSession, GetSession, InvocationId, RewindSession, Session, SessionError,
-    SessionId, SessionKey, SessionStore,
+    AppendClaim, Author, DeleteSession, Deleted, DequeueInput, EventId, EventRange, ForkSession, GetSession,
+    InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId, SessionKey,
+    SessionStore, TakeOver,
 };
+use stepfold_state_core::state::State;
 
 use crate::accept::Acceptance;
+use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::compare::{Comparison, compare};
+use crate::decided::RecordedDecision;
 use crate::error::RunnerError;
 use crate::history::History;
-use crate::inbox::Kind;
+use crate::inbox::{Kind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
 use crate::resume::Resume;
 use crate::runner::{Busy, Runner};
@@ -80,6 +84,7 @@ impl SessionHandle {
         key: impl Into<Arc<str>>,
         input: impl Into<Input>,
     ) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
         let waiting = if self.slot.is_busy() { self.may_wait()? } else { self.place_to_wait()? };
         let _door = self.slot.door.enter().await;
@@ -91,6 +96,7 @@ impl SessionHandle {
     }
 
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
         // The place in the queue is taken here, and not by a task when it is first polled.
         let door = self.slot.door.enter().await;
@@ -200,7 +206,7 @@ impl SessionHandle {
         let now = self.runner.0.clock.now();
         let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state().now(now);
         let session = self.runner.0.store.get(get).await.map_err(|error| self.failed(error))?;
-        if session.claim.is_none() {
+        if self.holder(&session) != Holder::Other {
             return Ok(false);
         }
         self.turn().enqueue_cancel().await?;
@@ -212,29 +218,111 @@ impl SessionHandle {
         self.current().map(|current| current.invocation)
     }
 
-    /// The calls that somebody has to decide about.
+    /// The calls that somebody has to decide about. It reads as little as [`unfinished`](SessionHandle::unfinished).
     ///
     /// # Errors
     /// When the store fails, or what it has cannot be read.
     pub async fn pending(&self) -> Result<Vec<ApprovalRequest>, RunnerError> {
-        // What was said before the last run is not needed, and not read unless it is known.
+        Ok(self.unfinished().await?.map(|run| run.pending()).unwrap_or_default())
+    }
+
+    /// The last run, if it has not ended: to see what it waits for, or where it was interrupted.
+    ///
+    /// It reads the events of that run, and no values: in a process that has not worked on the session the run has neither
+    /// the conversation before it nor the state. [`last_run`](SessionHandle::last_run) has both.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn unfinished(&self) -> Result<Option<Run>, RunnerError> {
         let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
         let (history, session) =
             if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
         if history.has_ended() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let run = match self.run_of(&history, &session) {
-            Err(RunnerError::Recover { .. }) if !is_known => {
-                let (history, session) = self.turn().read().await?;
-                self.run_of(&history, &session)?
+            // What came before it was needed.
+            Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) if !is_known => {
+                self.last_run().await?
             }
             run => run?,
         };
-        Ok(run.map(|run| run.pending()).unwrap_or_default())
+        Ok(run.filter(|run| run.exit().is_none()))
     }
 
-    /// The last run as it is stored, if the session had one; it may have ended.
+    /// The state as it is stored, with the conversation. What this process knows of it is not read again.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn state(&self) -> Result<State, RunnerError> {
+        let (history, session) = self.turn().read().await?;
+        history.state(&session, &self.runner.0.schema)
+    }
+
+    /// The decisions in the newest 4,096 events of the record, the newest first: about what, by whom and when.
+    ///
+    /// # Errors
+    /// As [`pending`](SessionHandle::pending).
+    pub async fn decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
+        self.turn().recorded_decisions().await
+    }
+
+    /// The messages in the inbox, in the order in which they were accepted: they wait for a run that is at work, waits for
+    /// decisions, was interrupted or failed.
+    ///
+    /// # Errors
+    /// When the store fails, or has no inboxes.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// // A model that has no reply: the run fails, and can be resumed.
+    /// let runner = Runner::builder(Agent::builder(Script::parse("")?).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("first").await.unwrap_err();
+    /// let error = session.run("second").await.unwrap_err();
+    /// let RunnerError::EarlierRunFailed { message, times: 2, .. } = error else { panic!("{error}") };
+    ///
+    /// let waiting = session.inbox().await?;
+    /// assert_eq!((waiting.len(), &waiting[0].id), (1, &message));
+    /// assert!(session.withdraw(&message).await?);
+    /// assert!(session.inbox().await?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn inbox(&self) -> Result<Vec<WaitingMessage>, RunnerError> {
+        let entries = self.runner.0.store.inbox(ReadInbox::new(self.slot.key.clone())).await;
+        let entries = entries.map_err(|error| self.failed(error))?;
+        let messages = entries.into_iter().filter(|entry| entry.kind != InboxKind::Cancel);
+        messages.map(|entry| WaitingMessage::read(entry).map_err(|error| self.failed(error))).collect()
+    }
+
+    /// Takes a message back that waits in the inbox, by the [id](Invocation::id) of its invocation. False if it does not
+    /// wait: it was taken, or withdrawn before.
+    ///
+    /// # Errors
+    /// As [`inbox`](SessionHandle::inbox).
+    pub async fn withdraw(&self, message: &InvocationId) -> Result<bool, RunnerError> {
+        let key = &self.slot.key;
+        let entries = self.runner.0.store.inbox(ReadInbox::new(key.clone())).await;
+        let entries = entries.map_err(|error| self.failed(error))?;
+        let Some(entry) = entries.iter().find(|entry| entry.idempotency_key.as_str() == message.as_str())
+        else {
+            return Ok(false);
+        };
+        let request = DequeueInput::new(key.clone(), [entry.position]);
+        let dropped = self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
+        self.slot.mail.withdrawn(entry.position);
+        Ok(!dropped.is_empty())
+    }
+
+    /// The last run as it is stored, if the session had one; it may have ended. The first time in a process it reads the
+    /// whole session.
     ///
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
@@ -271,24 +359,20 @@ impl SessionHandle {
     }
 
     /// Goes back to a version, by an event that says so: nothing is erased, and what was shared with other
-    /// sessions stays.
+    /// sessions stays. While another worker is at work in the session, what happens is as the runner was
+    /// [told](WhenClaimed).
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is at work here; when there is no such version, another worker was
-    /// faster, or the store fails.
+    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when there
+    /// is no such version, another worker was faster, or the store fails.
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is at work"));
         };
         (known.history, known.stopped) = (None, None);
+        let (session, take_over) = self.until_free().await?;
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
-        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await.map_err(failed)?;
-        if let Some(claim) = session.claim.filter(|claim| claim.owner != self.runner.0.claims.worker) {
-            let (key, owner, expires) = (Box::new(self.slot.key.clone()), claim.owner, claim.expires);
-            return Err(RunnerError::Claimed { key, owner, expires, is_accepted: false });
-        }
         let request = RewindSession {
             key: self.slot.key.clone(),
             expected: session.version.into(),
@@ -297,10 +381,81 @@ impl SessionHandle {
             invocation: InvocationId::new(name).map_err(failed)?,
             author: Author::new("user").map_err(failed)?,
             at: self.runner.0.clock.now(),
-            claim: None,
+            claim: Some(AppendClaim::Once { take_over }),
             taken: Vec::new(),
         };
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
+    }
+
+    /// Deletes the session, and the values of its user (`user:`) too if that is asked for. Forks of it stay whole. While
+    /// another worker is at work in the session, what happens is as the runner was [told](WhenClaimed); one that it is
+    /// taken from loses what it does.
+    ///
+    /// # Errors
+    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when the
+    /// session is not there, or the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// assert_eq!(session.delete(false).await?.events, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn delete(&self, with_user_state: bool) -> Result<Deleted, RunnerError> {
+        let Ok(mut known) = self.slot.gate.try_lock() else {
+            return Err(self.busy("an invocation is at work"));
+        };
+        let (_, take_over) = self.until_free().await?;
+        let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
+        (request.user_state, request.take_over) = (with_user_state, take_over);
+        let deleted = self.runner.0.store.delete(request).await.map_err(|error| self.failed(error))?;
+        (known.history, known.left, known.stopped) = (None, None, None);
+        self.slot.mail.forget();
+        self.slot.held.take();
+        Ok(deleted)
+    }
+
+    /// Waits until no other worker is at work in the session, for as long as the runner was told to. Gives the session,
+    /// and which claim is not in the way: one that is left of this worker or of a dead one, or any.
+    async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
+        let (inner, mut waited) = (&self.runner.0, Waited::default());
+        loop {
+            let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
+            let session = inner.store.get(get.now(inner.clock.now())).await;
+            let session = session.map_err(|error| self.failed(error))?;
+            let Some(claim) = &session.claim else { return Ok((session, TakeOver::Never)) };
+            let take_over = TakeOver::Token(claim.token);
+            match self.holder(&session) {
+                Holder::Nobody | Holder::Us | Holder::Dead(_) => return Ok((session, take_over)),
+                Holder::Other if inner.claims.when_claimed == WhenClaimed::TakeOver => {
+                    return Ok((session, TakeOver::Always));
+                }
+                Holder::Other if waited.a_while(inner).await => {}
+                Holder::Other => {
+                    let (key, owner) = (Box::new(self.slot.key.clone()), claim.owner.clone());
+                    return Err(RunnerError::Claimed {
+                        key,
+                        owner,
+                        expires: claim.expires,
+                        is_accepted: false,
+                    });
+                }
+            }
+        }
+    }
+
+    fn holder(&self, session: &Session) -> Holder {
+        self.runner.0.claims.holder(session.claim.as_ref(), &self.slot.held)
     }
 
     /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
@@ -364,6 +519,15 @@ impl SessionHandle {
         RunnerError::store(&self.slot.key, error)
     }
 
+    /// Refuses what comes after the runner was shut down.
+    fn check_open(&self) -> Result<(), RunnerError> {
+        let key = || Box::new(self.slot.key.clone());
+        match self.runner.0.closing.is_closed() {
+            true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),
+            false => Ok(()),
+        }
+    }
+
     fn busy(&self, reason: &'static str) -> RunnerError {
         RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
     }
@@ -379,15 +543,19 @@ impl SessionHandle {
                 (false, _) => desk.begin(job),
             }
         };
-        tokio::spawn(self.turn().work(job));
+        tokio::spawn(self.turn().work(job, self.runner.0.closing.enter()));
         None
     }
 
     /// Starts what is not stored: it is asked for by somebody who is there.
     pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
-        let ticket = Ticket::new(&self.slot.key, id, waiting);
+        let mut ticket = Ticket::new(&self.slot.key, id, waiting);
+        if let Order::Resume { receipts, .. } = &order {
+            ticket.current.invocation.give_receipts(receipts.clone());
+        }
         let invocation = ticket.current.invocation.clone();
         self.start(Job { order, ticket }, IfWorked::Wait);
         Ok(invocation)

@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
 use crate::kept::Kept;
-use crate::record::{agent_of, begins, ends, is_of_run, loop_event, rewrite, summary, takes};
+use crate::record::{agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +36,23 @@ pub(crate) struct Invoked {
     /// What stood for the beginning of it.
     pub(crate) summary: Option<Summary>,
     pub(crate) events: Vec<CommittedEvent>,
+    /// How it failed after the last of them, if it did.
+    pub(crate) failed: Option<Failed>,
+}
+
+/// That a run failed, as often as it did in the same way without any progress between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) cause: String,
+    pub(crate) times: u32,
+}
+
+impl Failed {
+    /// One more failure.
+    pub(crate) fn again(before: Option<&Self>, cause: &str) -> Self {
+        let before = before.filter(|before| before.cause == cause);
+        Failed { cause: cause.to_owned(), times: before.map_or(0, |before| before.times) + 1 }
+    }
 }
 
 impl History {
@@ -89,11 +106,16 @@ impl History {
                 before: self.transcript.clone(),
                 summary: self.summary.clone(),
                 events: Vec::new(),
+                failed: None,
             });
         }
         match &mut self.last {
             Some(last) if is_of_run(event) && last.invocation == event.invocation => {
                 last.events.push(committed.clone());
+                last.failed = None;
+            }
+            Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
+                last.failed = failure(event).map(|cause| Failed::again(last.failed.as_ref(), cause));
             }
             // Somebody else has said something, or its beginning is gone: what was cut off stays cut off.
             last => *last = None,

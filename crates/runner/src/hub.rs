@@ -20,6 +20,9 @@ pub enum Seen {
         number: u64,
         /// The event.
         event: RunEvent,
+        /// Whether it is of a run before the one of this invocation: an interrupted one that was recovered, or the run of
+        /// a message that was accepted earlier.
+        is_earlier: bool,
     },
     /// These many events are not kept any more: the subscriber was too slow, or came too late. What was
     /// committed can be read from the session.
@@ -39,7 +42,8 @@ pub(crate) struct Hub {
 struct Kept {
     /// The number of the first event that is kept.
     first: u64,
-    events: VecDeque<RunEvent>,
+    /// With whether they are of an earlier run.
+    events: VecDeque<(RunEvent, bool)>,
     has_ended: bool,
 }
 
@@ -52,13 +56,13 @@ impl Hub {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, event: RunEvent) {
+    fn push(&self, event: RunEvent, is_earlier: bool) {
         let mut kept = self.kept();
         if kept.events.len() == KEPT {
             kept.events.pop_front();
             kept.first += 1;
         }
-        kept.events.push_back(event);
+        kept.events.push_back((event, is_earlier));
         let next = kept.first + kept.events.len() as u64;
         drop(kept);
         self.next.send_replace(next);
@@ -78,8 +82,9 @@ impl Hub {
             loop {
                 changes.mark_unchanged();
                 match hub.at(at) {
-                    At::Event(event) => {
-                        return Some((Seen::Event { number: at, event }, (hub, changes, at + 1)));
+                    At::Event(event, is_earlier) => {
+                        let seen = Seen::Event { number: at, event, is_earlier };
+                        return Some((seen, (hub, changes, at + 1)));
                     }
                     At::Missed(first) => {
                         return Some((Seen::Missed { events: first - at }, (hub, changes, first)));
@@ -98,7 +103,7 @@ impl Hub {
         }
         let place = usize::try_from(number - kept.first).unwrap_or(usize::MAX);
         match kept.events.get(place) {
-            Some(event) => At::Event(event.clone()),
+            Some((event, is_earlier)) => At::Event(event.clone(), *is_earlier),
             None if kept.has_ended => At::End,
             None => At::NotYet,
         }
@@ -106,18 +111,21 @@ impl Hub {
 }
 
 enum At {
-    Event(RunEvent),
+    Event(RunEvent, bool),
     Missed(u64),
     NotYet,
     End,
 }
 
 /// What the run tells the hub.
-pub(crate) struct Publish(pub(crate) Arc<Hub>);
+pub(crate) struct Publish {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) is_earlier: bool,
+}
 
 impl Observer for Publish {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
-        self.0.push(event.clone());
+        self.hub.push(event.clone(), self.is_earlier);
         Ok(())
     }
 }
@@ -139,7 +147,7 @@ mod tests {
     async fn whoever_comes_late_gets_what_is_kept() {
         let hub = Hub::new();
         for place in 0..KEPT + 10 {
-            hub.push(RunEvent::Text(place.to_string()));
+            hub.push(RunEvent::Text(place.to_string()), false);
         }
         let mut late = Box::pin(hub.subscribe(0));
         assert_eq!(late.next().await, Some(Seen::Missed { events: 10 }));
@@ -154,7 +162,7 @@ mod tests {
         let mut events = Box::pin(hub.subscribe(0));
         let (seen, ()) = tokio::join!(events.next(), async {
             tokio::task::yield_now().await;
-            hub.push(RunEvent::Text("a".to_owned()));
+            hub.push(RunEvent::Text("a".to_owned()), false);
         });
         assert_eq!(number(&seen.unwrap()), 0);
         let (end, ()) = tokio::join!(events.next(), async {

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold_agent_loop::Input;
-use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError};
+use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, SessionError, Timestamp};
 use stepfold_state_core::chat::Message;
 
 /// What becomes of a message.
@@ -24,6 +24,28 @@ impl Kind {
             Kind::Message => InboxKind::Message,
             Kind::Steer => InboxKind::Steer,
         }
+    }
+}
+
+/// A message in the [inbox](crate::SessionHandle::inbox) of a session.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WaitingMessage {
+    /// The name of its invocation; the idempotency key, if it was sent with one.
+    pub id: InvocationId,
+    /// The message.
+    pub input: Input,
+    /// Whether it joins the run that is at work, if one is.
+    pub joins: bool,
+    /// When it was accepted.
+    pub at: Timestamp,
+}
+
+impl WaitingMessage {
+    pub(crate) fn read(stored: InboxEntry) -> Result<Self, SessionError> {
+        let (at, joins) = (stored.at, stored.kind == InboxKind::Steer);
+        let Entry { id, input, .. } = Entry::read(stored, Kind::Message)?;
+        Ok(WaitingMessage { id, input, joins, at })
     }
 }
 
@@ -218,6 +240,11 @@ impl Mail {
         let mut known = self.known();
         known.taken_to = known.taken_to.max(position);
         known.entries.retain(|entry| entry.position > position);
+    }
+
+    /// An entry was dropped from the store: nobody takes it.
+    pub(crate) fn withdrawn(&self, position: u64) {
+        self.known().entries.retain(|entry| entry.position != position);
     }
 
     /// The requests to cancel what is at work; each is obeyed once.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
@@ -11,6 +11,7 @@ use stepfold_session_scopes::{InvocationId, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
+use crate::decided::{DecisionReceipt, Receipts};
 use crate::error::RunnerError;
 use crate::hub::{Hub, Seen};
 
@@ -27,6 +28,8 @@ pub struct Invocation {
     hub: Arc<Hub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
+    recovered: Arc<Mutex<Vec<Arc<Outcome>>>>,
+    receipts: Receipts,
 }
 
 impl Invocation {
@@ -37,7 +40,8 @@ impl Invocation {
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
-        Invocation { id, key, hub, ended, cancellation }
+        let (recovered, receipts) = (Arc::default(), Receipts::default());
+        Invocation { id, key, hub, ended, cancellation, recovered, receipts }
     }
 
     /// The name of the invocation.
@@ -66,6 +70,26 @@ impl Invocation {
             Ok(ended) => ended.clone().unwrap_or_else(|| Err(self.panicked())),
             Err(_) => Err(self.panicked()),
         }
+    }
+
+    /// The outcomes of the interrupted runs that this invocation has finished, before its own run or in its place: they may
+    /// have calls whose outcome is [unknown](Outcome::unknown_calls). They are there also where the invocation fails; the
+    /// outcome of one that ends has [them](Outcome::recovered) too.
+    pub fn recovered(&self) -> Vec<Arc<Outcome>> {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The receipt of the decisions that it was resumed with, once they are stored.
+    pub fn receipt(&self) -> Option<DecisionReceipt> {
+        self.receipts.receipt()
+    }
+
+    pub(crate) fn give_receipts(&mut self, receipts: Receipts) {
+        self.receipts = receipts;
+    }
+
+    pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
     }
 
     pub(crate) fn panicked(&self) -> RunnerError {

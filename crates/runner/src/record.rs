@@ -27,6 +27,12 @@ const EXIT: &str = "exit";
 /// The metadata entry that has the ids of the messages which an event took from the inbox, for their senders.
 const TAKEN: &str = "taken";
 
+/// The kind of an event that says that a run failed, and the metadata entry of it that says why.
+const FAILED: &str = "failed";
+
+/// The characters of a cause that are stored.
+const CAUSE: usize = 2_000;
+
 /// Whether a write is one that stores have.
 pub(crate) fn is_stored(write: &Write) -> bool {
     Scope::of(write.key()) != Scope::Temp
@@ -97,6 +103,26 @@ pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
     }
 }
 
+/// The event that says that a run failed, so that whoever comes next knows how often it did.
+pub(crate) fn failed_event(
+    invocation: &InvocationId,
+    version: u64,
+    agent: &str,
+    cause: &str,
+    at: Timestamp,
+) -> Result<Event, SessionError> {
+    let id = EventId::new(format!("{invocation}.failed.{version}"))?;
+    let cause: String = cause.chars().take(CAUSE).collect();
+    let event = Event::new(id, invocation.clone(), Author::new(agent)?, at);
+    Ok(event.with_kind(SessionEventKind::new(FAILED)).with_metadata(FAILED, Value::String(cause)))
+}
+
+/// Why a run failed, if an event says that one did. It is in the middle of the run: a failed run can be resumed.
+pub fn failure(event: &Event) -> Option<&str> {
+    let is_failure = event.kind.as_str() == FAILED && event.record.is_none();
+    event.metadata.get(FAILED).filter(|_| is_failure)?.as_str()
+}
+
 /// Whether an event took the message with this id.
 pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
     let others = event.metadata.get(TAKEN).and_then(Value::as_array);
@@ -105,9 +131,9 @@ pub(crate) fn takes(event: &Event, id: &InvocationId) -> bool {
 }
 
 /// Whether a session is in the middle of a run when this event is its newest: the run waits for a decision, was
-/// interrupted, or is at work. Told by what is stored, whatever the agent of today would make of it.
+/// interrupted, failed, or is at work. Told by what is stored, whatever the agent of today would make of it.
 pub fn is_unfinished(event: &Event) -> bool {
-    is_of_run(event) && !ends(event)
+    (is_of_run(event) && !ends(event)) || failure(event).is_some()
 }
 
 /// Whether an event is the last one of a run, whatever the agent of today would make of it.

@@ -38,8 +38,10 @@ impl Resume {
     }
 
     /// Takes the same decisions under the same key as a repeat, also from another process and after the run went on or
-    /// ended: it gives the first receipt, and changes nothing. Without a key a second decision about a request is an
-    /// error that says who decided what.
+    /// ended: it gives the first receipt, and changes nothing. Other decisions under the key are refused, in each later
+    /// run of the session too, as far as the newest 4,096 events tell. Who decided is not compared: a repeat by somebody
+    /// else gets the first receipt, which names who decided first. Without a key a second decision about a request is an
+    /// error that says who decided what, and when.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.decisions = self.decisions.with_idempotency_key(key);
         self

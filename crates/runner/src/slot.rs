@@ -45,24 +45,6 @@ pub(crate) struct Known {
     pub(crate) stopped: Option<Left>,
     /// Whether the session is kept in memory for the `temp:` values of its run.
     pub(crate) is_kept: bool,
-    /// How the last run failed, if it did.
-    pub(crate) failed: Option<Failed>,
-}
-
-/// That a run failed, as often as it did in the same way.
-pub(crate) struct Failed {
-    pub(crate) invocation: InvocationId,
-    pub(crate) cause: String,
-    pub(crate) times: u32,
-}
-
-impl Failed {
-    /// One more failure.
-    pub(crate) fn again(before: Option<Self>, invocation: InvocationId, cause: String) -> Self {
-        let is_same = |before: &Failed| before.invocation == invocation && before.cause == cause;
-        let times = before.filter(is_same).map_or(0, |before| before.times) + 1;
-        Failed { invocation, cause, times }
-    }
 }
 
 /// A run as it stopped in this process, and the session as it left it.

@@ -3,34 +3,31 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{
-    EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError, SessionStore,
+    AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
+    SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
-use crate::claim::{Holder, WhenClaimed};
+use crate::attend::Attending;
+use crate::claim::{Holder, Waited};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
-use crate::history::{History, run_prefix};
+use crate::history::{Failed, History, run_prefix};
 use crate::hub::Publish;
 use crate::inbox::{Entry, Kind};
 use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
-use crate::record::{ends, takes};
+use crate::record::{ends, failed_event, takes};
 use crate::runner::Busy;
-use crate::slot::{Failed, Known, Left, Ticket};
+use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
-
-/// The first pause while another worker holds the claim, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// An invocation at work.
 pub(crate) struct Work<'a> {
@@ -41,17 +38,23 @@ pub(crate) struct Work<'a> {
     /// The message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
+    /// Whether a message is what it is about.
+    has_message: bool,
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
     /// The store has no claims, so nobody else can hold one.
     has_no_claims: bool,
     /// How long it waited for another worker.
-    waited: Duration,
+    waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
     taker: Option<(InvocationId, bool)>,
     /// Whether the last run has stored an event.
     has_stored: bool,
+    /// Whether the run that is driven comes before the one of this invocation.
+    is_earlier: bool,
+    /// How the last run failed, if it did.
+    failed: Option<Failed>,
 }
 
 /// The session as a worker has found it.
@@ -82,9 +85,12 @@ impl<'a> Work<'a> {
             receipts: Receipts::default(),
             with_changed_agent: false,
             has_no_claims: false,
-            waited: Duration::ZERO,
+            waited: Waited::default(),
+            has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
             has_stored: false,
+            is_earlier: false,
+            failed: None,
         };
         work.wants = match order {
             Order::Begin { input, acceptance } => {
@@ -102,14 +108,27 @@ impl<'a> Work<'a> {
         work
     }
 
-    /// The control flow of an invocation.
+    /// The invocation, with the outcomes of the runs that it has recovered.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
+        let ended = self.run_all().await;
+        let recovered = self.ticket.current.invocation.recovered();
+        match ended {
+            Ok(outcome) if !recovered.is_empty() => {
+                Ok(Arc::new(Outcome::clone(&outcome).with_recovered(recovered)))
+            }
+            ended => ended,
+        }
+    }
+
+    /// The control flow of an invocation.
+    async fn run_all(&mut self) -> Ended {
         let (mut outcome, mut is_joined) = (None, false);
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
             let next = next(wants, seen, self.turn.runner.claims.when_claimed);
+            self.is_earlier = next == Next::Recover;
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -162,6 +181,7 @@ impl<'a> Work<'a> {
                     Err(RunnerError::NothingToResume { .. }) if is_joined => {
                         return self.outcome_of_last_run(&found.read).await;
                     }
+                    Err(RunnerError::NothingToResume { key }) => return Err(RunnerError::Withdrawn { key }),
                     ended => return ended,
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
@@ -192,7 +212,7 @@ impl<'a> Work<'a> {
         let holder = self.holder(&read.1);
         let (stopped, last) = match holder {
             // What another worker is doing is looked at by nobody else.
-            Holder::Other => (None, Last::Ended),
+            Holder::Other | Holder::Dead(_) => (None, Last::Ended),
             Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
         };
         Ok((Some(Found { read, stopped }), Seen { last, first: self.first(), holder }))
@@ -229,7 +249,7 @@ impl<'a> Work<'a> {
         if self.has_no_claims { Holder::Us } else { holder }
     }
 
-    async fn claim(&mut self, take_over: bool) -> Result<(), RunnerError> {
+    async fn claim(&mut self, take_over: TakeOver) -> Result<(), RunnerError> {
         match self.turn.claim(take_over).await {
             Ok(()) => self.has_no_claims = self.turn.slot.held.token().is_none(),
             // The next look sees who was faster.
@@ -241,16 +261,24 @@ impl<'a> Work<'a> {
 
     /// Waits a while for the worker that holds the claim.
     async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
-        match self.turn.runner.claims.when_claimed {
-            WhenClaimed::Wait { at_most } if self.waited < at_most => {
-                let pause =
-                    self.waited.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most.saturating_sub(self.waited));
-                self.turn.runner.clock.sleep(pause).await;
-                self.waited += pause;
-                Ok(())
-            }
-            _ => Err(self.claimed(session, self.wants)),
+        let runner = Arc::clone(&self.turn.runner);
+        tokio::select! {
+            biased;
+            () = runner.closing.closed() => Err(self.shut_down()),
+            has_waited = self.waited.a_while(&runner) => match has_waited {
+                true => Ok(()),
+                false => Err(self.claimed(session, self.wants)),
+            },
         }
+    }
+
+    /// That the runner does nothing more.
+    pub(crate) fn shut_down(&self) -> RunnerError {
+        let is_stored = self.acceptance.as_ref().is_none_or(Acceptance::is_told);
+        let key = Box::new(self.turn.slot.key.clone());
+        // What runs still is told to stop.
+        self.ticket.current.cancellation.cancel();
+        RunnerError::ShutDown { key, is_accepted: self.has_message && is_stored }
     }
 
     fn new_invocation(&self) -> Result<InvocationId, RunnerError> {
@@ -307,11 +335,13 @@ impl<'a> Work<'a> {
         let goes_on_with =
             if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
         self.wants = goes_on_with;
+        self.is_earlier = goes_on_with == Wants::TakeInbox;
         match self.take_entries(found, entries).await {
             Err(error) if self.is_overtaken(&error).await => {
                 self.wants = Wants::TakeInbox;
                 Ok(None)
             }
+            Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
             ended => ended.map(Some),
         }
     }
@@ -323,7 +353,7 @@ impl<'a> Work<'a> {
             RunnerError::Claimed { .. } => true,
             // It was faster, and is done.
             RunnerError::Conflict { .. } => {
-                self.turn.claim(false).await.is_ok() && self.turn.slot.held.token().is_some()
+                self.turn.claim(TakeOver::Never).await.is_ok() && self.turn.slot.held.token().is_some()
             }
             _ => false,
         }
@@ -365,20 +395,29 @@ impl<'a> Work<'a> {
         let gives_up = self.has_failed_enough(&invocation);
         match self.drive(stopped, Vec::new(), gives_up).await {
             Err(RunnerError::Run { .. }) if !gives_up && self.has_failed_enough(&invocation) => Ok(None),
-            Err(RunnerError::Run { key, source }) => Err(match &self.known.failed {
-                Some(Failed { times, cause, .. }) if *times > 1 => {
-                    RunnerError::FailsAgain { key, times: *times, cause: cause.clone(), source }
-                }
-                _ => RunnerError::Run { key, source },
-            }),
-            ended => ended.map(Some),
+            Err(RunnerError::Run { key, source }) => Err(self.earlier_failed(key, source)),
+            ended => {
+                let outcome = ended?;
+                self.ticket.current.invocation.has_recovered(Arc::clone(&outcome));
+                Ok(Some(outcome))
+            }
         }
     }
 
     fn has_failed_enough(&self, invocation: &InvocationId) -> bool {
-        let limit = self.turn.runner.abandon_after;
-        let failed = self.known.failed.as_ref().filter(|failed| failed.invocation == *invocation);
-        limit.zip(failed).is_some_and(|(limit, failed)| failed.times >= limit)
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let recorded =
+            last.filter(|last| last.invocation == *invocation).and_then(|last| last.failed.as_ref());
+        let mut failed = recorded.into_iter().chain(&self.failed);
+        self.turn.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
+    }
+
+    /// That a run failed which comes before the message.
+    fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
+        let message = self.ticket.current.invocation.id().clone();
+        let Failed { cause, times } =
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &causes(&*source)));
+        RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
     fn nothing_to_resume(&self) -> RunnerError {
@@ -390,32 +429,37 @@ impl<'a> Work<'a> {
         if self.decisions.is_empty() {
             return Ok(());
         }
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
-        match run.check_decisions(&self.decisions) {
-            Ok(()) if !run.has_decided(&self.decisions) => return Ok(()),
-            // It may be about an earlier run.
-            Ok(()) | Err(DecisionError::NotPending { .. }) => {}
-            Err(error) => return Err(refused(error)),
+        let checked = run.check_decisions(&self.decisions);
+        let needs_record = match &checked {
+            // A key may have been used in any run of the session.
+            Ok(()) => self.decisions.idempotency_key.is_some(),
+            Err(DecisionError::InvalidArguments { .. } | DecisionError::Duplicate { .. }) => false,
+            // The record has the decision that stands in the way, and when it was made.
+            Err(_) => true,
+        };
+        let met = if needs_record { self.turn.look_up(&self.decisions).await? } else { None };
+        let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        match met {
+            Some(met) => self.receipts.tell(Ok(met?)),
+            None => checked.map_err(|error| RunnerError::decision(&self.turn.slot.key, error))?,
         }
-        match self.turn.look_up(&self.decisions).await? {
-            Some(met) => self.receipts.tell(Ok(met.map_err(refused)?)),
-            None => run.check_decisions(&self.decisions).map_err(refused)?,
+        if !is_new {
+            self.decisions = Decisions::new();
         }
-        self.decisions = Decisions::new();
         Ok(())
     }
 
     /// The outcome of the last run for decisions that are stored already; nothing else is left to decide.
     async fn outcome_of_decisions(&self, read: &Read) -> Ended {
-        let refused = |error| RunnerError::decision(&self.turn.slot.key, error);
         let met = self.turn.look_up(&self.decisions).await?.ok_or_else(|| self.nothing_to_resume())?;
-        self.receipts.tell(Ok(met.map_err(refused)?));
+        self.receipts.tell(Ok(met?));
         self.outcome_of_last_run(read).await
     }
 
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
-        let is_accepted = wants == Wants::TakeInbox;
-        RunnerError::Pending { key: Box::new(self.turn.slot.key.clone()), pending, is_accepted }
+        let key = Box::new(self.turn.slot.key.clone());
+        let outcome = self.ticket.current.invocation.recovered().pop();
+        RunnerError::Pending { key, pending, is_accepted: wants == Wants::TakeInbox, outcome }
     }
 
     fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
@@ -555,11 +599,12 @@ impl<'a> Work<'a> {
             claims: inner.claims.clone(),
             acceptance: self.acceptance.clone(),
         };
+        let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let run = run
             .resume()
             .record_with(&mut journal)
-            .observe(Publish(Arc::clone(&self.ticket.hub)))
+            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
             .observe(inner.observers.of(&slot.key))
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
@@ -567,13 +612,12 @@ impl<'a> Work<'a> {
         let ended = tokio::select! {
             biased;
             ended = run => ended.map_err(|error| self.run_failed(error)),
-            lost = self.turn.attend(&cancellation) => Err(self.failed(lost)),
+            lost = attending.lost() => Err(self.failed(lost)),
         };
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
-                self.known.failed = None;
                 self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
@@ -582,7 +626,8 @@ impl<'a> Work<'a> {
             Err(error) => {
                 // What runs still is told to stop.
                 cancellation.cancel();
-                self.has_failed(&error, invocation);
+                let stored = journal.place;
+                self.has_failed(&error, invocation, version, stored).await;
                 Err(error)
             }
         }
@@ -601,12 +646,13 @@ impl<'a> Work<'a> {
         self.known.is_kept = is_kept;
     }
 
-    fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId) {
+    async fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId, version: u64, stored: u64) {
         self.known.stopped = None;
         match error {
+            // Nothing of it is stored, so there is no run.
+            RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                let before = self.known.failed.take();
-                self.known.failed = Some(Failed::again(before, invocation, causes(&**source)));
+                self.record_failure(invocation, version, &causes(&**source)).await
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -614,6 +660,25 @@ impl<'a> Work<'a> {
                 self.turn.slot.mail.forget();
             }
             _ => {}
+        }
+    }
+
+    /// Stores that a run failed, and why: then it is known in each process how often it did.
+    async fn record_failure(&mut self, invocation: InvocationId, version: u64, cause: &str) {
+        let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        let last = self.known.history.as_ref().and_then(|history| history.last.as_ref());
+        let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
+        self.failed = Some(Failed::again(before.and_then(|last| last.failed.as_ref()), cause));
+        let Ok(event) = failed_event(&invocation, version, inner.agent.name(), cause, inner.clock.now())
+        else {
+            return;
+        };
+        let request = AppendEvent::new(slot.key.clone(), version, event, &inner.schema)
+            .with_claim(inner.claims.asked(&slot.held, false));
+        // One that could not be stored is not counted by others; what the run did is stored.
+        if let Ok(receipt) = inner.store.append(request).await {
+            slot.held.set(receipt.claim.as_ref());
+            slot.mail.heard_of(receipt.inbox);
         }
     }
 
@@ -632,7 +697,10 @@ impl<'a> Work<'a> {
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
-            _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
+            _ => {
+                let source = Arc::new(error.with_recovered(self.ticket.current.invocation.recovered()));
+                RunnerError::Run { key: Box::new(key.clone()), source }
+            }
         }
     }
 }

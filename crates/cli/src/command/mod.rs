@@ -5,6 +5,7 @@ mod chat;
 mod check;
 mod draw;
 mod history;
+mod inbox;
 mod inspect;
 mod resume;
 mod run;
@@ -23,22 +24,26 @@ use crate::show;
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
     let json = args.json;
     match &args.command {
-        Command::Run { place, asked, question, set } => run::run(place, asked, question, set, json).await,
+        Command::Run { place, asked, question, set, key } => {
+            run::run(place, asked, question, set, key.as_deref(), json).await
+        }
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
             let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
             inspect::inspect(place, &what, json).await
         }
-        Command::Resume { place, asked, approve, reject, modify, abandon, with_changed_agent } => {
-            let decided = resume::Decided { approve, reject, modify };
-            resume::resume(place, asked, &decided, *abandon, *with_changed_agent, json).await
+        Command::Resume { place, asked, abandon: true, .. } => resume::abandon(place, asked, json).await,
+        Command::Resume { place, asked, approve, reject, modify, with_changed_agent, key, .. } => {
+            let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
+            resume::resume(place, asked, &decided, *with_changed_agent, json).await
         }
+        Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
         Command::Replay { place } => history::replay(place, json).await,
         Command::Fork { place, at, to } => history::fork(place, at.as_ref(), to.as_deref(), json).await,
         Command::Forks { place } => branches::forks(place, json).await,
         Command::Compare { place, left, right } => branches::compare(place, left, right, json).await,
-        Command::Rewind { place, to } => history::rewind(place, to, json).await,
+        Command::Rewind { place, to, when_claimed } => history::rewind(place, to, *when_claimed, json).await,
         Command::Label { command: LabelCommand::Set { place, label, at } } => {
             branches::set_label(place, label, at.as_ref(), json).await
         }
@@ -46,7 +51,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             branches::remove_label(place, label, json).await
         }
         Command::Label { command: LabelCommand::List { place } } => branches::labels(place, json).await,
-        Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
+        Command::Delete { place, user_state, when_claimed } => {
+            sessions::delete(place, *user_state, *when_claimed, json).await
+        }
         Command::Verify { place } => verify::verify(place, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await

@@ -2,13 +2,13 @@
 
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::prelude::*;
+use stepfold::runner::RecordedDecision;
 
 use super::run::tell_session;
 use crate::args::{Asked, Place};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
 use crate::prompt::{Prompt, is_terminal};
-use crate::show;
 use crate::turn::Turns;
 
 /// What the command line decides.
@@ -16,43 +16,78 @@ pub(super) struct Decided<'a> {
     pub(super) approve: &'a [String],
     pub(super) reject: &'a [String],
     pub(super) modify: &'a [String],
+    /// The idempotency key.
+    pub(super) key: Option<&'a str>,
 }
 
 pub(super) async fn resume(
     place: &Place,
     asked: &Asked,
     decided: &Decided<'_>,
-    abandon: bool,
     with_changed_agent: bool,
     json: bool,
 ) -> anyhow::Result<Ending> {
     let desk = Desk::to_resume(place, asked)?;
+    desk.work(go_on(&desk, asked, decided, with_changed_agent, json)).await
+}
+
+async fn go_on(
+    desk: &Desk,
+    asked: &Asked,
+    decided: &Decided<'_>,
+    with_changed_agent: bool,
+    json: bool,
+) -> anyhow::Result<Ending> {
     let session = desk.session().await?;
     tell_session(&session, json);
-    if abandon {
-        let outcome = session.abandon().await?;
-        let steps = show::counted(outcome.steps(), "step");
-        let words = format!("the run is given up after {steps}; the session can be used");
-        show::line(if json { serde_json::json!({"abandoned": true}).to_string() } else { words });
-        return Ok(Ending::Done);
-    }
-    let decisions = decided.decisions(&session.pending().await?)?;
+    let decisions = decided.of(&session).await?;
     let mut resume = session.resume().decide_all(desk.decided(decisions));
+    if let Some(key) = decided.key {
+        resume = resume.idempotency_key(key);
+    }
     if with_changed_agent {
         resume = resume.with_changed_agent();
     }
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
-    let mut turns = Turns { desk: &desk, json, prompt };
+    let mut turns = Turns { desk, json, prompt };
     turns.resume(&session, resume).await
 }
 
+/// Gives the run up. No model is asked.
+pub(super) async fn abandon(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::to_give_up(place, asked)?;
+    desk.work(async {
+        let session = desk.session().await?;
+        tell_session(&session, json);
+        Turns { desk: &desk, json, prompt: None }.abandon(&session).await
+    })
+    .await
+}
+
 impl Decided<'_> {
-    fn decisions(&self, pending: &[ApprovalRequest]) -> anyhow::Result<Vec<(String, Decision)>> {
+    async fn of(&self, session: &SessionHandle) -> anyhow::Result<Vec<(String, Decision)>> {
+        if self.approve.is_empty() && self.reject.is_empty() && self.modify.is_empty() {
+            return Ok(Vec::new());
+        }
+        let pending = session.pending().await?;
+        match self.decisions(&pending, &[]) {
+            // Whoever decides about what is decided already is told so by the session, and so is a repeat.
+            Err(_) => self.decisions(&pending, &session.decisions().await?),
+            decisions => decisions,
+        }
+    }
+
+    fn decisions(
+        &self,
+        pending: &[ApprovalRequest],
+        recorded: &[RecordedDecision],
+    ) -> anyhow::Result<Vec<(String, Decision)>> {
         let mut decisions = Vec::new();
         for id in self.approve {
             match id.as_str() {
                 "all" => {
-                    decisions.extend(pending.iter().map(|request| (request.id.clone(), Decision::Approve)));
+                    let ids = self.all(pending, recorded)?;
+                    decisions.extend(ids.into_iter().map(|id| (id, Decision::Approve)));
                 }
                 id => decisions.push((id.to_owned(), Decision::Approve)),
             }
@@ -71,8 +106,37 @@ impl Decided<'_> {
             decisions.push((id.to_owned(), Decision::modify(arguments)));
         }
         let known: Vec<&str> = pending.iter().map(|request| request.id.as_str()).collect();
-        decisions.into_iter().map(|(id, decision)| Ok((resolved(&id, &known)?, decision))).collect()
+        let is_pending = |given: &str| known.iter().any(|id| id.starts_with(given));
+        let earlier = |given: &str| recorded.iter().find(|recorded| is_called(&recorded.request, given));
+        let resolved = |given: &str| match earlier(given).filter(|_| !is_pending(given)) {
+            Some(recorded) => Ok(recorded.request.clone()),
+            None => resolved(given, &known),
+        };
+        decisions.into_iter().map(|(id, decision)| Ok((resolved(&id)?, decision))).collect()
     }
+
+    /// All that is pending; if nothing is, all that was decided under the key.
+    fn all(&self, pending: &[ApprovalRequest], recorded: &[RecordedDecision]) -> Result<Vec<String>, Misuse> {
+        let under_key = recorded
+            .iter()
+            .filter(|recorded| self.key.is_some() && recorded.idempotency_key.as_deref() == self.key);
+        let ids: Vec<String> = match pending {
+            [] => under_key.map(|recorded| recorded.request.clone()).collect(),
+            pending => pending.iter().map(|request| request.id.clone()).collect(),
+        };
+        match (ids.is_empty(), self.key) {
+            (true, Some(key)) => {
+                Err(Misuse(format!("no approval is pending, and none was decided under the key `{key}`")))
+            }
+            _ => Ok(ids),
+        }
+    }
+}
+
+/// Whether the id of a request is what was given: all of it, all but the digest, or a beginning with some of the digest.
+fn is_called(id: &str, given: &str) -> bool {
+    let is_path = || id.rsplit_once('#').is_some_and(|(path, _)| path == given);
+    is_path() || (given.contains('#') && id.starts_with(given))
 }
 
 /// The id that begins like this: the whole id, all of it but the digest, or any prefix that no other has.

@@ -65,7 +65,7 @@ impl UnknownCall {
 
 /// The calls of a run whose outcome is unknown.
 pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCall> {
-    let calls = outcome.unknown_calls().iter();
+    let calls = outcome.unknown_calls().into_iter();
     let calls = calls.map(|call| ToolCall::new(call.id.clone(), call.tool.clone(), call.arguments.clone()));
     calls
         .map(|call| UnknownCall {

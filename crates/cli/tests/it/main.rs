@@ -19,6 +19,7 @@ mod graphs;
 mod history;
 mod inbox;
 mod migrations;
+mod outcomes;
 mod room;
 mod servers;
 mod shown;

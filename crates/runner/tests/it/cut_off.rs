@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
-use stepfold_runner::agent_loop::{AgentBuilder, Exit, Pause};
-use stepfold_runner::{RunnerError, SessionHandle};
+use futures_util::StreamExt;
+use stepfold_runner::agent_loop::{AgentBuilder, Exit, Outcome, Pause, RunEvent};
+use stepfold_runner::{RunnerError, Seen, SessionHandle};
+use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, process, shown};
 
@@ -139,6 +141,13 @@ fn die_while_paying(world: &World, agent: impl Fn() -> AgentBuilder) {
     world.trace.take();
 }
 
+/// Dies after the marker of the first call.
+fn die_after_marker(world: &World, agent: AgentBuilder) {
+    world.wire.faults([(2, Fault::DiesAfter)]);
+    let died = world.wire.process(async { world.session(agent).await.run("pay the bills").await });
+    assert!(died.is_none());
+}
+
 #[test]
 fn a_message_finishes_what_was_cut_off_first() {
     each_store(|world| {
@@ -162,6 +171,65 @@ fn a_message_finishes_what_was_cut_off_first() {
                 n = 3
                 user:n = 3
             "#]].assert_eq(&shown(&session).await);
+        });
+    });
+}
+
+fn unknown(outcome: &Outcome) -> Vec<&str> {
+    outcome.unknown_calls().into_iter().map(|call| &*call.id).collect()
+}
+
+/// Nobody asked for the interrupted run again: what it does not know is said by the outcome of the message that came
+/// next, whatever becomes of that.
+#[test]
+fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
+    each_store(|world| {
+        die_while_paying(world, || world.agent(SCRIPT));
+        process(async {
+            let session = world.session(world.agent(SCRIPT)).await;
+            let invocation = session.send("thanks").await.unwrap();
+            let outcome = invocation.outcome().await.unwrap();
+            assert_eq!((&*outcome.text(), unknown(&outcome)), ("you are welcome", vec!["c3"]));
+            let [recovered] = outcome.recovered() else { panic!("{:?}", outcome.recovered()) };
+            assert_eq!((&*recovered.text(), unknown(recovered)), ("done", vec!["c3"]));
+            assert_eq!(invocation.recovered().len(), 1);
+            let events: Vec<Seen> = invocation.subscribe(0).collect().await;
+            let said = |wanted: bool| {
+                let texts = events.iter().filter_map(move |seen| match seen {
+                    Seen::Event { event: RunEvent::Text(text), is_earlier, .. } if *is_earlier == wanted => {
+                        Some(text.as_str())
+                    }
+                    _ => None,
+                });
+                texts.collect::<String>()
+            };
+            assert_eq!((said(true).as_str(), said(false).as_str()), ("done", "you are welcome"));
+            assert!(unknown(session.run("again").await.unwrap_err().outcome().unwrap()).is_empty());
+        });
+    });
+}
+
+#[test]
+fn unknown_calls_of_a_recovered_run_are_told_also_when_it_waits_or_the_message_fails() {
+    each_store(|world| {
+        // The message's own run fails: the script has no reply for it.
+        let agent = || world.agent("assistant: > c1 pay()\nassistant: done");
+        die_after_marker(world, agent());
+        process(async {
+            let error = world.session(agent()).await.run("thanks").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert_eq!(unknown(error.outcome().unwrap()), ["c1"]);
+        });
+    });
+    each_store(|world| {
+        // The recovered run asks for a decision.
+        let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
+        let agent = || world.agent("assistant: > c1 pay()\nassistant: > c2 ask()").tools([ask.clone()]);
+        die_after_marker(world, agent());
+        process(async {
+            let error = world.session(agent()).await.run("thanks").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Pending { is_accepted: true, .. }), "{error:?}");
+            assert_eq!(unknown(error.outcome().unwrap()), ["c1"]);
         });
     });
 }

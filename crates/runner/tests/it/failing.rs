@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, HookAction};
+use serde_json::json;
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, HookAction, Input};
 use stepfold_runner::session_scopes::EventRange;
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, SessionHandle, failure};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{Echo, World, each_store, process, schema};
@@ -37,7 +38,7 @@ fn after_the_same_failure_twice_the_error_says_how_to_go_on() {
             assert!(matches!(session.run("one").await, Err(RunnerError::Run { .. })));
             for times in 2..4 {
                 let error = session.run(format!("number {times}")).await.unwrap_err();
-                let RunnerError::FailsAgain { times: counted, cause, .. } = &error else {
+                let RunnerError::EarlierRunFailed { times: counted, cause, .. } = &error else {
                     panic!("{error:?}")
                 };
                 assert_eq!(*counted, times);
@@ -54,6 +55,111 @@ fn after_the_same_failure_twice_the_error_says_how_to_go_on() {
                 users,
                 ["user:      one", "user:      number 2", "user:      number 3", "user:      four"]
             );
+        });
+    });
+}
+
+/// Each command is a process: failures are counted in the record, and each message is said to be stored.
+#[test]
+fn failures_are_counted_over_processes_and_messages_can_be_withdrawn() {
+    each_store(|world| {
+        let is_mended = Arc::new(AtomicBool::new(false));
+        let in_process = |text: &'static str| {
+            process(async { world.session(failing(&is_mended)).await.run(text).await.unwrap_err() })
+        };
+        assert!(matches!(in_process("one"), RunnerError::Run { .. }));
+        let mut messages = Vec::new();
+        for times in 2..5 {
+            let error = in_process("more");
+            let RunnerError::EarlierRunFailed { times: counted, message, .. } = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(*counted, times);
+            let text = error.to_string();
+            assert!(text.contains("the message is stored") && text.contains("`withdraw()`"), "{text}");
+            messages.push(message.clone());
+        }
+        process(async {
+            let session = world.session(failing(&is_mended)).await;
+            let waiting = session.inbox().await.unwrap();
+            assert_eq!(waiting.iter().map(|message| message.id.clone()).collect::<Vec<_>>(), messages);
+            assert_eq!(waiting[0].input.only_messages().unwrap()[0].text(), "more");
+            assert!(session.withdraw(&messages[1]).await.unwrap());
+            assert!(!session.withdraw(&messages[1]).await.unwrap(), "it is gone");
+            is_mended.store(true, Ordering::SeqCst);
+            session.run("last").await.unwrap();
+            assert!(session.inbox().await.unwrap().is_empty());
+            let said = said(&session).await;
+            let users: Vec<&str> = said.lines().filter(|line| line.starts_with("user")).collect();
+            assert_eq!(users, ["user:      one", "user:      more", "user:      more", "user:      last"]);
+        });
+    });
+}
+
+#[test]
+fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
+    each_store(|world| {
+        let is_mended = Arc::new(AtomicBool::new(false));
+        let runner = || world.runner(failing(&is_mended).build().unwrap()).abandon_after(2).build();
+        process(async { runner().session("ada", "s1").await.unwrap().run("one").await.unwrap_err() });
+        process(async {
+            let session = runner().session("ada", "s1").await.unwrap();
+            // The second failure is enough: the run of the first message is given up, and that of the second begins.
+            let error = session.run("two").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            let session = session.read(EventRange::All).await.unwrap();
+            let causes: Vec<&str> = session.events.iter().filter_map(|event| failure(&event.event)).collect();
+            assert_eq!(causes.len(), 3);
+            assert!(causes.iter().all(|cause| cause.contains("the licence has run out")), "{causes:?}");
+        });
+    });
+}
+
+/// A run that gets on and fails anew has not failed again.
+#[test]
+fn progress_ends_a_row_of_failures() {
+    each_store(|world| {
+        let script = "assistant: > c1 look()\nassistant: > c2 look()\nassistant: done";
+        let agent = |fails_at: u64| {
+            world.agent(script).before_model(move |context| {
+                let fails = context.steps >= fails_at;
+                async move {
+                    match fails {
+                        true => Err(std::io::Error::other("no more").into()),
+                        false => Ok(HookAction::proceed()),
+                    }
+                }
+            })
+        };
+        process(async { world.session(agent(0)).await.run("one").await.unwrap_err() });
+        for (fails_at, times) in [(0, 2), (1, 1), (1, 2), (1, 3)] {
+            let error =
+                process(async { world.session(agent(fails_at)).await.run("more").await.unwrap_err() });
+            let RunnerError::EarlierRunFailed { times: counted, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(*counted, times, "fails at {fails_at}");
+        }
+    });
+}
+
+/// Whoever waits for a message that somebody takes back hears of it.
+#[test]
+fn a_withdrawn_message_is_no_run() {
+    each_store(|world| {
+        process(async {
+            let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
+            let agent = || world.agent("assistant: > c1 ask()\nassistant: done").tools([ask.clone()]);
+            let session = world.session(agent()).await;
+            session.run("ask").await.unwrap();
+            let click =
+                session.resume().decide(session.pending().await.unwrap()[0].id.clone(), Decision::Approve);
+            // Something is at work, so that the message waits.
+            let at_work = click.start().unwrap();
+            let waits = session.send("too much").await.unwrap();
+            assert!(session.withdraw(waits.id()).await.unwrap());
+            at_work.await.unwrap();
+            let error = waits.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(!said(&session).await.contains("too much"));
         });
     });
 }
@@ -119,7 +225,7 @@ fn paused(world: &World) -> AgentBuilder {
 
 /// Nobody reads a long session to learn what waits in it.
 #[test]
-fn what_is_pending_is_told_without_reading_the_whole_session() {
+fn what_is_pending_is_told_without_reading_the_whole_session_or_its_values() {
     each_store(|world| {
         let script = format!("{}assistant: > c1 ask()\nassistant: done", "assistant: hello\n".repeat(200));
         let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
@@ -127,21 +233,29 @@ fn what_is_pending_is_told_without_reading_the_whole_session() {
         let id = process(async {
             let session = world.session(agent()).await;
             for number in 0..=200 {
-                session.run(format!("{number}")).await.unwrap();
+                session
+                    .run(Input::new().say(format!("{number}")).with_values(json!({"topic": "engines"})))
+                    .await
+                    .unwrap();
             }
             world.wire.take_reads();
+            world.wire.take_values();
             let id = session.pending().await.unwrap()[0].id.clone();
             // What this process knows is not read again.
             let (reads, events) = world.wire.take_reads();
             assert!(reads <= 1 && events <= 4, "{reads} reads, {events} events");
+            assert!(session.state().await.unwrap().get("topic").is_some());
+            assert!(world.wire.take_values().is_empty());
             id
         });
         process(async {
             let session = world.session(agent()).await;
             world.wire.take_reads();
             assert_eq!(session.pending().await.unwrap()[0].id, id);
+            assert!(session.unfinished().await.unwrap().unwrap().exit().is_none());
             let (_, events) = world.wire.take_reads();
-            assert!(events <= 64, "{events} events");
+            assert!(events <= 128, "{events} events");
+            assert!(world.wire.take_values().is_empty(), "nobody needs them");
         });
     });
 }

@@ -83,7 +83,7 @@ fn a_hook_that_fails_after_a_payment() {
         process(async {
             let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
             let outcome = session.resume().await.unwrap();
-            assert_eq!(outcome.unknown_calls(), []);
+            assert!(outcome.unknown_calls().is_empty());
             let said = outcome.transcript().to_string();
             assert!(said.contains("tool c1:   PAY IS DONE\ntool c2:   SHIPPED\ntool c3:   LOOK"), "{said}");
             // Each of the two was answered when it ran, and once more when the hook had seen it.
@@ -104,7 +104,7 @@ fn a_run_whose_hook_always_fails_can_be_abandoned() {
             let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
             session.run("go").await.unwrap_err();
             let outcome = session.abandon().await.unwrap();
-            assert_eq!((outcome.exit(), outcome.unknown_calls()), (&Exit::Cancelled, &[][..]));
+            assert_eq!((outcome.exit(), outcome.unknown_calls().len()), (&Exit::Cancelled, 0));
             let said = outcome.transcript().to_string();
             assert!(said.contains("tool 'pay' ran, and its result is withheld"), "{said}");
         });
@@ -148,7 +148,7 @@ fn an_observer_that_fails_after_a_payment() {
             process(async {
                 let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
                 let outcome = session.resume().await.unwrap();
-                assert_eq!((&*outcome.text(), outcome.unknown_calls()), ("done", &[][..]));
+                assert_eq!((&*outcome.text(), outcome.unknown_calls().len()), ("done", 0));
             });
             assert_eq!(executed(world), [1, 1, 1]);
         });

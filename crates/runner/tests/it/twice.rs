@@ -20,6 +20,14 @@ fn agent(world: &World) -> AgentBuilder {
     world.agent(SCRIPT).tools(vec![pay])
 }
 
+/// The same agent, which asks once more in the run after that.
+fn again(world: &World) -> AgentBuilder {
+    let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+    world
+        .agent(&SCRIPT.replace("assistant: you are welcome", "assistant: > c3 pay(euro=9)\nassistant: done"))
+        .tools(vec![pay])
+}
+
 /// The session of a worker with a name of its own.
 async fn session_of(world: &World, worker: &str) -> SessionHandle {
     let runner = world.runner(agent(world).build().unwrap()).worker(worker).unwrap().build();
@@ -145,7 +153,8 @@ fn with_other_content() {
                 let error = settled(other()).await.unwrap_err();
                 assert_already(&error, "ada");
                 let words = format!(
-                    "the decision in session stalls/ada/s1 was refused: approval `{id}` is already decided by ada: approved"
+                    "the decision in session stalls/ada/s1 was refused: approval `{id}` is already decided by ada: \
+                     approved, at 2023-11-14T22:13:20.000000Z"
                 );
                 assert_eq!(error.to_string(), words);
                 let error = settled(other().idempotency_key("click-2")).await.unwrap_err();
@@ -159,6 +168,64 @@ fn with_other_content() {
                 }
             }
             assert_eq!(paid(world), [FIRST]);
+        });
+    });
+}
+
+/// A key is one click in the whole session: it decides nothing else in a later run, and its retry gets its own receipt.
+#[test]
+fn a_key_holds_over_runs() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            settled(approve(&session, &id, "ada").idempotency_key("click-1")).await.unwrap();
+            let second = id_at(&session, "c2").await;
+            settled(approve(&session, &second, "ada")).await.unwrap();
+
+            session.rewind(0).await.unwrap();
+            session.run("pay").await.unwrap();
+            let third = id_at(&session, "c1").await;
+            // What was rewound is no decision of this history: the key is free.
+            settled(approve(&session, &third, "ada").idempotency_key("click-1")).await.unwrap();
+            let fourth = id_at(&session, "c2").await;
+            settled(approve(&session, &fourth, "ada").idempotency_key("click-2")).await.unwrap();
+        });
+        process(async {
+            let session = world.session(again(world)).await;
+            session.run("and once more").await.unwrap();
+            let later = session.pending().await.unwrap()[0].id.clone();
+            paid(world);
+            let error =
+                settled(approve(&session, &later, "ada").idempotency_key("click-2")).await.unwrap_err();
+            let RunnerError::Decision { error, at, .. } = error else { panic!("{error:?}") };
+            assert!(matches!(*error, DecisionError::KeyReused { .. }) && at.is_some(), "{error:?}");
+            assert!(paid(world).is_empty());
+            assert_eq!(session.pending().await.unwrap()[0].id, later, "the request still waits");
+
+            let made = session.decisions().await.unwrap();
+            let of_key = made.iter().find(|made| made.idempotency_key.as_deref() == Some("click-2")).unwrap();
+            let retry = approve(&session, &of_key.request, "ada").idempotency_key("click-2");
+            let receipt = settled(retry).await.unwrap();
+            assert_eq!((receipt.version, &receipt.requests), (of_key.version, &vec![of_key.request.clone()]));
+            settled(approve(&session, &later, "ada").idempotency_key("click-3")).await.unwrap();
+            assert_eq!(paid(world).len(), 1);
+        });
+    });
+}
+
+/// Who decided is told by the receipt, and is not part of what a key stands for.
+#[test]
+fn a_repeat_by_somebody_else_gets_the_receipt_that_names_the_first() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let first = settled(approve(&session, &id, "ada").idempotency_key("click-1")).await.unwrap();
+            let repeat = approve(&session, &id, "bob").idempotency_key("click-1").start().unwrap();
+            repeat.outcome().await.unwrap();
+            assert_eq!(repeat.receipt(), Some(first));
+            assert_eq!(repeat.receipt().unwrap().by.as_deref(), Some("ada"));
         });
     });
 }

@@ -18,7 +18,7 @@ const SCRIPT: &str = "assistant: > c1 look()\nassistant: done";
 
 async fn seen(run: &Invocation, from: u64) -> Vec<String> {
     let word = |seen: Seen| match seen {
-        Seen::Event { number, event } => {
+        Seen::Event { number, event, .. } => {
             let word = match &event {
                 RunEvent::Committed(event) => event.name().to_owned(),
                 event => format!("{event:?}").split([' ', '(']).next().unwrap().to_lowercase(),

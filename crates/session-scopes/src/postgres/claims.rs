@@ -40,7 +40,7 @@ impl PlainClaim {
             Some(AppendClaim::Release { token }) => {
                 Some(PlainClaim { token: Some(to_db(*token)), duration: None })
             }
-            Some(AppendClaim::Take { .. }) => None,
+            Some(AppendClaim::Take { .. } | AppendClaim::Once { .. }) => None,
         }
     }
 }

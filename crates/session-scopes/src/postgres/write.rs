@@ -485,6 +485,7 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let key = &request.key;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+    row.fence.check_free(key, request.take_over, Some(row.now))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
     branches::forget(connection, row.number).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {

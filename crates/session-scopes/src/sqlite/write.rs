@@ -423,6 +423,7 @@ fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<b
 pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
+    row.work.fence.check_free(key, request.take_over, request.at)?;
     let history = History::read(&desk.connection, &row)?;
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;

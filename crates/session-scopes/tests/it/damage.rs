@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
     Before, ClaimSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, FaultKind, FaultPlace,
     ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, ListSessions, OperationId, PruneSession,
     ReadInbox, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteOptions, SqliteStore,
-    Verified, VerifySessions, WorkerId,
+    TakeOver, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -67,7 +67,7 @@ async fn work(store: &impl SessionStore, key: &SessionKey) {
         owner: WorkerId::new("worker-1").unwrap(),
         duration: Duration::from_secs(60),
         at: at(9),
-        take_over: false,
+        take_over: TakeOver::Never,
     };
     store.claim(claim).await.unwrap();
     for number in 0..4 {
@@ -356,7 +356,7 @@ async fn damaged_claims_and_inboxes_are_errors() {
             owner: WorkerId::new("worker-2").unwrap(),
             duration: Duration::from_secs(60),
             at: at(9),
-            take_over: true,
+            take_over: TakeOver::Always,
         };
         let claimed = store.claim(claim).await;
         assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");

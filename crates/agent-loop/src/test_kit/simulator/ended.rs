@@ -90,7 +90,7 @@ impl Ended {
     pub(super) fn lost_nothing(&mut self) -> Result<(), String> {
         let account = &self.account;
         self.under_way.retain(|key| account.is_branch(key));
-        same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls().to_vec())
+        same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls())
     }
 
     pub(super) fn was_interrupted(&self) -> bool {

@@ -90,7 +90,7 @@ fn again(graph: &Graph, error: RunError) -> Run {
 async fn comes_to_the_same(run: Run, notes: &Notes) {
     let walked = walk_on(run, |run| run).await;
     let outcome = walked.ended.as_ref().unwrap();
-    assert_eq!(outcome.unknown_calls(), [], "{}", walked.text());
+    assert!(outcome.unknown_calls().is_empty(), "{}", walked.text());
     assert_eq!(["pay", "ship", "look"].map(|what| notes.count(what)), [1, 1, 1], "{}", notes.text());
     assert_eq!(walked.log(), ["ship", "look"]);
 }

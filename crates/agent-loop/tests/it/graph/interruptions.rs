@@ -172,7 +172,7 @@ async fn a_crash_of_what_must_not_run_twice() {
 #[tokio::test]
 async fn interrupted_nodes_are_listed_in_the_outcome() {
     let listed = |walked: &Walked| {
-        let calls = outcome_of(&walked.ended).unknown_calls().iter();
+        let calls = outcome_of(&walked.ended).unknown_calls().into_iter();
         calls
             .map(|call| format!("{} {}({})", call.id, call.tool, call.arguments.to_text()))
             .collect::<Vec<_>>()

@@ -83,7 +83,7 @@ fn again(agent: &Agent, error: RunError) -> Run {
 /// Nothing ran twice, and nothing is unknown.
 async fn comes_to_the_same(run: Run, notes: &Notes) {
     let ended = go_on(run, |run| run).await;
-    assert_eq!(outcome_of(&ended).unknown_calls(), [], "{}", shown(&ended));
+    assert!(outcome_of(&ended).unknown_calls().is_empty(), "{}", shown(&ended));
     expect![[r#"
         user:      go
         assistant: > c1 pay()   > c2 ship()   > c3 look()
@@ -344,7 +344,7 @@ async fn a_hook_that_fails_while_the_run_is_cancelled() {
     let ended = go_on(run, |run| run.cancel_with(token)).await;
     assert_eq!(outcome_of(&ended).exit(), &Exit::Cancelled, "{}", shown(&ended));
     assert!(shown(&ended).contains("tool c1:   paid by card ****\n"), "{}", shown(&ended));
-    assert_eq!((notes.count("pay"), outcome_of(&ended).unknown_calls()), (1, &[][..]));
+    assert_eq!((notes.count("pay"), outcome_of(&ended).unknown_calls().len()), (1, 0));
 }
 
 /// A hook that always fails keeps no run from ending: what it has not seen is withheld.

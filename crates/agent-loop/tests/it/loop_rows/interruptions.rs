@@ -84,7 +84,7 @@ async fn interrupted_call_that_must_not_run_twice() {
 #[tokio::test]
 async fn interrupted_calls_are_listed_in_the_outcome() {
     let listed = |outcome: &stepfold_agent_loop::Outcome| {
-        let calls = outcome.unknown_calls().iter();
+        let calls = outcome.unknown_calls().into_iter();
         calls
             .map(|call| format!("{} {}({})", call.id, call.tool, call.arguments.to_text()))
             .collect::<Vec<_>>()

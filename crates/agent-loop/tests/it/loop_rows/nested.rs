@@ -494,7 +494,7 @@ async fn wrong_today_a_crash_after_an_approval_repeats_what_the_agent_did() {
     let notes = Notes::default();
     let agent = paying_inside(&notes, "Pay.", Effect::Idempotent);
     let ended = go_on(died_after_approval(&agent, "answered").await, |run| run).await.unwrap();
-    assert_eq!((ended.exit(), ended.unknown_calls()), (&Exit::Text, &[][..]));
+    assert_eq!((ended.exit(), ended.unknown_calls().len()), (&Exit::Text, 0));
     assert_eq!(notes.count("pay"), 2);
 }
 

@@ -1,0 +1,66 @@
+//! `stepfold inbox`: messages that were accepted and wait.
+
+use serde_json::json;
+use stepfold::runner::WaitingMessage;
+
+use crate::args::Place;
+use crate::desk::Desk;
+use crate::error::{Ending, Misuse};
+use crate::show;
+
+pub(super) async fn inbox(place: &Place, remove: &[String], json: bool) -> anyhow::Result<Ending> {
+    let desk = if remove.is_empty() { Desk::to_read(place)? } else { Desk::to_write(place)? };
+    let session = desk.session().await?;
+    let waiting = session.inbox().await?;
+    if remove.is_empty() {
+        list(&waiting, json);
+        return Ok(Ending::Done);
+    }
+    let mut withdrawn = Vec::new();
+    for message in chosen(&waiting, remove)? {
+        if session.withdraw(&message.id).await? {
+            withdrawn.push(message.id.as_str());
+        }
+    }
+    show::line(match json {
+        true => json!({"withdrawn": withdrawn}).to_string(),
+        false => format!("{} withdrawn", show::counted(withdrawn.len() as u64, "message")),
+    });
+    Ok(Ending::Done)
+}
+
+fn list(waiting: &[WaitingMessage], json: bool) {
+    if json {
+        let messages = waiting.iter().map(|message| {
+            json!({"at": message.at.to_string(), "id": message.id.as_str(), "message": message.input.to_json()})
+        });
+        return show::line(serde_json::Value::Array(messages.collect()).to_string());
+    }
+    for message in waiting {
+        let (at, said) = (show::moment(message.at), show::said_in(message));
+        show::line(format!("{}  {at}  {}", message.id, show::short(&said)));
+    }
+    if waiting.is_empty() {
+        show::note("no message waits");
+    }
+}
+
+/// The messages with these ids, or with the only one that begins so.
+fn chosen<'a>(waiting: &'a [WaitingMessage], ids: &[String]) -> Result<Vec<&'a WaitingMessage>, Misuse> {
+    let mut chosen = Vec::new();
+    for id in ids {
+        let begin: Vec<&WaitingMessage> = match id.as_str() {
+            "all" => waiting.iter().collect(),
+            id => waiting.iter().filter(|message| message.id.as_str().starts_with(id)).collect(),
+        };
+        let whole = begin.iter().find(|message| message.id.as_str() == id);
+        match (whole, begin.as_slice()) {
+            (Some(whole), _) => chosen.push(*whole),
+            (None, all) if id == "all" => chosen.extend(all),
+            (None, [one]) => chosen.push(one),
+            (None, []) => return Err(Misuse(format!("no message with the id `{id}` waits"))),
+            (None, _) => return Err(Misuse(format!("ambiguous id `{id}`: several messages begin with it"))),
+        }
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,127 @@
+//! What is told of decisions that come twice, of messages that wait, and of runs that are given up.
+
+use serde_json::{Value, json};
+
+use crate::crashes::killed;
+use crate::room::Room;
+
+const ASKS: &str = "[tools.now]\nbuiltin = { name = \"clock\" }\napproval = \"always\"";
+
+/// A session that waits for a decision about `c1`.
+fn asked() -> Room {
+    let room = Room::new(ASKS, "assistant: > c1 now()\nassistant: Now.");
+    room.say("run a.toml -s s1 go", "");
+    room
+}
+
+/// The objects of a command's lines.
+fn lines(said: &str) -> Vec<Value> {
+    said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn to_give_a_run_up_tells_what_is_unknown_and_asks_no_model() {
+    let without_model = || {
+        let room = killed("at_most_once");
+        let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
+        room.write("a.toml", &agent.replace("model = \"script:a.script\"\n", ""));
+        room
+    };
+    let room = without_model();
+    let said = room.say("resume a.toml", "");
+    assert!(said.contains("no model") && said.ends_with("exit 2\n"), "{said}");
+    let said = room.say("resume a.toml --abandon", "");
+    assert!(said.starts_with("the run is given up after 1 step; the session can be used\n"), "{said}");
+    assert!(said.contains("| outcome unknown: c1 slow()") && !said.contains("exit"), "{said}");
+
+    let said = lines(&without_model().say("resume a.toml --abandon --json", ""));
+    let told = said.last().unwrap();
+    assert_eq!((&told["abandoned"], &told["unknown"][0]["id"]), (&json!(true), &json!("c1")));
+}
+
+#[test]
+fn a_second_decision_hears_who_decided_and_when() {
+    let room = asked();
+    room.say("resume a.toml --approve c1 --by ada", "");
+    for late in ["--reject c1=no", "--approve c1"] {
+        let said = room.say(&format!("resume a.toml {late} --by bob"), "");
+        assert!(said.contains("approval `c1#DIGEST` is already decided by ada: approved, at 20"), "{said}");
+        assert!(said.ends_with("exit 2\n"), "{said}");
+    }
+    // There is no such request.
+    let said = room.say("resume a.toml --approve c7", "");
+    assert!(said.contains("no approval is pending") && said.ends_with("exit 2\n"), "{said}");
+}
+
+#[test]
+fn a_decision_with_a_key_can_be_sent_again() {
+    let room = asked();
+    let click = |line: &str| room.say(&format!("resume a.toml {line} --key click-1"), "");
+    let receipt = |line: &str| {
+        let said = click(&format!("{line} --json"));
+        let receipt = lines(&said).into_iter().find_map(|line| line.get("receipt").cloned());
+        receipt.unwrap_or_else(|| panic!("{said}"))
+    };
+    let first = receipt("--approve c1 --by ada");
+    assert_eq!(first["by"], "ada");
+    assert_eq!(receipt("--approve c1 --by bob"), first);
+    assert_eq!(receipt("--approve all"), first);
+    let said = click("--approve c1");
+    assert!(said.starts_with("Now.\n") && !said.contains("exit"), "{said}");
+    let said = click("--reject c1");
+    assert!(said.contains("idempotency key `click-1` was used for other decisions"), "{said}");
+}
+
+#[test]
+fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
+    // The model has no reply.
+    let room = Room::new("", "");
+    let said = room.say("run a.toml -s s1 one", "");
+    assert!(said.contains("| error: the run failed after 0 steps: "), "{said}");
+    for (question, times) in [("two", 2), ("three --key retry", 3), ("three --key retry", 4)] {
+        let said = room.say(&format!("run a.toml -s s1 {question}"), "");
+        assert!(
+            said.contains(&format!("the run before the message failed {times} times in the same way: ")),
+            "{said}"
+        );
+        assert!(
+            said.contains("the message is stored")
+                && said.contains("stepfold resume a.toml --session s1 --abandon")
+        );
+        assert!(
+            said.contains("stepfold inbox a.toml --session s1 --remove ") && said.ends_with("exit 1\n"),
+            "{said}"
+        );
+    }
+    let waiting = lines(&room.say("inbox a.toml --json", "")).remove(0);
+    let ids: Vec<&str> = waiting.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!((ids.len(), ids[1]), (2, "retry"), "{waiting}");
+    let said = room.say("inbox a.toml", "");
+    assert!(said.contains("  two\n") && said.contains("retry  20"), "{said}");
+    let said = room.say("sessions a.toml", "");
+    assert!(said.contains(", interrupted, 2 messages in the inbox"), "{said}");
+    let said = room.say("inspect a.toml", "");
+    assert_eq!(said.matches("  failed    ").count(), 4, "{said}");
+
+    assert_eq!(room.say(&format!("inbox a.toml --remove {}", ids[0]), ""), "1 message withdrawn\n");
+    let said = room.say("inbox a.toml --remove two", "");
+    assert!(said.contains("no message with the id `two` waits") && said.ends_with("exit 2\n"), "{said}");
+    assert_eq!(room.say("inbox a.toml --remove all --json", ""), "{\"withdrawn\":[\"retry\"]}\n");
+    assert_eq!(room.say("inbox a.toml", ""), "| no message waits\n");
+}
+
+#[test]
+fn a_question_with_a_key_is_asked_once() {
+    let room = Room::new("", "assistant: Hello.\nassistant: Hello again.");
+    for _ in 0..2 {
+        let said = room.say("run a.toml -s s1 hi --key k1", "");
+        assert!(said.starts_with("Hello.\n") && !said.contains("exit"), "{said}");
+    }
+    let said = room.say("run a.toml -s s1 bye --key k1", "");
+    assert!(!said.contains("Hello") && said.contains("exit 2"), "{said}");
+    assert_eq!(room.say("inspect a.toml", "").matches("  began ").count(), 1);
+    assert!(
+        room.say("run a.toml hi --key k1", "").ends_with("exit 2\n"),
+        "without a session the key says nothing"
+    );
+}
