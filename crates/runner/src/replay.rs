@@ -14,7 +14,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, is_of_run, is_stored, loop_event, rewrite, summary};
+use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 use crate::turn::Turn;
 
 /// Gives the number of runs that were gone through.
@@ -159,7 +159,8 @@ async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<St
 /// The events by invocation, in order; those of runs apart from others.
 fn invocations(events: Vec<CommittedEvent>) -> Vec<Vec<CommittedEvent>> {
     let mut invocations: Vec<Vec<CommittedEvent>> = Vec::new();
-    for committed in events {
+    // That a run failed on the way is no step of it.
+    for committed in events.into_iter().filter(|committed| failure(&committed.event).is_none()) {
         let is_same = |other: &CommittedEvent| {
             other.event.invocation == committed.event.invocation
                 && is_of_run(&other.event) == is_of_run(&committed.event)

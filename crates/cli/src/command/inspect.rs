@@ -217,7 +217,7 @@ pub(super) fn label_json(label: &Label, version: u64) -> Value {
 /// An event for programs.
 pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
     let event = &committed.event;
-    json!({
+    let mut told = json!({
         "at": event.at.to_string(),
         "author": event.author.as_str(),
         "counts": counts,
@@ -227,7 +227,11 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
         "messages": event.messages,
         "started": event.actions.started,
         "version": committed.version,
-    })
+    });
+    if let Some(cause) = failure(event) {
+        told["failed"] = json!(cause);
+    }
+    told
 }
 
 /// An event: its version, its kind, and what was said, in notation.

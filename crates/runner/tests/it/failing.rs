@@ -141,6 +141,40 @@ fn progress_ends_a_row_of_failures() {
     });
 }
 
+/// A failure on the way is no end of the record: what came after it is replayed too.
+#[test]
+fn a_run_that_failed_on_the_way_replays_whole() {
+    each_store(|world| {
+        process(async {
+            let is_mended = Arc::new(AtomicBool::new(false));
+            let mended = Arc::clone(&is_mended);
+            let agent = world
+                .agent("assistant: > c1 look()\nassistant: > c2 save()\nassistant: done")
+                .before_model(move |context| {
+                    let fails = context.steps > 0 && !mended.load(Ordering::SeqCst);
+                    async move {
+                        match fails {
+                            true => Err(std::io::Error::other("no more").into()),
+                            false => Ok(HookAction::proceed()),
+                        }
+                    }
+                })
+                .build()
+                .unwrap();
+            let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
+            session.run("go").await.unwrap_err();
+            is_mended.store(true, Ordering::SeqCst);
+            assert_eq!(session.resume().await.unwrap().text(), "done");
+            assert_eq!(session.replay(&agent).await.unwrap(), 1);
+            let look = world.tool("look", Effect::Pure).build().unwrap();
+            let without_save =
+                Agent::builder(Echo).name("clerk").schema(schema()).tools([look]).build().unwrap();
+            let error = session.replay(&without_save).await.unwrap_err();
+            assert!(matches!(error, RunnerError::Diverged { .. }), "{error:?}");
+        });
+    });
+}
+
 /// Whoever waits for a message that somebody takes back hears of it.
 #[test]
 fn a_withdrawn_message_is_no_run() {
