@@ -267,13 +267,13 @@ impl Observer for Recording {
     }
 }
 
-/// Where a replay goes another way than the record.
+/// Where a replay diverges from the record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Divergence {
     /// The run cannot begin with this agent.
-    #[error("the recorded run cannot begin with this agent")]
-    Start(#[source] LoadError),
+    #[error("the recorded run cannot begin with this agent: {0}")]
+    Start(LoadError),
     /// The state has another schema.
     #[error("the state schema has changed since the run was recorded: {}", changes.join("; "))]
     Schema {

@@ -312,7 +312,7 @@ impl SessionHandle {
     /// beginning is still there. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
-    /// [`RunnerError::Diverged`] for the first run that goes another way.
+    /// [`RunnerError::Diverged`] for the first run that diverged.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::replay::replay(&self.turn(), agent).await
     }

@@ -1,7 +1,6 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -606,7 +605,7 @@ impl<'a> Work<'a> {
         match error {
             RunnerError::Run { source, .. } => {
                 let before = self.known.failed.take();
-                self.known.failed = Some(Failed::again(before, invocation, causes(&**source)));
+                self.known.failed = Some(Failed::again(before, invocation, source.to_string()));
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -634,21 +633,6 @@ impl<'a> Work<'a> {
             _ => RunnerError::Run { key: Box::new(key.clone()), source: Arc::new(error) },
         }
     }
-}
-
-/// An error with what caused it.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The next message of what was read, or of what is read then.

@@ -42,7 +42,7 @@ fn a_changed_agent_does_not_go_on_unless_it_is_told_to() {
             let session = world.session(agent).await;
             let error = session.run("thanks").await.unwrap_err();
             assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
-            expect!["the agent has changed since the run in session stalls/ada/s1 was cut off: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; resume it all the same with `with_changed_agent()`, or give it up with `abandon()`"].assert_eq(&error.to_string());
+            expect!["the agent has changed since the run in session stalls/ada/s1 was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; resume it all the same with `with_changed_agent()`, or give it up with `abandon()`"].assert_eq(&error.to_string());
             assert!(matches!(session.resume().await, Err(RunnerError::AgentChanged { .. })));
             let outcome = session.resume().with_changed_agent().await.unwrap();
             assert_eq!(outcome.text(), "done");
