@@ -143,13 +143,16 @@ impl Changes {
         }
         if let Some(found) = found {
             self.past.push(key.to_owned());
-            if let Head::List(_) = found.head {
+            if let Head::List(before) = &found.head {
                 let kept = match &change {
                     Change::List(extent, _) if extent.generation != ANEW => to_db(extent.start),
                     _ => i64::MAX,
                 };
-                self.shrunk.0.push(key.to_owned());
-                self.shrunk.1.push(kept);
+                // To look for items that are not there takes a look at all of them.
+                if kept > to_db(before.start) {
+                    self.shrunk.0.push(key.to_owned());
+                    self.shrunk.1.push(kept);
+                }
             }
         }
         match change {
@@ -275,5 +278,29 @@ impl Put {
         self.generations.push(extent.map(|extent| to_db(extent.generation)));
         self.starts.push(extent.map(|extent| to_db(extent.start)));
         self.lengths.push(extent.map(|extent| to_db(extent.length)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The statement that drops items reads all items of the scope.
+    #[test]
+    fn a_shared_list_that_only_grows_drops_no_items() {
+        let extent = |start, length| Extent { generation: 0, start, length };
+        let before = Found { head: Head::List(extent(3, 10)), schema: "{}".into() };
+        let dropped = |change| {
+            let mut changes = Changes::default();
+            changes.add("user:log", Some(&before), change);
+            changes.shrunk.1
+        };
+        let grown = |start| Change::List(extent(start, 11), vec![(13, vec![json!("item")])]);
+        assert_eq!(dropped(grown(3)), [0; 0]);
+        assert_eq!(dropped(grown(4)), [4]);
+        let anew = Change::List(Extent { generation: ANEW, start: 0, length: 0 }, Vec::new());
+        assert_eq!([dropped(anew), dropped(Change::Remove)], [[i64::MAX], [i64::MAX]]);
     }
 }
