@@ -590,7 +590,7 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
             expect![[r#"
                 event 1 (replied, step 1) offers other tools, or with other bindings to the state
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
-                the tools of event 1 (replied, step 1) cannot be listed
+                the tools of event 1 (replied, step 1) cannot be listed: toolset "remote" cannot list its tools: it is down
             "#]]
             .assert_eq(&told);
         });
