@@ -234,6 +234,22 @@ impl ModelError {
         self
     }
 
+    /// The same error, with another message.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+    ///
+    /// let error = ModelError::new(ModelErrorKind::Overloaded, "busy").with_provider("openai");
+    /// let message = format!("{} (3 attempts)", error.message());
+    /// assert_eq!(error.with_message(message).to_string(), "overloaded (openai): busy (3 attempts)");
+    /// ```
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
+    }
+
     /// The same error, with the one that caused it. Its text is shown after the message, unless the message ends with
     /// it.
     ///
