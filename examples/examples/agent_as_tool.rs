@@ -3,13 +3,14 @@
 //! They share one key of the state; the inner conversation stays inside.
 //!
 //! `cargo run -p stepfold-examples --example agent_as_tool`
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example talks to the person who runs it")]
+#![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]
 
 use std::error::Error;
 
 use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
+use stepfold_examples::say;
 
 /// Looks a word up.
 #[tool(effect = "pure", writes("sources"))]
@@ -45,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .build()?;
 
     let outcome = writer.run("explain the word fold in a sentence").await?;
-    println!("{}", outcome.transcript());
+    say(outcome.transcript());
     assert_eq!(outcome.text(), "A fold bends upon itself.");
     // What the inner agent wrote to the shared key has come out; its messages have not.
     assert_eq!(outcome.state().get("sources").unwrap(), json!(["dictionary: fold"]));

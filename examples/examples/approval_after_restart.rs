@@ -3,7 +3,7 @@
 //! The program starts itself twice: the first process ends at the question, the second one decides.
 //!
 //! `cargo run -p stepfold-examples --example approval_after_restart`
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example talks to the person who runs it")]
+#![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]
 
 use std::error::Error;
 use std::path::Path;
@@ -13,6 +13,7 @@ use stepfold::agent_loop::Pause;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::SqliteStore;
+use stepfold_examples::say;
 
 /// Pays a bill.
 #[tool(approval = "always", writes("paid"))]
@@ -44,7 +45,7 @@ async fn ask(file: &Path) -> Result<(), Box<dyn Error>> {
     let session = runner(file, "assistant: > c1 pay(euro=500)")?.session("ada", "bills").await?;
     let outcome = session.run("pay the bill").await?;
     assert_eq!(outcome.exit(), &Exit::Paused(Pause::Approval));
-    println!("process {}: the run waits for approval", std::process::id());
+    say(format_args!("process {}: the run waits for approval", std::process::id()));
     Ok(())
 }
 
@@ -52,10 +53,10 @@ async fn ask(file: &Path) -> Result<(), Box<dyn Error>> {
 async fn decide(file: &Path) -> Result<(), Box<dyn Error>> {
     let session = runner(file, "assistant: The bill is paid.")?.session("ada", "bills").await?;
     let pending = session.pending().await?;
-    println!("process {}: pending is {}", std::process::id(), pending[0].call.name);
+    say(format_args!("process {}: pending is {}", std::process::id(), pending[0].call.name));
     let corrected = Decision::modify(serde_json::json!({"euro": 50}));
     let outcome = session.resume().decide(pending[0].id.as_str(), corrected).await?;
-    println!("{}", outcome.transcript());
+    say(outcome.transcript());
     assert_eq!(outcome.state().get("paid").unwrap(), 50);
     assert!(session.pending().await?.is_empty());
     Ok(())

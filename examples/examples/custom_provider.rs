@@ -4,7 +4,7 @@
 //! what a caller may rely on is written at `ChatModel`.
 //!
 //! `cargo run -p stepfold-examples --example custom_provider`
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example talks to the person who runs it")]
+#![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]
 
 use std::error::Error;
 
@@ -13,6 +13,7 @@ use stepfold::prelude::*;
 use stepfold::state_core::chat::{
     ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream, ToolCallChunk, Usage,
 };
+use stepfold_examples::say;
 
 /// Calls the first tool that it is offered with the numbers of the question, and says what came of it.
 struct Rules;
@@ -63,12 +64,12 @@ fn add(numbers: Vec<u64>) -> u64 {
 async fn main() -> Result<(), Box<dyn Error>> {
     let agent = Agent::builder(Rules).tools([add_tool().build()?]).build()?;
     let outcome = agent.run("what is 15 + 27?").await?;
-    println!("{}", outcome.transcript());
+    say(outcome.transcript());
     assert_eq!(outcome.text(), "It is 42.");
     assert_eq!((outcome.steps(), outcome.usage().output_tokens), (2, 6));
 
     let error = Rules.respond(ChatRequest::new(Transcript::new())).into_reply().await.unwrap_err();
     assert_eq!(error.kind(), &ModelErrorKind::InvalidRequest);
-    println!("{error}");
+    say(error);
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! A store of your own: one that keeps an audit trail beside any other, and passes the exam of all stores.
 //!
 //! `cargo run -p stepfold-examples --example custom_store`
-#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +15,7 @@ use stepfold::session_scopes::{
     RewindSession, ScopeKey, Session, SessionError, SessionKey, SessionPage, SessionStore, Values, Verified,
     VerifySessions, WriteScope,
 };
+use stepfold_examples::say;
 
 /// Notes who wrote which keys of which session, once it is committed.
 struct Audited<S> {
@@ -142,7 +142,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let exam =
         Exam::new("audited", async || Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() }));
     let passed = exam.run().await.passed().map_err(|report| report.to_string())?;
-    println!("the store passes all {} cases", passed.len());
+    say(format_args!("the store passes all {} cases", passed.len()));
 
     let trail = Trail::default();
     let store = Audited { inner: MemoryStore::new(), trail: trail.clone() };
@@ -154,7 +154,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let runner = Runner::builder(agent, store).app("shop")?.build();
     runner.session("ada", "monday").await?.run("hello").await?;
     let trail = trail.0.lock().unwrap_or_else(PoisonError::into_inner);
-    println!("{}", trail.join("\n"));
+    say(trail.join("\n"));
     assert!(trail.iter().any(|line| line.ends_with(r#"wrote ["app:visits"]"#)));
     Ok(())
 }

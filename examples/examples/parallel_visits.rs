@@ -1,7 +1,6 @@
 //! Visits counted by several processes at once: a write says what to do (`sum` 1), not what comes out.
 //!
 //! `cargo run -p stepfold-examples --example parallel_visits`
-#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
 use std::error::Error;
 use std::path::Path;
@@ -12,6 +11,7 @@ use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::ChatRequest;
+use stepfold_examples::say;
 
 const PROCESSES: usize = 4;
 const VISITS: usize = 10;
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         assert!(process.wait()?.success(), "a process failed");
     }
     let session = runner(&file)?.session("nobody", "s").await?.read(EventRange::None).await?;
-    println!("{PROCESSES} processes with {VISITS} visits each: {}", session.to_json());
+    say(format_args!("{PROCESSES} processes with {VISITS} visits each: {}", session.to_json()));
     assert_eq!(session.to_json(), json!({"app:visits": PROCESSES * VISITS}));
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Keys of an app, a user, a session and one invocation: the programs of adk-rust's documentation (spec/002).
 //!
 //! `cargo run -p stepfold-examples --example scopes`
-#![allow(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
 use std::error::Error;
 
@@ -10,6 +9,7 @@ use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::{EventRange, KEY_PREFIX_USER, MemoryStore};
 use stepfold::state_core::chat::ChatRequest;
+use stepfold_examples::say;
 
 /// Notes where the user is, and how often anybody was helped.
 #[tool(writes("user:city", "temp:draft", "topic", "app:helped"))]
@@ -52,12 +52,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The same user in another session: the app's and the user's keys are there, the session's are not.
     let second = runner.session("alice", "s2").await?;
     let outcome = second.run("And now?").await?;
-    println!("{}", outcome.text());
+    say(outcome.text());
     assert_eq!(outcome.text(), "Answer in Italian (v1.0.0). City: Turin. Topic: .");
 
     // Another user shares the app's keys only.
     let other = runner.session("bob", "s1").await?.read(EventRange::None).await?;
-    println!("{}", other.to_json());
+    say(other.to_json());
     assert_eq!(other.to_json(), json!({"app:helped": 2, "app:version": "1.0.0"}));
 
     // What began with `temp:` was never stored.

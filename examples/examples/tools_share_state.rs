@@ -1,7 +1,7 @@
 //! Tools that share state, without a model seeing it: the programs of Haystack's documentation (spec/000).
 //!
 //! `cargo run -p stepfold-examples --example tools_share_state`
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example talks to the person who runs it")]
+#![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]
 
 use std::error::Error;
 
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::state_core::state::StateError;
+use stepfold_examples::say;
 
 /// Searches documents.
 #[tool(
@@ -69,7 +70,7 @@ async fn a_chain_of_tools() -> Result<(), Box<dyn Error>> {
     let input =
         Input::from("Find and process documents about Python").with_values(json!({"user_name": "Alice"}));
     let outcome = agent.run(input).await?;
-    println!("{}", outcome.transcript());
+    say(outcome.transcript());
     assert_eq!(outcome.state().get("result_count").unwrap(), json!(2));
     assert_eq!(
         outcome.state().get("final_docs").unwrap(),
@@ -88,7 +89,7 @@ async fn two_steps() -> Result<(), Box<dyn Error>> {
         .tools([factorial_tool().build()?, multiply_tool().build()?])
         .build()?;
     let outcome = agent.run("Calculate the factorial of 5, then multiply it by 2").await?;
-    println!("{}", outcome.transcript());
+    say(outcome.transcript());
     // A list is appended to unless its key says otherwise.
     assert_eq!(outcome.state().get("results").unwrap(), json!([120, 240]));
     Ok(())
@@ -119,6 +120,6 @@ fn handlers() -> Result<(), StateError> {
     assert_eq!(state.get("user_name").unwrap(), json!("Alice-Bob"));
 
     // What does not fit is refused where it is written.
-    println!("{}", schema.write("user_name", json!(6)).unwrap_err());
+    say(schema.write("user_name", json!(6)).unwrap_err());
     Ok(())
 }

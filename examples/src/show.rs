@@ -6,8 +6,8 @@ use std::io::{self, Write as _};
 
 use stepfold::state_core::escape_invisible;
 
-/// Shows a line.
-pub fn say(text: &str) {
+/// Shows a line. In place of `println!`, which panics when its reader is gone.
+pub fn say(text: impl Display) {
     write(&format!("{text}\n"));
 }
 

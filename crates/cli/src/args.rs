@@ -1,7 +1,9 @@
 //! What can be said on the command line.
 
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use stepfold::runner::WhenClaimed;
@@ -38,7 +40,7 @@ pub(crate) enum Command {
         asked: Asked,
         /// The question; `-` reads it from standard input.
         question: String,
-        /// Values to write to the state first, as KEY=JSON; text that is no JSON is taken as it is.
+        /// Values to write to the state first, as KEY=JSON; text that is not JSON is taken as it is.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
@@ -61,10 +63,10 @@ pub(crate) enum Command {
     Inspect {
         #[command(flatten)]
         place: Place,
-        /// As it was at this version.
+        /// As it was at this version: a number, or a label.
         #[arg(long, value_name = "VERSION")]
-        at: Option<u64>,
-        /// What changed in the state between two versions, as in `2..5`.
+        at: Option<At>,
+        /// What changed in the state between two versions, as in `2..5` or `draft..final`.
         #[arg(long, value_name = "FROM..TO", conflicts_with = "at")]
         diff: Option<String>,
         /// Also what a rewind has taken back.
@@ -74,51 +76,72 @@ pub(crate) enum Command {
         #[arg(long)]
         full: bool,
     },
-    /// Go on with a run that waits for decisions, was cut off or failed.
+    /// Resume a run that waits for approvals, was interrupted or failed.
     Resume {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         asked: Asked,
-        /// Run a call that waits, by its id; `all` for all of them.
+        /// Approve a pending call, by its id; `all` for all of them.
         #[arg(long, value_name = "ID")]
         approve: Vec<String>,
-        /// Do not run a call that waits; the model reads the reason.
+        /// Reject a pending call; the model reads the reason.
         #[arg(long, value_name = "ID[=REASON]")]
         reject: Vec<String>,
-        /// Run a call that waits with other arguments.
+        /// Approve a pending call with other arguments.
         #[arg(long, value_name = "ID=JSON")]
         modify: Vec<String>,
         /// Give the run up instead: its open calls are answered as cancelled.
         #[arg(long, conflicts_with_all = ["approve", "reject", "modify"])]
         abandon: bool,
-        /// Although the agent is another one than when the run began.
+        /// Resume also if the agent has changed since the run began.
         #[arg(long)]
         with_changed_agent: bool,
     },
-    /// Go through every run of a session again, without model and tools: does it come to the same?
+    /// Replay every run of a session without model and tools, and report where it diverges.
     Replay {
         #[command(flatten)]
         place: Place,
     },
-    /// Make another session that shares the history of this one.
+    /// Fork a session: make another one that shares its history.
     Fork {
         #[command(flatten)]
         place: Place,
-        /// Up to this version; the newest unless said.
+        /// Up to this version, a number or a label; by default the newest.
         #[arg(long, value_name = "VERSION")]
-        at: Option<u64>,
-        /// What the new session is called; made up unless said.
+        at: Option<At>,
+        /// The name of the new session; by default a made-up one.
         #[arg(long, value_name = "ID")]
         to: Option<String>,
+    },
+    /// List the forks of a session, with the version that each of them begins with.
+    Forks {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Compare two sessions, such as a fork and its original, from the newest version that both have.
+    Compare {
+        #[command(flatten)]
+        place: Place,
+        /// A session.
+        #[arg(value_name = "A", conflicts_with = "session")]
+        left: String,
+        /// Another session.
+        #[arg(value_name = "B")]
+        right: String,
     },
     /// Go back to a version. Nothing is erased: the log says so.
     Rewind {
         #[command(flatten)]
         place: Place,
-        /// The version.
+        /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
-        to: u64,
+        to: At,
+    },
+    /// Name versions of a session: a label stands wherever a version does.
+    Label {
+        #[command(subcommand)]
+        command: LabelCommand,
     },
     /// Delete a session for good. Others that were forked from it stay.
     Delete {
@@ -194,7 +217,15 @@ impl Command {
             | Command::Resume { place, .. }
             | Command::Replay { place }
             | Command::Fork { place, .. }
+            | Command::Forks { place }
+            | Command::Compare { place, .. }
             | Command::Rewind { place, .. }
+            | Command::Label {
+                command:
+                    LabelCommand::Set { place, .. }
+                    | LabelCommand::Remove { place, .. }
+                    | LabelCommand::List { place },
+            }
             | Command::Delete { place, .. }
             | Command::Verify { place }
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
@@ -218,10 +249,51 @@ pub(crate) enum StateCommand {
     Set {
         #[command(flatten)]
         place: Place,
-        /// What to write, as KEY=JSON; text that is no JSON is taken as it is.
+        /// What to write, as KEY=JSON; text that is not JSON is taken as it is.
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabelCommand {
+    /// Set a label, or move it to another version.
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// The label.
+        label: String,
+        /// The version, a number or another label; by default the newest.
+        #[arg(long, value_name = "VERSION")]
+        at: Option<At>,
+    },
+    /// Remove a label. The version stays.
+    Remove {
+        #[command(flatten)]
+        place: Place,
+        /// The label.
+        label: String,
+    },
+    /// List the labels of a session with their versions.
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// A version of a session, as it is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Version(u64),
+    Label(String),
+}
+
+impl FromStr for At {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(text.parse().map_or_else(|_| At::Label(text.to_owned()), At::Version))
+    }
 }
 
 /// Which agent, which store, which session.
@@ -230,11 +302,11 @@ pub(crate) struct Place {
     /// The file of the agent, or of the graph.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
-    /// The session. `run` and `chat` begin a new one unless it is said, `delete` has to be told, `verify`
-    /// checks all; all others take the one that was written last.
+    /// The session. By default `run` and `chat` begin a new one, `verify` checks all, and the others take the one that
+    /// was written last; `delete` requires it.
     #[arg(short, long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// The SQLite file with the sessions; in the user's data folder unless said.
+    /// The SQLite file with the sessions; in the user's data folder by default.
     #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
     pub(crate) store: Option<PathBuf>,
     /// Whose session it is.
@@ -254,10 +326,10 @@ pub(crate) struct Asked {
     /// What to do with the cassette.
     #[arg(long, value_enum, default_value_t, requires = "cassette")]
     pub(crate) mode: Mode,
-    /// Ask for decisions also when standard input is no terminal.
+    /// Ask for approvals also when standard input is not a terminal.
     #[arg(long)]
     pub(crate) interactive: bool,
-    /// Who makes the decisions, for the record: the user of the system unless said.
+    /// Who decides, for the record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
     /// What to do while another process is at work in the session.

@@ -10,14 +10,14 @@ use stepfold::agent_loop::{Decisions, Ids as _, RandomIds};
 use stepfold::prelude::*;
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{
-    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, Session, SessionError,
-    SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
+    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, MemoryStore, ReadLabels, Session,
+    SessionError, SessionKey, SessionSchema, SessionStore as _, SqliteOptions, SqliteStore,
 };
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::agent_file::{AgentFile, Built};
-use crate::args::{Asked, Mode, Place};
+use crate::args::{Asked, At, Mode, Place, WhenBusy};
 use crate::error::Misuse;
 use crate::migrate::{session_schema, untyped};
 use crate::model::{Failures, Models};
@@ -32,6 +32,8 @@ const TRIES: usize = 5;
 pub(crate) struct Desk {
     pub(crate) runner: Runner,
     pub(crate) user: String,
+    /// The name of this process in the claims on sessions.
+    pub(crate) worker: String,
     /// Of a graph: the nodes that are agents and go on with its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
     /// The keys of the agent with any types: for reading, which works whatever is stored.
@@ -43,23 +45,31 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// With a model, for commands that run the agent.
-    pub(crate) fn with_model(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+    /// With a model and a store that is created if it is missing, for commands that begin sessions.
+    pub(crate) fn to_run(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), &models, failures, open_store)
+        let open = |path: &Path| if asked.last { open_existing(place, path) } else { open_or_create(path) };
+        Desk::open(place, Some(asked), &models, failures, open)
     }
 
-    /// Without one, for commands that ask no model.
-    pub(crate) fn without_model(place: &Place) -> anyhow::Result<Self> {
-        Desk::open(place, None, &Models::None, unbounded_channel().1, open_store)
+    /// With a model, for commands that go on in a session.
+    pub(crate) fn to_resume(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
+        let (models, failures) = Models::asked(asked);
+        Desk::open(place, Some(asked), &models, failures, |path| open_existing(place, path))
     }
 
-    /// For commands that only look: no file is made or changed.
+    /// Without a model, for commands that write to a session.
+    pub(crate) fn to_write(place: &Place) -> anyhow::Result<Self> {
+        Desk::open(place, None, &Models::None, unbounded_channel().1, |path| open_existing(place, path))
+    }
+
+    /// Without a model, for commands that only read: no file is created or changed.
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
-        Desk::open(place, None, &Models::None, unbounded_channel().1, open_to_read)
+        let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
+        Desk::open(place, None, &Models::None, unbounded_channel().1, open)
     }
 
-    /// For commands that look at a store that has to be there.
+    /// For commands that check a store: it must exist.
     pub(crate) fn to_check(place: &Place) -> anyhow::Result<Self> {
         let open = |path: &Path| {
             SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
@@ -95,22 +105,30 @@ impl Desk {
         let schema = session_schema(agent.schema(), migrations);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let when_claimed = asked.map(|asked| asked.when_claimed).unwrap_or_default();
+        let worker = format!("process-{}-{}", std::process::id(), short_id());
         let runner = Runner::builder(agent, store)
             .schema(schema)
+            .worker(worker.as_str())?
             .claim_for(CLAIM)
             .when_claimed(when_claimed.into())
+            // They are for the model and the terminal of another command.
+            .leave_inbox()
             .build();
         let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
-        Ok(Desk { runner, user, speakers, untyped, failures, place, asked })
+        Ok(Desk { runner, user, worker, speakers, untyped, failures, place, asked })
     }
 
     /// The session that was asked for, which has to be there; the one that was written last if none was.
     pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
-        let id = match &self.place.session {
-            Some(id) => id.clone(),
-            None => self.newest().await?,
-        };
-        let key = self.runner.key(self.user.as_str(), id.as_str())?;
+        match &self.place.session {
+            Some(id) => self.session_named(id).await,
+            None => self.session_named(&self.newest().await?).await,
+        }
+    }
+
+    /// A session that must exist.
+    pub(crate) async fn session_named(&self, id: &str) -> anyhow::Result<SessionHandle> {
+        let key = self.runner.key(self.user.as_str(), id)?;
         let get = GetSession::new(key).events(EventRange::None).without_state();
         match self.runner.store().get(get).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -122,6 +140,27 @@ impl Desk {
                 Ok(self.runner.session(self.user.as_str(), id).await?)
             }
         }
+    }
+
+    /// The number of a version.
+    pub(crate) async fn version(&self, key: &SessionKey, at: &At) -> anyhow::Result<u64> {
+        let wanted = match at {
+            At::Version(version) => return Ok(*version),
+            At::Label(label) => label,
+        };
+        let labels = self.runner.store().labels(ReadLabels::new(key.clone())).await?;
+        if let Some((_, version)) = labels.iter().find(|(label, _)| label.as_str() == wanted) {
+            return Ok(*version);
+        }
+        let known: Vec<&str> = labels.iter().map(|(label, _)| label.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(Misuse(format!("unknown version or label `{wanted}` of session {}; labels: {known}", key.id))
+            .into())
+    }
+
+    /// What to do while another process is at work in the session.
+    pub(crate) fn when_claimed(&self) -> WhenBusy {
+        self.asked.as_ref().map(|asked| asked.when_claimed).unwrap_or_default()
     }
 
     /// The session for a turn: the one that was asked for, made if it is not there; else a new one.
@@ -148,12 +187,13 @@ impl Desk {
     async fn newest(&self) -> anyhow::Result<String> {
         let page = self.list(1).await?;
         let newest = page.first().map(|session| session.key.id.to_string());
+        newest.ok_or_else(|| Misuse(self.no_session()).into())
+    }
+
+    /// That there is no session, and how to begin one.
+    pub(crate) fn no_session(&self) -> String {
         let agent = self.runner.agent().name();
-        newest.ok_or_else(|| {
-            let words =
-                format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user);
-            Misuse(words).into()
-        })
+        format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user)
     }
 
     /// The sessions that were written last.
@@ -224,13 +264,22 @@ pub(crate) fn store_path(place: &Place) -> anyhow::Result<PathBuf> {
     place.store.clone().map_or_else(default_store, Ok)
 }
 
-/// What is there, only to be read. Where there is no store there are no sessions.
-fn open_to_read(path: &Path) -> anyhow::Result<AnyStore> {
-    match SqliteOptions::new(path).read_only().open() {
+/// The store that exists. Where none was named and none exists, there are no sessions yet; a name that leads nowhere is
+/// an error.
+fn if_existing(
+    place: &Place,
+    path: &Path,
+    opened: Result<SqliteStore, SessionError>,
+) -> anyhow::Result<AnyStore> {
+    match opened {
         Ok(store) => Ok(AnyStore::new(store)),
-        Err(SessionError::NoStore { .. }) => Ok(AnyStore::new(MemoryStore::new())),
+        Err(SessionError::NoStore { .. }) if place.store.is_none() => Ok(AnyStore::new(MemoryStore::new())),
         Err(error) => Err(cannot_open(path)(error)),
     }
+}
+
+fn open_existing(place: &Place, path: &Path) -> anyhow::Result<AnyStore> {
+    if_existing(place, path, SqliteOptions::new(path).must_exist().open())
 }
 
 fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
@@ -238,7 +287,7 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
-fn open_store(path: &Path) -> anyhow::Result<AnyStore> {
+fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;

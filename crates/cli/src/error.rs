@@ -21,7 +21,7 @@ pub(crate) enum Ending {
     Usage,
     /// The run waits for decisions.
     Waits,
-    /// The run ended without an answer: at a limit, by a refusal, cut off.
+    /// The run ended without an answer: at a limit, by a refusal, truncated.
     NoAnswer,
     /// The user interrupted it.
     Interrupted,

@@ -12,6 +12,7 @@ mod error;
 mod log;
 mod migrate;
 mod model;
+mod other;
 mod prompt;
 mod show;
 mod tool;

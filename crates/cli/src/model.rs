@@ -229,7 +229,7 @@ fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
     let misuse =
         |what: &str, error: &dyn std::error::Error| Misuse(format!("the script {name} {what}: {error}"));
     let text = std::fs::read_to_string(path).map_err(|error| misuse("cannot be read", &error))?;
-    let transcript = text.parse().map_err(|error| misuse("is no transcript", &error))?;
+    let transcript = text.parse().map_err(|error| misuse("is not a transcript", &error))?;
     Ok((name, transcript))
 }
 

@@ -5,14 +5,15 @@ use std::pin::pin;
 use anyhow::Context as _;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{Ended, Invocation, Resume, RunnerError, Seen};
-use stepfold::session_scopes::EventRange;
+use stepfold::session_scopes::{DequeueInput, EventRange, InvocationId, Session, SessionStore as _};
 
+use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
 use crate::error::{Ending, Misuse, chain};
+use crate::other::{Other, inbox, interrupted};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
 
@@ -24,45 +25,109 @@ pub(crate) struct Turns<'a> {
     pub(crate) prompt: Option<Prompt>,
 }
 
+/// An invocation that was followed to its end.
+struct Followed {
+    /// Its name; none if its message was not accepted.
+    id: Option<InvocationId>,
+    /// Whether its answer was shown while it came.
+    is_shown: bool,
+    ended: Ended,
+}
+
+impl Followed {
+    fn is_pending(&self) -> bool {
+        matches!(self.ended, Err(RunnerError::Pending { .. }))
+    }
+}
+
 impl Turns<'_> {
     /// Sends a message and follows the turn to its end, and those that decisions about it begin. One that the session
-    /// did not take, since it waits for decisions, is sent again once they are made.
-    pub(crate) async fn send(&mut self, session: &SessionHandle, input: Input) -> anyhow::Result<Ending> {
-        if let Some(run) = interrupted(session).await.filter(|run| run.pending().is_empty()) {
+    /// does not take, since it waits for decisions, is sent again once they are made.
+    pub(crate) async fn send(
+        &mut self,
+        session: &SessionHandle,
+        message: &str,
+        input: Input,
+    ) -> anyhow::Result<Ending> {
+        if let Some(run) = self.interrupted(session).await.filter(|run| run.pending().is_empty()) {
             self.tell_restart(&run);
         }
         loop {
-            let ended = self.watch(session, async || session.send(input.clone()).await).await?;
-            let Err(RunnerError::Pending { is_accepted, .. }) = ended else {
-                return self.decide(session, ended).await;
+            let send = async || session.send(input.clone()).await;
+            let Some(sent) = self.watch(session, Some(message), send).await? else {
+                return Ok(Ending::Interrupted);
             };
+            if !sent.is_pending() {
+                let stored = sent.id.clone();
+                let ended = self.decide(session, sent).await;
+                self.tell_stored(session, stored.as_ref(), &ended).await;
+                return ended;
+            }
             if self.prompt.is_some() {
                 show::note("the message is not taken yet: the session waits for a decision; decide first");
             }
-            let ending = self.decide(session, ended).await?;
-            if ending != Ending::Done {
-                self.tell_not_taken(session, is_accepted);
+            // One that is stored is taken from the inbox, and not sent again.
+            if let Some(id) = sent.id.clone() {
+                let ended = self.decide(session, sent).await?;
+                let ended = self.take_stored(session, ended, Some(message), &[id.to_string()]).await;
+                self.tell_stored(session, Some(&id), &ended).await;
+                return ended;
             }
-            // One that was accepted stood in the inbox, and is taken from there.
-            if ending != Ending::Done || is_accepted {
+            let ending = self.decide(session, sent).await?;
+            if ending != Ending::Done {
+                self.tell_not_taken(session);
                 return Ok(ending);
             }
         }
     }
 
-    /// Goes on with a run and follows it to its end.
+    /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.
     pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
-        if let Some(run) = interrupted(session).await {
+        let stored = match self.other(session).await {
+            Some(_) => Vec::new(),
+            None => inbox(self.desk, session).await?,
+        };
+        if let Some(run) = self.interrupted(session).await {
             self.tell_restart(&run);
         }
-        let ended = self.watch(session, async || resume.start()).await?;
-        self.decide(session, ended).await
+        let Some(resumed) = self.watch(session, None, async || resume.start()).await? else {
+            return Ok(Ending::Interrupted);
+        };
+        let ending = self.decide(session, resumed).await?;
+        let stored: Vec<String> = stored.iter().map(|entry| entry.idempotency_key.to_string()).collect();
+        self.take_stored(session, ending, None, &stored).await
+    }
+
+    /// Goes on with these messages of the inbox, for as long as all goes well.
+    async fn take_stored(
+        &mut self,
+        session: &SessionHandle,
+        mut ending: Ending,
+        message: Option<&str>,
+        ids: &[String],
+    ) -> anyhow::Result<Ending> {
+        while ending == Ending::Done {
+            let waiting = inbox(self.desk, session).await?;
+            if !waiting.iter().any(|entry| ids.iter().any(|id| id == entry.idempotency_key.as_str())) {
+                break;
+            }
+            if message.is_none() && !self.json {
+                let said = waiting.first().and_then(show::said_in).unwrap_or_default();
+                show::aside(&format!("goes on with a message that was stored: \"{}\"", show::short(&said)));
+            }
+            let take = async || session.resume().start();
+            let Some(taken) = self.watch(session, message, take).await? else {
+                return Ok(Ending::Interrupted);
+            };
+            ending = self.decide(session, taken).await?;
+        }
+        Ok(ending)
     }
 
     /// Asks for the decisions that are waited for, for as long as there are any and somebody answers; tells the result.
-    async fn decide(&mut self, session: &SessionHandle, mut ended: Ended) -> anyhow::Result<Ending> {
+    async fn decide(&mut self, session: &SessionHandle, mut last: Followed) -> anyhow::Result<Ending> {
         loop {
-            let pending = match &ended {
+            let pending = match &last.ended {
                 Ok(outcome) => outcome.pending(),
                 Err(RunnerError::Pending { .. }) => session.pending().await?,
                 Err(_) => Vec::new(),
@@ -72,19 +137,23 @@ impl Turns<'_> {
                 false => self.ask(&pending).await?,
             };
             if decisions.is_empty() {
-                return self.tell(session, ended).await;
+                return self.tell(session, last).await;
             }
             let decisions = self.desk.decided(decisions);
-            ended = self.watch(session, async || session.resume().decide_all(decisions).start()).await?;
+            let decide = async || session.resume().decide_all(decisions).start();
+            let Some(next) = self.watch(session, None, decide).await? else { return Ok(Ending::Interrupted) };
+            last = next;
         }
     }
 
-    /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command.
+    /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command; while another process is waited
+    /// for, it withdraws the message, which gives none.
     async fn watch(
         &self,
         session: &SessionHandle,
+        message: Option<&str>,
         start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<Option<Followed>> {
         // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
         let mut interrupt = pin!(tokio::signal::ctrl_c());
         let mut is_interrupted = false;
@@ -93,24 +162,33 @@ impl Turns<'_> {
             interrupt.set(tokio::signal::ctrl_c());
             is_interrupted = true;
         }
-        let mut watch = self.watcher(session).await?;
+        let mut watch = self.watcher(session).await?.answer_to(message.map(str::to_owned));
+        let mut other = self.other(session).await;
+        if let Some(other) = &other {
+            self.tell_other(other);
+        }
         let mut failures = self.desk.failures.lock().await;
         let invocation = match start().await {
             Ok(invocation) => invocation,
             // The message was not accepted.
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Some(Followed { id: None, is_shown: true, ended: Err(error) })),
         };
         if is_interrupted {
             invocation.cancel();
         }
         let mut traces = Traces::new(self.desk.runner.agent().name());
         let mut events = invocation.subscribe(0);
-        let mut turns = Watch::turns();
+        let (mut turns, mut looks) = (Watch::turns(), Other::looks());
         let mut interrupts = 0;
         loop {
             tokio::select! {
                 seen = events.next() => match seen {
                     Some(seen) => {
+                        if let Some(other) = other.take() {
+                            watch.end();
+                            let taken_up = self.take_up(session, other, &invocation, &seen).await?;
+                            watch = taken_up.answer_to(message.map(str::to_owned));
+                        }
                         watch.see(&seen);
                         if let Seen::Event { event, .. } = &seen {
                             traces.observe(event).await.map_err(anyhow::Error::from_boxed)?;
@@ -120,6 +198,10 @@ impl Turns<'_> {
                 },
                 Some(failure) = failures.recv() => watch.retry(&failure),
                 _ = turns.tick() => watch.turn(),
+                _ = looks.tick() => match &mut other {
+                    Some(other) => other.look(self.desk, session).await,
+                    None => {}
+                },
                 heard = &mut interrupt => {
                     heard.context("Ctrl-C cannot be waited for")?;
                     interrupt.set(tokio::signal::ctrl_c());
@@ -127,23 +209,78 @@ impl Turns<'_> {
                     if interrupts > 1 {
                         std::process::exit(130);
                     }
+                    if other.is_some() && (message.is_none() || self.withdraw(session, &invocation).await) {
+                        return Ok(None);
+                    }
                     invocation.cancel();
                 }
             }
         }
         watch.end();
-        Ok(invocation.outcome().await)
+        let ended = invocation.outcome().await;
+        Ok(Some(Followed { id: Some(invocation.id().clone()), is_shown: watch.has_answered(), ended }))
+    }
+
+    /// The other process that is at work in the session.
+    async fn other(&self, session: &SessionHandle) -> Option<Other> {
+        Other::in_session(self.desk, session).await
+    }
+
+    /// The last run, if it has not ended and no other process is at work in it.
+    async fn interrupted(&self, session: &SessionHandle) -> Option<Run> {
+        match self.other(session).await {
+            Some(_) => None,
+            None => interrupted(session).await,
+        }
+    }
+
+    /// Withdraws a message that no process has taken. Gives whether it was withdrawn.
+    async fn withdraw(&self, session: &SessionHandle, invocation: &Invocation) -> bool {
+        let store = self.desk.runner.store();
+        let Ok(stored) = inbox(self.desk, session).await else { return false };
+        let own = stored.iter().find(|entry| entry.idempotency_key.as_str() == invocation.id().as_str());
+        let Some(own) = own else { return false };
+        let withdraw = DequeueInput::new(session.key().clone(), [own.position]);
+        let is_withdrawn = store.dequeue(withdraw).await.is_ok_and(|withdrawn| !withdrawn.is_empty());
+        if is_withdrawn {
+            self.tell_fate(false, "the message is withdrawn");
+        }
+        is_withdrawn
     }
 
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
     async fn watcher(&self, session: &SessionHandle) -> anyhow::Result<Watch> {
         let stored = session.read(EventRange::None).await?;
-        let state = stored.state(self.desk.runner.schema()).ok();
-        let watch = Watch::new(self.json, state);
-        Ok(match &self.desk.speakers {
+        Ok(self.watcher_of(&stored, interrupted(session).await.as_ref()))
+    }
+
+    /// The same for a run that begins on this state, or goes on with this run.
+    fn watcher_of(&self, stored: &Session, run: Option<&Run>) -> Watch {
+        let watch = Watch::new(self.json, stored.state(self.desk.runner.schema()).ok());
+        match &self.desk.speakers {
             None => watch,
-            Some(speakers) => watch.with_nodes(speakers.clone(), at_work(session).await),
-        })
+            Some(speakers) => {
+                let branches = run.into_iter().flat_map(Run::branches).cloned().collect();
+                watch.with_nodes(speakers.clone(), branches)
+            }
+        }
+    }
+
+    /// What another process has left to this one, once its claim is gone: the state that the invocation begins on, and
+    /// the run that it goes on with, which is told.
+    async fn take_up(
+        &self,
+        session: &SessionHandle,
+        other: Other,
+        invocation: &Invocation,
+        first: &Seen,
+    ) -> anyhow::Result<Watch> {
+        let left = other.left(self.desk, session, invocation.id()).await?;
+        let run = other.into_run(first);
+        if let Some(run) = &run {
+            self.tell_restart(run);
+        }
+        Ok(self.watcher_of(&left, run.as_ref()))
     }
 
     /// What whoever sits there decides; nothing, if nobody does or they leave it open.
@@ -169,19 +306,54 @@ impl Turns<'_> {
         }
     }
 
-    /// That a message was dropped, why, and what to do.
-    fn tell_not_taken(&self, session: &SessionHandle, is_accepted: bool) {
+    /// The other process that is at work in the session, and what becomes of this one meanwhile.
+    fn tell_other(&self, other: &Other) {
+        let (worker, until) = (other.claim.owner.as_str(), other.claim.expires);
+        let what = match self.desk.when_claimed() {
+            WhenBusy::Wait => "waiting for it, for two minutes at most",
+            WhenBusy::TakeOver => "taking the session over from it",
+            // The error says so.
+            WhenBusy::Refuse => return,
+        };
         if self.json {
-            return show::line(json!({"stored": is_accepted, "taken": false}).to_string());
+            return show::line(
+                json!({"running": {"until": until.to_string(), "worker": worker}}).to_string(),
+            );
         }
-        if is_accepted {
-            return show::note("the message is stored, and is taken once all is decided");
+        let until = show::moment(until);
+        show::aside(&format!("{worker} is at work in the session, until {until} at least; {what}"));
+    }
+
+    /// That a message is stored and not answered, if it still stands in the inbox at the end.
+    async fn tell_stored(
+        &self,
+        session: &SessionHandle,
+        id: Option<&InvocationId>,
+        ended: &anyhow::Result<Ending>,
+    ) {
+        let (Some(id), Ok(Ending::Waits) | Err(_)) = (id, ended) else { return };
+        let stored = inbox(self.desk, session).await.unwrap_or_default();
+        if stored.iter().any(|entry| entry.idempotency_key.as_str() == id.as_str()) {
+            self.tell_fate(true, "the message is stored, and is answered once the run before it has ended");
         }
+    }
+
+    /// That a message was not taken, why, and what to do.
+    fn tell_not_taken(&self, session: &SessionHandle) {
         let resume = self.resume_words(session);
-        show::note(format!(
+        let words = format!(
             "the message was not taken: the run before it has not ended; decide and send it again, or give that run up \
              with\n  {resume} --abandon"
-        ));
+        );
+        self.tell_fate(false, &words);
+    }
+
+    /// What became of a message that was not answered.
+    fn tell_fate(&self, is_stored: bool, words: &str) {
+        match self.json {
+            true => show::line(json!({"stored": is_stored, "taken": false}).to_string()),
+            false => show::note(words),
+        }
     }
 
     /// The command that goes on with the session.
@@ -190,8 +362,8 @@ impl Turns<'_> {
     }
 
     /// What came of it, for whoever waits for it.
-    async fn tell(&self, session: &SessionHandle, ended: Ended) -> anyhow::Result<Ending> {
-        let outcome = match ended {
+    async fn tell(&self, session: &SessionHandle, last: Followed) -> anyhow::Result<Ending> {
+        let outcome = match last.ended {
             Ok(outcome) => outcome,
             Err(RunnerError::Pending { .. }) => {
                 let pending = session.pending().await?;
@@ -207,7 +379,7 @@ impl Turns<'_> {
         if self.json {
             show::line(json!({"outcome": self.outcome(session, &outcome)}).to_string());
         } else {
-            self.show_outcome(session, &outcome);
+            self.show_outcome(session, &outcome, last.is_shown);
         }
         Ok(ending(outcome.exit()))
     }
@@ -242,7 +414,11 @@ impl Turns<'_> {
             .collect()
     }
 
-    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome) {
+    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool) {
+        // Another process took the message, and has shown the answer elsewhere.
+        if !is_shown && !outcome.text().is_empty() {
+            show::reply(&format!("{}\n", outcome.text()));
+        }
         match outcome.exit() {
             // An output that was given to a tool was not shown as text.
             Exit::Output if outcome.text().is_empty() => {
@@ -325,16 +501,6 @@ impl Turns<'_> {
     }
 }
 
-/// The branches of a graph that was interrupted.
-async fn at_work(session: &SessionHandle) -> Vec<Planned> {
-    interrupted(session).await.iter().flat_map(Run::branches).cloned().collect()
-}
-
-/// The last run, if it has not ended. What cannot be read is said by whoever goes on with it.
-async fn interrupted(session: &SessionHandle) -> Option<Run> {
-    session.last_run().await.ok().flatten().filter(|run| run.exit().is_none())
-}
-
 async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
     loop {
         let answer = match prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await? {
@@ -354,7 +520,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
                 match serde_json::from_str::<Value>(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
-                    Err(error) => show::note(format!("this is no JSON: {error}")),
+                    Err(error) => show::note(format!("invalid JSON: {error}")),
                 }
             }
             "l" | "later" => return Ok(None),

@@ -39,6 +39,8 @@ pub(crate) struct Claims {
     pub(crate) worker: WorkerId,
     pub(crate) duration: Duration,
     pub(crate) when_claimed: WhenClaimed,
+    /// What others have stored in the inbox is left to them.
+    pub(crate) leaves_inbox: bool,
 }
 
 impl Claims {

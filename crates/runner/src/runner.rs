@@ -124,6 +124,7 @@ impl Runner {
                     .unwrap_or_else(|_| unreachable!("letters and digits are a valid id")),
                 duration: Duration::from_secs(30),
                 when_claimed: WhenClaimed::default(),
+                leaves_inbox: false,
             },
             max_paused: 4_096,
             abandon_after: None,
@@ -272,6 +273,16 @@ impl RunnerBuilder {
     /// [waits](WhenClaimed::default).
     pub fn when_claimed(mut self, when: WhenClaimed) -> Self {
         self.claims.when_claimed = when;
+        self
+    }
+
+    /// Leaves to other workers the messages that they have stored for a session meanwhile: after its own invocations a
+    /// worker of this runner gives the claim up. By default it goes on with what is in the inbox, whoever stored it.
+    ///
+    /// For processes that end after an invocation, or that have another model or other tools than the senders of those
+    /// messages. Messages that were stored before one of its own are taken in any case, for the order.
+    pub fn leave_inbox(mut self) -> Self {
+        self.claims.leaves_inbox = true;
         self
     }
 

@@ -63,9 +63,9 @@ impl Turn {
     /// What waits in this process; and what was left in the inbox, unless the last invocation failed: who sends
     /// next has it tried again.
     fn next_job(&self, ended: Option<&Ended>) -> Option<Job> {
-        let goes_on = matches!(ended, Some(Ok(outcome)) if !outcome.exit().is_resumable());
+        let takes_more = ended.is_some_and(|ended| self.takes_more(ended));
         let left_in_inbox = || {
-            let id = (goes_on && !self.slot.mail.is_empty()).then(|| self.runner.ids.next());
+            let id = takes_more.then(|| self.runner.ids.next());
             let ticket = Ticket::new(&self.slot.key, InvocationId::new(id?).ok()?, None);
             Some(Job { order: Order::TakeInbox, ticket })
         };
@@ -92,8 +92,13 @@ impl Turn {
 
     /// Whether something is next for this worker.
     fn goes_on(&self, ended: &Ended) -> bool {
-        let takes_more = matches!(ended, Ok(outcome) if !outcome.exit().is_resumable());
-        self.slot.desk().has_next() || (takes_more && !self.slot.mail.is_empty())
+        self.slot.desk().has_next() || self.takes_more(ended)
+    }
+
+    /// Whether it takes what was left in the inbox, after an invocation that ended like this.
+    fn takes_more(&self, ended: &Ended) -> bool {
+        let has_ended = matches!(ended, Ok(outcome) if !outcome.exit().is_resumable());
+        has_ended && !self.runner.claims.leaves_inbox && !self.slot.mail.is_empty()
     }
 
     /// Stores a message that has to wait. Without inboxes in the store, this process alone has it.

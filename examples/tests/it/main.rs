@@ -3,3 +3,4 @@
 
 mod analyst;
 mod deep_research;
+mod small;

@@ -1,9 +1,10 @@
 //! The calls of the last reply, until all of them are answered.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
 use stepfold_state_core::state::{Delta, State};
@@ -16,7 +17,7 @@ use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
 /// The calls of a reply that is the last message of the log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Batch {
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Calls,
     /// Whether the hooks before tools ran.
     #[serde(default)]
     pub(crate) is_hooked: bool,
@@ -26,6 +27,108 @@ pub(crate) struct Batch {
     /// The exit that follows in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Exit>,
+}
+
+/// The calls in the order of the reply, and how many of them are how far. A reply may have thousands of calls, and each of
+/// their events asks for that.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "Vec<Call>")]
+pub(crate) struct Calls {
+    calls: Vec<Call>,
+    counts: Counts,
+}
+
+/// How many calls are how far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    asked: usize,
+    waiting: usize,
+    started: usize,
+    hook_pending: usize,
+    open: usize,
+}
+
+impl Counts {
+    fn add(&mut self, call: &Call) {
+        self.asked += usize::from(call.is_asked());
+        self.waiting += usize::from(call.waits());
+        self.started += usize::from(call.state == CallState::Started);
+        self.hook_pending += usize::from(call.is_hook_pending());
+        self.open += usize::from(!call.is_done());
+    }
+
+    fn take(&mut self, call: &Call) {
+        self.asked -= usize::from(call.is_asked());
+        self.waiting -= usize::from(call.waits());
+        self.started -= usize::from(call.state == CallState::Started);
+        self.hook_pending -= usize::from(call.is_hook_pending());
+        self.open -= usize::from(!call.is_done());
+    }
+}
+
+impl From<Vec<Call>> for Calls {
+    fn from(calls: Vec<Call>) -> Self {
+        let mut counts = Counts::default();
+        calls.iter().for_each(|call| counts.add(call));
+        Calls { calls, counts }
+    }
+}
+
+impl Serialize for Calls {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.calls.serialize(serializer)
+    }
+}
+
+impl Deref for Calls {
+    type Target = [Call];
+
+    fn deref(&self) -> &[Call] {
+        &self.calls
+    }
+}
+
+impl Calls {
+    /// Changes the call at a place, if there is one. O(1).
+    pub(crate) fn change(&mut self, place: usize, change: impl FnOnce(&mut Call)) {
+        if let Some(call) = self.calls.get_mut(place) {
+            self.counts.take(call);
+            change(call);
+            self.counts.add(call);
+        }
+    }
+
+    /// Changes any of them. O(calls).
+    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [Call])) {
+        let mut calls = std::mem::take(&mut self.calls);
+        change(&mut calls);
+        *self = calls.into();
+    }
+
+    /// Whether somebody has to decide about a call itself.
+    pub(crate) fn are_asked_about(&self) -> bool {
+        self.counts.asked > 0
+    }
+
+    /// Whether somebody has to decide about one, or about what is inside of one.
+    pub(crate) fn wait(&self) -> bool {
+        self.counts.waiting > 0
+    }
+
+    /// Whether one was started that must not run twice, and has no outcome.
+    pub(crate) fn are_started(&self) -> bool {
+        self.counts.started > 0
+    }
+
+    /// Whether a hook has still to see the outcome of one.
+    pub(crate) fn are_hooks_pending(&self) -> bool {
+        self.counts.hook_pending > 0
+    }
+
+    /// How many have no outcome.
+    pub(crate) fn open(&self) -> usize {
+        self.counts.open
+    }
 }
 
 /// One call, by its place in the reply.
@@ -88,11 +191,12 @@ impl Batch {
     /// The calls that do not simply run get their fates.
     pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
-            self.calls[*place].state = match fate {
+            let state = match fate {
                 Fate::Ask(reason) => CallState::Asking(*reason),
                 Fate::Same(first) => CallState::Same(*first),
                 Fate::Answer(outcome) => done(outcome.clone()),
             };
+            self.calls.change(*place, |call| call.state = state);
         }
     }
 
@@ -139,6 +243,11 @@ impl Call {
 
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, CallState::Done(_))
+    }
+
+    /// Whether somebody has to decide about the call itself.
+    fn is_asked(&self) -> bool {
+        matches!(self.state, CallState::Asking(_) | CallState::Same(_))
     }
 
     pub(crate) fn is_hook_pending(&self) -> bool {

@@ -1,13 +1,14 @@
 //! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
 //! what comes next.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Status};
 
-use super::batch::{Batch, Call, CallState, HookPending, Suspended, done, is_asked};
+use super::batch::{Batch, Call, CallState, Calls, HookPending, Suspended, done, is_asked};
 use super::call_ids::CallIds;
 use super::decide::{Asker, inner_decisions};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
@@ -237,7 +238,8 @@ impl Run {
             let has_text = event.messages.first().is_some_and(|reply| !reply.text().is_empty());
             return self.after_text(has_text, output, last);
         }
-        let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
+        let mut batch =
+            Batch { calls: vec![Call::new(CallState::Ready); calls].into(), last, ..Batch::default() };
         batch.meet(fates);
         Phase::Calling(batch)
     }
@@ -279,27 +281,29 @@ impl Run {
     ) -> Batch {
         let mut approved = Vec::new();
         let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
-        for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
-            if let CallState::Suspended(suspended) = &call.state {
-                let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
-                let inner = inner_decisions(&suspended.requests, decisions, id);
-                if let CallState::Suspended(suspended) = &mut call.state {
-                    suspended.decisions.extend(inner);
+        batch.calls.change_all(|calls| {
+            for (place, (call, tool_call)) in calls.iter_mut().zip(calls_of(reply)).enumerate() {
+                if let CallState::Suspended(suspended) = &call.state {
+                    let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
+                    let inner = inner_decisions(&suspended.requests, decisions, id);
+                    if let CallState::Suspended(suspended) = &mut call.state {
+                        suspended.decisions.extend(inner);
+                    }
+                    continue;
                 }
-                continue;
+                let Some(Some(decision)) = decided.get(place) else { continue };
+                if let Some(outcome) = decided_outcome(call, tool_call, decision) {
+                    call.state = done(outcome);
+                    continue;
+                }
+                if let Decision::Modify { arguments } = decision {
+                    call.modified = Some(arguments.clone());
+                }
+                approved.push(Approved::of(&call.as_run(tool_call)));
+                call.state = CallState::Ready;
+                call.round += 1;
             }
-            let Some(Some(decision)) = decided.get(place) else { continue };
-            if let Some(outcome) = decided_outcome(call, tool_call, decision) {
-                call.state = done(outcome);
-                continue;
-            }
-            if let Decision::Modify { arguments } = decision {
-                call.modified = Some(arguments.clone());
-            }
-            approved.push(Approved::of(&call.as_run(tool_call)));
-            call.state = CallState::Ready;
-            call.round += 1;
-        }
+        });
         self.approved.extend(approved);
         batch
     }
@@ -496,64 +500,78 @@ fn after_tool_hooks(
 ) -> Batch {
     batch.is_hooked = true;
     for (place, delta) in writes {
-        if let Some(call) = batch.calls.get_mut(*place) {
-            call.writes.extend(delta.clone());
-        }
+        batch.calls.change(*place, |call| call.writes.extend(delta.clone()));
     }
     if let HookVerdict::Stop(reason) = verdict {
         batch.stop = Some(reason.clone());
     }
-    for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
-        if !call.is_done()
-            && let Some(outcome) = hooked_outcome(place, tool_call, verdict, answers)
-        {
+    change_open(&mut batch.calls, reply, |place, call, tool_call| {
+        if let Some(outcome) = hooked_outcome(place, tool_call, verdict, answers) {
             call.state = done(outcome);
         }
-    }
+    });
     batch
+}
+
+/// Changes the calls that have no outcome.
+fn change_open(
+    calls: &mut Calls,
+    reply: Option<&Message>,
+    mut change: impl FnMut(usize, &mut Call, &ToolCall),
+) {
+    calls.change_all(|calls| {
+        let open = calls.iter_mut().zip(calls_of(reply)).enumerate();
+        for (place, (call, tool_call)) in open.filter(|(_, (call, _))| !call.is_done()) {
+            change(place, call, tool_call);
+        }
+    });
 }
 
 /// The calls after an event that is about calls only.
 fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> Batch {
-    let open = batch.calls.iter_mut().zip(calls_of(reply)).enumerate();
-    let open = open.filter(|(_, (call, _))| !call.is_done());
     match kind {
         EventKind::Started { calls } => {
             for place in calls {
-                if let Some(call) = batch.calls.get_mut(*place).filter(|call| !call.is_done()) {
-                    call.state = CallState::Started;
-                }
+                batch.calls.change(*place, |call| {
+                    if !call.is_done() {
+                        call.state = CallState::Started;
+                    }
+                });
             }
         }
         EventKind::Asked { fates } => batch.meet(fates),
         EventKind::Answered { call, outcome, stop, pending_hook, .. } => {
-            batch.calls[*call].state = match pending_hook {
+            let state = match pending_hook {
                 None => done(outcome.clone()),
                 Some(hook) => {
                     let pending = HookPending { outcome: outcome.clone(), hook: *hook };
                     CallState::HookPending(Box::new(pending))
                 }
             };
+            batch.calls.change(*call, |call| call.state = state);
             batch.stop = batch.stop.or_else(|| stop.clone());
         }
         EventKind::Suspended { call, child, requests } => {
             let suspended =
                 Suspended { child: child.clone(), requests: requests.clone(), decisions: Vec::new() };
-            batch.calls[*call].state = CallState::Suspended(Box::new(suspended));
+            batch.calls.change(*call, |call| call.state = CallState::Suspended(Box::new(suspended)));
         }
         EventKind::Interrupted { calls, asks } => {
-            for (_, (call, tool_call)) in open.filter(|(place, _)| calls.contains(place)) {
-                call.state = match asks {
-                    true => CallState::Asking(AskReason::MayHaveHappened),
-                    false => done(outcome_unknown(tool_call)),
-                };
-            }
+            let interrupted: BTreeSet<usize> = calls.iter().copied().collect();
+            change_open(&mut batch.calls, reply, |place, call, tool_call| {
+                if interrupted.contains(&place) {
+                    call.state = match asks {
+                        true => CallState::Asking(AskReason::MayHaveHappened),
+                        false => done(outcome_unknown(tool_call)),
+                    };
+                }
+            });
         }
         EventKind::Cancelled | EventKind::TimedOut => {
             let is_cancelled = *kind == EventKind::Cancelled;
-            for (_, (call, tool_call)) in open {
+            change_open(&mut batch.calls, reply, |_, call, tool_call| {
                 call.state = done(broken_off_outcome(call, tool_call, is_cancelled));
-            }
+            });
             batch.last = Some(if is_cancelled { Exit::Cancelled } else { Exit::MaxTime });
         }
         _ => {}
@@ -563,8 +581,10 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
 
 fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
     for place in unmerged {
-        if let Some(Call { state: CallState::Done(outcome), .. }) = batch.calls.get_mut(*place) {
-            Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
-        }
+        batch.calls.change(*place, |call| {
+            if let CallState::Done(outcome) = &mut call.state {
+                Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
+            }
+        });
     }
 }

@@ -661,8 +661,7 @@ impl Run {
     /// Whether these calls may start. Others may be under way: a call starts when those that it waits for
     /// have their outcome.
     fn may_start(&self, batch: &Batch, calls: &[usize]) -> bool {
-        let is_asked = |call: &Call| matches!(call.state, CallState::Asking(_) | CallState::Same(_));
-        let is_decided = !batch.calls.iter().any(is_asked);
+        let is_decided = !batch.calls.are_asked_about();
         let is_hooked = batch.is_hooked || !self.has_hook(HookPoint::BeforeTool);
         let is_ready = |call: &Call| match call.state {
             CallState::Ready => true,
@@ -715,9 +714,7 @@ impl Run {
         batch: &Batch,
         mut new: impl FnMut(usize, &ToolCall) -> Option<Outcome>,
     ) {
-        // From the end: the call that is answered last is most often the last one that is open.
-        let mut open = batch.calls.iter().rev().filter(|call| !call.is_done());
-        if open.nth(1).is_some() && matches!(event.kind, EventKind::Answered { .. }) {
+        if batch.calls.open() > 1 && matches!(event.kind, EventKind::Answered { .. }) {
             return;
         }
         let mut outcomes = Vec::with_capacity(batch.calls.len());

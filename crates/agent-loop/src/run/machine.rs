@@ -360,12 +360,12 @@ impl Run {
     }
 
     fn needed_by(&self, batch: &Batch) -> Need {
-        if batch.calls.iter().any(Call::is_hook_pending) {
+        if batch.calls.are_hooks_pending() {
             // Before anything else can end the step.
             Need::Hook(HookPoint::AfterTool)
-        } else if batch.calls.iter().any(|call| call.state == CallState::Started) {
+        } else if batch.calls.are_started() {
             Need::Interrupted
-        } else if batch.calls.iter().any(Call::waits) {
+        } else if batch.calls.wait() {
             Need::Approval
         } else if !batch.is_hooked && self.has_hook(HookPoint::BeforeTool) {
             Need::Hook(HookPoint::BeforeTool)
@@ -413,7 +413,7 @@ impl Run {
     /// Whether the tools of a call that waits for a decision are not known, also one of an agent that is a node.
     pub(crate) fn lacks_tools(&self) -> bool {
         match &self.phase {
-            Phase::Calling(batch) => self.offer.is_none() && batch.calls.iter().any(Call::waits),
+            Phase::Calling(batch) => self.offer.is_none() && batch.calls.wait(),
             Phase::Walking(walk) => walk.branches.iter().filter_map(Branch::child).any(Run::lacks_tools),
             _ => false,
         }
@@ -498,7 +498,7 @@ impl Run {
     }
 
     /// The call of the open step at a place of the reply.
-    fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
+    pub(super) fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
         let parts = self.state.messages().last()?.parts();
         // In most replies the calls come last, one after the other: they are as many as the parts from the first.
         let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
@@ -535,7 +535,7 @@ impl Run {
     /// The calls of the open step that are agents which waited, by call id.
     pub(crate) fn suspended_calls(&self) -> impl Iterator<Item = (&str, &Suspended)> {
         let batch = match &self.phase {
-            Phase::Calling(batch) => batch.calls.as_slice(),
+            Phase::Calling(batch) => &*batch.calls,
             _ => &[],
         };
         batch.iter().zip(self.calls()).filter_map(|(call, tool_call)| match &call.state {

@@ -90,7 +90,7 @@ impl Run {
 
     fn call_as_run(&self, place: usize) -> Option<stepfold_state_core::chat::ToolCall> {
         let Phase::Calling(batch) = &self.phase else { return None };
-        Some(batch.calls.get(place)?.as_run(self.calls().nth(place)?))
+        Some(batch.calls.get(place)?.as_run(self.call_at(place, batch.calls.len())?))
     }
 }
 

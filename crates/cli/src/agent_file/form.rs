@@ -18,7 +18,7 @@ use stepfold::tools::Effect;
 #[expect(clippy::struct_excessive_bools, reason = "each is a line of the file that a person writes")]
 pub(crate) struct Form {
     /// What the agent is called, in records and as the first part of its sessions' keys; the file's name
-    /// without its ending unless said.
+    /// without its ending by default.
     pub(crate) name: Option<String>,
     /// The model: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE` for a scripted one. `--model` overrides it;
     /// without both, `STEPFOLD_MODEL` names it.
@@ -64,7 +64,7 @@ pub(crate) struct StateKey {
     #[serde(default = "any_type", rename = "type")]
     pub(crate) value_type: Value,
     /// How writes are merged: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
-    /// `upsert_by(FIELD)`, `keep_last(N)`, `first_wins`. Lists are merged and all else is replaced unless said.
+    /// `upsert_by(FIELD)`, `keep_last(N)`, `first_wins`. Lists are merged and all else is replaced by default.
     pub(crate) handler: Option<String>,
     /// What the key is for.
     pub(crate) description: Option<String>,
@@ -108,7 +108,7 @@ pub(crate) struct ToolForm {
     /// What the tool does and when to use it, for the model. Built-in tools have their own.
     #[serde(default)]
     pub(crate) description: Option<String>,
-    /// The JSON Schema of the arguments, an object; no arguments unless said.
+    /// The JSON Schema of the arguments, an object; no arguments by default.
     #[serde(default)]
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
     /// Runs a program.
@@ -120,14 +120,14 @@ pub(crate) struct ToolForm {
     /// Does what is built in.
     #[serde(default)]
     pub(crate) builtin: Option<BuiltinForm>,
-    /// What a call may do to the world, and so what is done about one that was cut off; `at_most_once` unless
-    /// said.
+    /// What a call may do to the world, and so what is done about one that was cut off; `at_most_once` by
+    /// default.
     #[serde(default)]
     pub(crate) effect: Option<Effects>,
     /// Who has to agree before a call runs.
     #[serde(default)]
     pub(crate) approval: Approvals,
-    /// The time that a call may take, as in `30s`; that of `tool_limits` unless said.
+    /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
     #[serde(default)]
     pub(crate) time_out: Option<Time>,
     /// How often a call that failed is tried again; only for pure and idempotent tools.
@@ -152,7 +152,7 @@ pub(crate) struct ToolForm {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OutputBinding {
-    /// The field of the result; all of it unless said.
+    /// The field of the result; all of it by default.
     pub(crate) source: Option<String>,
     /// Another handler than the key's own.
     pub(crate) handler: Option<String>,
@@ -179,10 +179,10 @@ pub(crate) struct CommandForm {
     /// The variables of the environment that it gets, besides PATH.
     #[serde(default)]
     pub(crate) environment: Vec<String>,
-    /// Where it runs; the file's folder unless said.
+    /// Where it runs; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
-    /// The bytes that it may write; more is an error. 64 KiB unless said.
+    /// The bytes that it may write; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -219,7 +219,7 @@ pub(crate) struct HttpForm {
     /// The address, with arguments in braces, as in `https://api.example.org/areas/{id}`; or one argument
     /// alone, `{url}`, which has to be a URL of an allowed host then.
     pub(crate) url: String,
-    /// The method; `GET` unless said.
+    /// The method; `GET` by default.
     #[serde(default)]
     pub(crate) method: Method,
     /// The hosts that may be asked, each as `NAME` or `NAME:PORT`. Redirects to others are refused too.
@@ -234,7 +234,7 @@ pub(crate) struct HttpForm {
     /// What the server gives: `text`, or `json`, which bindings need.
     #[serde(default)]
     pub(crate) output: Reads,
-    /// The bytes that it may give; more is an error. 64 KiB unless said.
+    /// The bytes that it may give; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -311,11 +311,11 @@ pub(crate) enum Approvals {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsForm {
-    /// Steps, which are model calls; 100 unless said.
+    /// Steps, which are model calls; 100 by default.
     pub(crate) steps: Option<u64>,
-    /// Calls of one reply; 64 unless said.
+    /// Calls of one reply; 64 by default.
     pub(crate) calls_per_reply: Option<usize>,
-    /// Bytes of one reply of the model, at which it is cut off as an error; 32 MiB unless said.
+    /// Bytes of one reply of the model; a longer one is an error. 32 MiB by default.
     pub(crate) reply_bytes: Option<usize>,
     /// Tool calls in all.
     pub(crate) tool_calls: Option<u64>,
@@ -329,11 +329,11 @@ pub(crate) struct LimitsForm {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolLimits {
-    /// Calls that run at the same time; 64 unless said.
+    /// Calls that run at the same time; 64 by default.
     pub(crate) concurrency: Option<usize>,
-    /// The time of a call; `5m` unless said.
+    /// The time of a call; `5m` by default.
     pub(crate) time_out: Option<Time>,
-    /// The bytes of a result that the model reads; 64 KiB unless said.
+    /// The bytes of a result that the model reads; 64 KiB by default.
     pub(crate) output_bytes: Option<usize>,
 }
 
@@ -378,7 +378,7 @@ pub(crate) struct OutputForm {
     /// How the model is asked for it.
     #[serde(default)]
     pub(crate) mode: OutputModes,
-    /// How often the model is told what is wrong and asked again; 2 unless said.
+    /// How often the model is told what is wrong and asked again; 2 by default.
     #[serde(default = "repairs")]
     pub(crate) repairs: u32,
 }

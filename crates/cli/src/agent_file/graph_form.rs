@@ -13,7 +13,7 @@ use super::form::{CommandForm, Effects, Form, StateKey, Time};
 #[schemars(title = "A stepfold graph")]
 pub(crate) struct GraphForm {
     /// What the graph is called, in records and as the first part of its sessions' keys; the file's name without its
-    /// ending unless said.
+    /// ending by default.
     pub(crate) name: Option<String>,
     /// The model of agents that name none: `PROVIDER:MODEL`, `URL#MODEL`, or `script:FILE`. `--model` overrides it and
     /// those of the agents.
@@ -56,21 +56,21 @@ pub(crate) struct NodeForm {
     pub(crate) asks: Option<String>,
     /// The key that the answer is written to; or, as in `{ tasks = "list" }`, keys with fields of the answer.
     pub(crate) answers: Option<AnswersForm>,
-    /// The keys that an agent shares with the graph; all that both declare alike unless said.
+    /// The keys that an agent shares with the graph; all that both declare alike by default.
     pub(crate) shares: Option<Vec<String>>,
-    /// The keys that a program gets; all that stand under `state` unless said.
+    /// The keys that a program gets; all that stand under `state` by default.
     pub(crate) reads: Option<Vec<String>>,
     /// The nodes that a program may choose by `goto`, or `END`.
     pub(crate) goes_to: Vec<String>,
     /// Who has to agree before a program runs.
     pub(crate) approval: NodeApprovals,
-    /// What a program may do to the world, and so what is done about one that was cut off; `idempotent` unless said.
+    /// What a program may do to the world, and so what is done about one that was cut off; `idempotent` by default.
     pub(crate) effect: Option<Effects>,
-    /// In how many steps of a run the node may be; 3 unless said.
+    /// In how many steps of a run the node may be; 3 by default.
     pub(crate) max_executions: Option<u64>,
-    /// Where the graph goes instead when the node may not run once more; the run ends there unless said.
+    /// Where the graph goes instead when the node may not run once more; the run ends there by default.
     pub(crate) at_limit: Option<String>,
-    /// Where the graph goes when the node has failed; the run fails unless said, and can be resumed.
+    /// Where the graph goes when the node has failed; the run fails by default, and can be resumed.
     pub(crate) on_error: Option<String>,
     /// Go on along the edges also when the node has failed.
     pub(crate) go_on_after_error: bool,
@@ -182,14 +182,14 @@ impl Names {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GraphLimits {
-    /// Steps, in each of which nodes run side by side; 100 unless said.
+    /// Steps, in each of which nodes run side by side; 100 by default.
     pub(crate) steps: Option<u64>,
     /// Tokens read and written.
     pub(crate) tokens: Option<u64>,
     /// Time, pauses left out, as in `10m`.
     pub(crate) time: Option<Time>,
-    /// Branches of one step; 4096 unless said. More are an error.
+    /// Branches of one step; 4096 by default. More are an error.
     pub(crate) branches: Option<usize>,
-    /// Branches that run at the same time; 64 unless said. The others wait.
+    /// Branches that run at the same time; 64 by default. The others wait.
     pub(crate) parallel: Option<usize>,
 }

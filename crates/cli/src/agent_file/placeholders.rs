@@ -16,21 +16,21 @@ pub(super) fn check_closed(field: &str, text: &str, document: &mut Document) {
     }
 }
 
-/// The names behind opening braces that nothing closes, each with its line, from 1.
+/// The names after opening braces that are never closed, each with its line, from 1.
 fn unclosed(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut start = 0;
     while let Some(brace) = text[start..].find('{').map(|at| start + at) {
-        let behind = &text[brace + 1..];
+        let rest = &text[brace + 1..];
         // A doubled brace is text.
-        if behind.starts_with('{') {
+        if rest.starts_with('{') {
             start = brace + 2;
             continue;
         }
         start = brace + 1;
-        let name = name_of(behind);
-        let next = behind.find(['{', '}']);
-        let is_closed = next.is_some_and(|at| behind[at..].starts_with('}'));
+        let name = name_of(rest);
+        let next = rest.find(['{', '}']);
+        let is_closed = next.is_some_and(|at| rest[at..].starts_with('}'));
         if !name.is_empty() && !is_closed {
             found.push((text[..brace].matches('\n').count() + 1, name));
         }

@@ -14,7 +14,7 @@ const HELP: &str = "a line is a turn; /state shows the state, /session the sessi
                     Ctrl-C stops a turn";
 
 pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::with_model(place, asked)?;
+    let desk = Desk::to_run(place, asked)?;
     let session = desk.session_for_turn().await?;
     let mut lines = Prompt::open()?;
     let is_terminal = lines.is_terminal();
@@ -49,7 +49,7 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let turn = turns.send(&session, text.into()).await;
+                let turn = turns.send(&session, text, text.into()).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }
@@ -60,14 +60,13 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
                         tell_error(&told(&error), json);
                         Ending::Failed
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        tell_end("the turn has failed", json);
+                        return Err(error);
+                    }
                 };
                 if last == Ending::Waits && !is_terminal {
-                    if !json {
-                        show::note(
-                            "the chat ends here: lines after this one are not taken before the decision",
-                        );
-                    }
+                    tell_end("the decision comes first", json);
                     return Ok(last);
                 }
             }
@@ -75,9 +74,16 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
     }
 }
 
-/// How a chat ends whose last turn ended like this: a line that was not taken is no success.
+/// The ending of a chat, given that of its last turn: a line that was left out is a failure.
 fn ended(last: Ending, is_refused: bool) -> Ending {
     if is_refused && last == Ending::Done { Ending::Failed } else { last }
+}
+
+/// That no more lines are read, and why.
+fn tell_end(why: &str, json: bool) {
+    if !json {
+        show::note(format!("the chat ends here: lines after this one are not taken, since {why}"));
+    }
 }
 
 fn tell_error(words: &str, json: bool) {

@@ -3,13 +3,13 @@
 use serde_json::json;
 use stepfold::runner::RunnerError;
 
-use crate::args::Place;
+use crate::args::{At, Place};
 use crate::desk::{Desk, short_id};
 use crate::error::{Ending, chain};
 use crate::show;
 
 pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_read(place)?;
     let session = desk.session().await?;
     let id = session.key().id.as_str();
     match session.replay(desk.runner.agent()).await {
@@ -36,12 +36,16 @@ pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> 
 
 pub(super) async fn fork(
     place: &Place,
-    at: Option<u64>,
+    at: Option<&At>,
     to: Option<&str>,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_write(place)?;
     let session = desk.session().await?;
+    let at = match at {
+        Some(at) => Some(desk.version(session.key(), at).await?),
+        None => None,
+    };
     let to = to.map_or_else(short_id, str::to_owned);
     let fork = session.fork(to, at).await?;
     let (id, from) = (fork.key().id.as_str(), session.key().id.as_str());
@@ -54,9 +58,10 @@ pub(super) async fn fork(
     Ok(Ending::Done)
 }
 
-pub(super) async fn rewind(place: &Place, to: u64, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::without_model(place)?;
+pub(super) async fn rewind(place: &Place, to: &At, json: bool) -> anyhow::Result<Ending> {
+    let desk = Desk::to_write(place)?;
     let session = desk.session().await?;
+    let to = desk.version(session.key(), to).await?;
     let version = session.rewind(to).await?;
     let id = session.key().id.as_str();
     show::line(if json {

@@ -9,11 +9,12 @@ use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::RECORD_FORMAT;
 use stepfold::session_scopes::{
-    CommittedEvent, Event, EventRange, GetSession, Session, SessionKey, SessionSchema, SessionStore as _,
+    CommittedEvent, Event, EventRange, GetSession, InboxEntry, Label, ReadInbox, ReadLabels, Session,
+    SessionKey, SessionSchema, SessionStore as _,
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
-use crate::args::Place;
+use crate::args::{At, Place};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
 use crate::migrate::{Fit, fit};
@@ -21,7 +22,7 @@ use crate::show::{self, Cutter, Stage, story};
 
 /// What is to be shown.
 pub(super) struct What<'a> {
-    pub(super) at: Option<u64>,
+    pub(super) at: Option<&'a At>,
     pub(super) diff: Option<&'a str>,
     pub(super) all: bool,
     /// Long values are not cut.
@@ -35,8 +36,8 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
     if let Some(range) = what.diff {
         let (from, to) = versions(range)?;
         // Whatever the agent declares today: what is stored can be read.
-        let before = at(&desk, &key, Some(from)).await?.state(&desk.untyped)?;
-        let after = at(&desk, &key, Some(to)).await?.state(&desk.untyped)?;
+        let before = at(&desk, &key, Some(&from)).await?.state(&desk.untyped)?;
+        let after = at(&desk, &key, Some(&to)).await?.state(&desk.untyped)?;
         if json {
             show::line(diff_json(&before, &after).to_string());
         } else {
@@ -48,8 +49,14 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
     }
     let session = at(&desk, &key, what.at).await?;
     let (origin, state) = (origin(&desk, &session).await?, session.state(&desk.untyped)?);
+    let labels = desk.runner.store().labels(ReadLabels::new(key.clone())).await?;
+    let inbox = match session.inbox {
+        0 => Vec::new(),
+        _ => desk.runner.store().inbox(ReadInbox::new(key)).await?,
+    };
     let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
-    let view = View { session: &session, origin, state, all: what.all, is_graph, schema, cutter };
+    let view =
+        View { session: &session, labels, inbox, origin, state, all: what.all, is_graph, schema, cutter };
     if json {
         show::line(view.json().to_string());
     } else {
@@ -62,6 +69,9 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
 /// A session as it was at a version.
 struct View<'a> {
     session: &'a Session,
+    labels: Vec<(Label, u64)>,
+    /// What waits in its inbox.
+    inbox: Vec<InboxEntry>,
     /// Its values before the first event of the log.
     origin: State,
     state: State,
@@ -109,6 +119,12 @@ impl View<'_> {
         }
         if self.session.oldest > 0 {
             show::line(format!("events up to version {} were deleted by retention", self.session.oldest));
+        }
+        for (label, version) in &self.labels {
+            show::line(format!("label {label}: version {version}"));
+        }
+        for message in self.inbox.iter().filter_map(show::said_in) {
+            show::line(self.cutter.cut(&format!("stored, not answered yet: {message}")));
         }
     }
 
@@ -176,24 +192,13 @@ impl View<'_> {
             };
             (key.to_owned(), json!({"misfit": misfit, "set_by": by, "value": value.to_json()}))
         });
-        let events = self.events().map(|(committed, counts)| {
-            let event = &committed.event;
-            json!({
-                "at": event.at.to_string(),
-                "author": event.author.as_str(),
-                "counts": counts,
-                "delta": event.actions.delta,
-                "invocation": event.invocation.as_str(),
-                "kind": event.kind.as_str(),
-                "messages": event.messages,
-                "started": event.actions.started,
-                "version": committed.version,
-            })
-        });
+        let events = self.events().map(|(committed, counts)| event_json(committed, counts));
         json!({
             "app": self.session.key.app.as_str(),
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
+            "inbox": self.inbox.iter().filter_map(show::said_in).collect::<Vec<_>>(),
+            "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),
             "state": state.collect::<serde_json::Map<_, _>>(),
             "updated": self.session.updated.to_string(),
@@ -203,8 +208,29 @@ impl View<'_> {
     }
 }
 
+/// A label for programs.
+pub(super) fn label_json(label: &Label, version: u64) -> Value {
+    json!({"label": label.as_str(), "version": version})
+}
+
+/// An event for programs.
+pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
+    let event = &committed.event;
+    json!({
+        "at": event.at.to_string(),
+        "author": event.author.as_str(),
+        "counts": counts,
+        "delta": event.actions.delta,
+        "invocation": event.invocation.as_str(),
+        "kind": event.kind.as_str(),
+        "messages": event.messages,
+        "started": event.actions.started,
+        "version": committed.version,
+    })
+}
+
 /// An event: its version, its kind, and what was said, in notation.
-fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> Vec<String> {
+pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> Vec<String> {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
     let said = match (&*event.actions.started, event.actions.rewound_to()) {
@@ -227,7 +253,7 @@ fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> V
 }
 
 /// The commit of a run that an event stores.
-fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
+pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
     let (messages, delta) = (event.messages.clone(), event.actions.delta.clone());
     stepfold::agent_loop::Event::from_rest(event.kind.as_str(), record.data.clone(), messages, delta).ok()
@@ -245,7 +271,11 @@ async fn origin(desk: &Desk, session: &Session) -> anyhow::Result<State> {
 }
 
 /// A session as it was at a version: its events, and its own values. Shared values are those of today.
-async fn at(desk: &Desk, key: &SessionKey, version: Option<u64>) -> anyhow::Result<Session> {
+pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> anyhow::Result<Session> {
+    let version = match version {
+        Some(version) => Some(desk.version(key, version).await?),
+        None => None,
+    };
     let get = GetSession { version, ..GetSession::new(key.clone()) };
     Ok(desk.runner.store().get(get).await?)
 }
@@ -266,9 +296,9 @@ fn diff_json(before: &State, after: &State) -> Value {
     Value::Array(changes.collect())
 }
 
-fn versions(range: &str) -> anyhow::Result<(u64, u64)> {
-    let misuse = || Misuse(format!("`{range}` is no range of versions; write one such as 2..5"));
-    let (from, to) = range.split_once("..").ok_or_else(misuse)?;
-    let read = |text: &str| text.trim().parse::<u64>().map_err(|_| misuse());
-    Ok((read(from)?, read(to)?))
+fn versions(range: &str) -> anyhow::Result<(At, At)> {
+    let read = |text: &str| Some(text.trim()).filter(|text| !text.is_empty())?.parse::<At>().ok();
+    let versions = range.split_once("..").and_then(|(from, to)| Some((read(from)?, read(to)?)));
+    let misuse = || Misuse(format!("invalid range of versions `{range}`: expected FROM..TO, such as 2..5"));
+    Ok(versions.ok_or_else(misuse)?)
 }

@@ -1,5 +1,6 @@
 //! The commands, one function each.
 
+mod branches;
 mod chat;
 mod check;
 mod draw;
@@ -14,7 +15,7 @@ mod verify;
 use crate::agent_file::form::Form;
 use crate::agent_file::graph_form::GraphForm;
 use crate::agent_file::json_schema;
-use crate::args::{Args, Command, FileKind, StateCommand};
+use crate::args::{Args, Command, FileKind, LabelCommand, StateCommand};
 use crate::error::Ending;
 use crate::show;
 
@@ -26,7 +27,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Chat { place, asked } => chat::chat(place, asked, json).await,
         Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
         Command::Inspect { place, at, diff, all, full } => {
-            let what = inspect::What { at: *at, diff: diff.as_deref(), all: *all, full: *full };
+            let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
             inspect::inspect(place, &what, json).await
         }
         Command::Resume { place, asked, approve, reject, modify, abandon, with_changed_agent } => {
@@ -34,8 +35,17 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             resume::resume(place, asked, &decided, *abandon, *with_changed_agent, json).await
         }
         Command::Replay { place } => history::replay(place, json).await,
-        Command::Fork { place, at, to } => history::fork(place, *at, to.as_deref(), json).await,
-        Command::Rewind { place, to } => history::rewind(place, *to, json).await,
+        Command::Fork { place, at, to } => history::fork(place, at.as_ref(), to.as_deref(), json).await,
+        Command::Forks { place } => branches::forks(place, json).await,
+        Command::Compare { place, left, right } => branches::compare(place, left, right, json).await,
+        Command::Rewind { place, to } => history::rewind(place, to, json).await,
+        Command::Label { command: LabelCommand::Set { place, label, at } } => {
+            branches::set_label(place, label, at.as_ref(), json).await
+        }
+        Command::Label { command: LabelCommand::Remove { place, label } } => {
+            branches::remove_label(place, label, json).await
+        }
+        Command::Label { command: LabelCommand::List { place } } => branches::labels(place, json).await,
         Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
         Command::Verify { place } => verify::verify(place, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {

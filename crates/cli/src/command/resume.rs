@@ -1,4 +1,4 @@
-//! `stepfold resume`: a run that waits, was cut off or failed goes on.
+//! `stepfold resume`: resumes a run that waits, was interrupted or failed.
 
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::prelude::*;
@@ -26,7 +26,7 @@ pub(super) async fn resume(
     with_changed_agent: bool,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let desk = Desk::with_model(place, asked)?;
+    let desk = Desk::to_resume(place, asked)?;
     let session = desk.session().await?;
     tell_session(&session, json);
     if abandon {
@@ -67,7 +67,7 @@ impl Decided<'_> {
                 .split_once('=')
                 .ok_or_else(|| misuse("write the id, =, and the arguments as JSON".to_owned()))?;
             let arguments: serde_json::Value =
-                serde_json::from_str(json).map_err(|error| misuse(format!("this is no JSON: {error}")))?;
+                serde_json::from_str(json).map_err(|error| misuse(format!("invalid JSON: {error}")))?;
             decisions.push((id.to_owned(), Decision::modify(arguments)));
         }
         let known: Vec<&str> = pending.iter().map(|request| request.id.as_str()).collect();
@@ -78,7 +78,7 @@ impl Decided<'_> {
 /// The id that begins like this: the whole id, all of it but the digest, or any prefix that no other has.
 fn resolved(given: &str, known: &[&str]) -> Result<String, Misuse> {
     if known.is_empty() {
-        return Err(Misuse(format!("no approval is pending, so there is no decision about `{given}`")));
+        return Err(Misuse(format!("unknown approval `{given}`: none is pending")));
     }
     let path = |id: &str| id.rsplit_once('#').map(|(path, _)| path.to_owned());
     let whole: Vec<&&str> =

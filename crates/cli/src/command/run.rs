@@ -27,7 +27,7 @@ pub(super) async fn run(
         return Err(Misuse("the question is empty".to_owned()).into());
     }
     let values = values(set)?;
-    let desk = Desk::with_model(place, asked)?;
+    let desk = Desk::to_run(place, asked)?;
     // Before a session is made for them.
     for (key, value) in values.as_object().into_iter().flatten() {
         let written = desk.runner.schema().schema().write(key.as_str(), value.clone());
@@ -36,12 +36,12 @@ pub(super) async fn run(
     let session = desk.session_for_turn().await?;
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
     let mut turns = Turns { desk: &desk, json, prompt };
-    let mut input = Input::new().say(question);
+    let mut input = Input::new().say(question.as_str());
     if !set.is_empty() {
         input = input.with_values(values);
     }
     tell_session(&session, json);
-    let ending = turns.send(&session, input).await?;
+    let ending = turns.send(&session, &question, input).await?;
     if !json && ending == Ending::Done {
         let id = &session.key().id;
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));

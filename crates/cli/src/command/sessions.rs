@@ -2,7 +2,9 @@
 
 use serde_json::json;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
-use stepfold::session_scopes::{DeleteSession, EventRange, GetSession, Session, SessionStore as _};
+use stepfold::session_scopes::{
+    DeleteSession, EventRange, GetSession, ReadInbox, Session, SessionStore as _, WorkerId,
+};
 
 use crate::args::Place;
 use crate::desk::Desk;
@@ -20,12 +22,14 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
             json!({
                 "created": session.created.to_string(),
+                "messages": status.messages,
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
-                "pending": status.pending(),
+                "pending": status.activity.pending(),
                 "session": session.key.id.as_str(),
-                "status": status.name(),
+                "status": status.activity.name(),
                 "updated": session.updated.to_string(),
                 "version": session.version,
+                "worker": status.activity.worker(),
             })
         });
         show::line(serde_json::Value::Array(sessions.collect()).to_string());
@@ -33,8 +37,7 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
     }
     let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
     for (session, status) in sessions.iter().zip(&statuses) {
-        let updated = session.updated.to_string();
-        let updated = updated.get(..19).unwrap_or(&updated);
+        let updated = show::moment(session.updated);
         let parent = session.parent.as_ref();
         let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
         let id = session.key.id.as_str();
@@ -46,66 +49,93 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         ));
     }
     if sessions.is_empty() {
-        show::note(format!("agent {} has no session of user {}", desk.runner.agent().name(), desk.user));
+        show::note(desk.no_session());
     }
     Ok(Ending::Done)
 }
 
-/// What a session is at.
-enum Status {
+/// The status of a session.
+struct Status {
+    activity: Activity,
+    /// The messages that are stored in its inbox and not answered yet.
+    messages: u64,
+}
+
+enum Activity {
     /// Its last run has ended, or there was none.
     Idle,
     /// It waits for decisions about these.
     Waits(Vec<String>),
-    /// A process is at work in it, or was killed a moment ago.
-    Running,
+    /// This process is at work in it, or was killed a moment ago.
+    Running(WorkerId),
     /// Its last run was interrupted or failed.
     Interrupted,
 }
 
 async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
     let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-    let mut read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
-    if read.claim.is_some() {
-        return Ok(Status::Running);
+    let read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
+    let messages = match read.inbox {
+        0 => 0,
+        _ => desk.runner.store().inbox(ReadInbox::new(session.key.clone())).await?.len() as u64,
+    };
+    Ok(Status { activity: activity(desk, read).await?, messages })
+}
+
+async fn activity(desk: &Desk, mut session: Session) -> anyhow::Result<Activity> {
+    if let Some(claim) = session.claim {
+        return Ok(Activity::Running(claim.owner));
     }
-    let newest = read.events.pop();
+    let newest = session.events.pop();
     if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
-        return Ok(Status::Idle);
+        return Ok(Activity::Idle);
     }
     let handle = desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?;
     // With an agent that has changed since, it may not be known what is waited for.
     let pending = handle.pending().await.unwrap_or_default();
     Ok(match pending.is_empty() {
-        true => Status::Interrupted,
-        false => Status::Waits(pending.into_iter().map(|request| request.id).collect()),
+        true => Activity::Interrupted,
+        false => Activity::Waits(pending.into_iter().map(|request| request.id).collect()),
     })
 }
 
-impl Status {
+impl Activity {
     fn name(&self) -> &'static str {
         match self {
-            Status::Idle => "idle",
-            Status::Waits(_) => "waits",
-            Status::Running => "running",
-            Status::Interrupted => "interrupted",
+            Activity::Idle => "idle",
+            Activity::Waits(_) => "waits",
+            Activity::Running(_) => "running",
+            Activity::Interrupted => "interrupted",
         }
     }
 
     fn pending(&self) -> &[String] {
         match self {
-            Status::Waits(pending) => pending,
-            Status::Idle | Status::Running | Status::Interrupted => &[],
+            Activity::Waits(pending) => pending,
+            Activity::Idle | Activity::Running(_) | Activity::Interrupted => &[],
         }
     }
 
-    /// What a person should know, behind everything else.
-    fn words(&self) -> String {
+    fn worker(&self) -> Option<&str> {
         match self {
-            Status::Idle => String::new(),
-            Status::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
-            Status::Running => ", running".to_owned(),
-            Status::Interrupted => ", interrupted".to_owned(),
+            Activity::Running(worker) => Some(worker.as_str()),
+            Activity::Idle | Activity::Waits(_) | Activity::Interrupted => None,
+        }
+    }
+}
+
+impl Status {
+    /// What a person should know, at the end of the line.
+    fn words(&self) -> String {
+        let activity = match &self.activity {
+            Activity::Idle => String::new(),
+            Activity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            Activity::Running(worker) => format!(", running in {worker}"),
+            Activity::Interrupted => ", interrupted".to_owned(),
+        };
+        match self.messages {
+            0 => activity,
+            messages => format!("{activity}, {} stored", show::counted(messages, "message")),
         }
     }
 }
@@ -115,7 +145,7 @@ pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyho
         // The one that was written last is a fine guess for looking at, and a bad one for this.
         return Err(Misuse("say which session is to be deleted, with --session ID".to_owned()).into());
     }
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_write(place)?;
     let session = desk.session().await?;
     let mut delete = DeleteSession::new(session.key().clone());
     delete.user_state = user_state;

@@ -75,7 +75,7 @@ fn seen(desk: &Desk, key: &str, stored: Value, fit: Fit) -> Option<Value> {
 
 pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::Result<Ending> {
     let values = values(pairs)?;
-    let desk = Desk::without_model(place)?;
+    let desk = Desk::to_write(place)?;
     let session = desk.session().await?;
     let schema = desk.runner.schema();
     let mut delta = Delta::new();

@@ -32,6 +32,11 @@ impl Cutter {
         }
     }
 
+    /// Whether a line was cut.
+    pub(crate) fn has_cut(&self) -> bool {
+        self.cut.get() > 0
+    }
+
     /// How to see what was cut, if anything was.
     pub(crate) fn hint(&self) {
         let cut = self.cut.get();

@@ -10,6 +10,7 @@ mod text;
 mod watch;
 
 use stepfold::prelude::*;
+use stepfold::session_scopes::{InboxEntry, Timestamp};
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
 pub(crate) use self::calls::{approval, arguments, unknown_calls};
@@ -19,7 +20,7 @@ pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, print, reply, styled,
+    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, other_reply, print, reply, styled,
 };
 pub(crate) use self::watch::{Watch, changes};
 
@@ -67,6 +68,19 @@ pub(crate) fn decision(id: &str, decision: &Decision) -> String {
         Decision::Modify { arguments } => format!("{id} approved with {arguments}"),
         decision => format!("{id}: {decision:?}"),
     }
+}
+
+/// The text of a message in an inbox; none if it is no message.
+pub(crate) fn said_in(entry: &InboxEntry) -> Option<String> {
+    let messages: Vec<Message> = serde_json::from_value(entry.body.get("messages")?.clone()).ok()?;
+    let said: Vec<_> = messages.iter().map(Message::text).collect();
+    (!said.is_empty()).then(|| said.join("\n"))
+}
+
+/// A time, to the second.
+pub(crate) fn moment(at: Timestamp) -> String {
+    let text = at.to_string();
+    text.get(..19).unwrap_or(&text).to_owned()
 }
 
 /// A number of things, in words.

@@ -19,12 +19,12 @@ static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Text(Vec<(Style, String)>);
 
 impl Text {
-    /// The same with more text behind it.
+    /// Appends text.
     pub(crate) fn and(self, text: impl Into<String>) -> Self {
         self.with(Style::new(), text)
     }
 
-    /// The same with more text behind it, in a style.
+    /// Appends text in a style.
     pub(crate) fn with(mut self, style: Style, text: impl Into<String>) -> Self {
         self.0.push((style, text.into()));
         self
@@ -83,6 +83,12 @@ pub(crate) fn reply(text: &str) {
         out.write_all(text.as_bytes())?;
         out.flush()
     });
+}
+
+/// More of a reply that is not the one that was asked for, on standard error, at once.
+pub(crate) fn other_reply(text: &str) {
+    // When nobody can be told, there is nobody to tell.
+    let _ = Text::from(text).write(&mut anstream::stderr().lock(), "");
 }
 
 fn to_output(write: impl FnOnce() -> io::Result<()>) {

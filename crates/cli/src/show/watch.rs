@@ -5,11 +5,12 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold::agent_loop::Event;
 use stepfold::agent_loop::graph::Planned;
 use stepfold::agent_loop::graph::progress::Progress;
+use stepfold::agent_loop::{Event, EventKind};
 use stepfold::prelude::*;
 use stepfold::runner::Seen;
+use stepfold::state_core::chat::Role;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
 use stepfold::tools::Status;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use crate::model::FailedRequest;
 
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, line, note, on_this_line, reply, short};
+use super::{aside, call_of, line, note, on_this_line, other_reply, reply, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -37,6 +38,9 @@ pub(crate) struct Watch {
     waiting: Option<Waiting>,
     is_in_text: bool,
     has_wheel: bool,
+    /// The message whose answer goes to standard output, until its turn begins: what is answered before it goes to
+    /// standard error.
+    awaited: Option<String>,
     /// Of a graph.
     nodes: Option<Nodes>,
 }
@@ -52,7 +56,13 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch { json, state, waiting: None, is_in_text: false, has_wheel, nodes: None }
+        Watch { json, state, waiting: None, is_in_text: false, has_wheel, awaited: None, nodes: None }
+    }
+
+    /// Of which only the answer to this message goes to standard output.
+    pub(crate) fn answer_to(mut self, message: Option<String>) -> Self {
+        self.awaited = message;
+        self
     }
 
     /// Of a graph, of whose nodes these go on with its conversation, and whose branches these are.
@@ -100,6 +110,11 @@ impl Watch {
         self.wait(&failure.model);
     }
 
+    /// Whether the answer that was asked for was shown, if one came.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.awaited.is_none()
+    }
+
     /// Nothing more comes.
     pub(crate) fn end(&mut self) {
         self.stop_waiting();
@@ -112,7 +127,7 @@ impl Watch {
             RunEvent::Text(text) => {
                 self.stop_waiting();
                 self.is_in_text = !text.ends_with('\n');
-                reply(text);
+                self.reply(text);
             }
             RunEvent::Reasoning(_) => {}
             RunEvent::ToolStarted { call_id, tool, arguments } => {
@@ -143,11 +158,11 @@ impl Watch {
                 Shown::Text(text) => {
                     self.stop_waiting();
                     self.is_in_text = !text.ends_with('\n');
-                    reply(&text);
+                    self.reply(&text);
                 }
                 Shown::Reply(text) => {
                     self.end();
-                    reply(&format!("{text}\n"));
+                    self.reply(&format!("{text}\n"));
                 }
                 Shown::Note(text) => {
                     self.end();
@@ -194,6 +209,9 @@ impl Watch {
 
     /// What a commit changes in the state, and says of nodes.
     fn committed(&mut self, event: &Event) {
+        if matches!(event.kind, EventKind::Began { .. }) {
+            self.began(event);
+        }
         let before = self.fold(event);
         let shown = self.nodes.as_mut().map(|nodes| nodes.committed(event, self.state.as_ref()));
         if let (Some(before), Some(state)) = (before, self.state.clone())
@@ -216,7 +234,23 @@ impl Watch {
 
     fn end_text(&mut self) {
         if std::mem::take(&mut self.is_in_text) {
-            reply("\n");
+            self.reply("\n");
+        }
+    }
+
+    fn reply(&self, text: &str) {
+        if self.awaited.is_none() { reply(text) } else { other_reply(text) }
+    }
+
+    /// A turn begins: with the message whose answer is awaited, or with one that comes before it.
+    fn began(&mut self, event: &Event) {
+        let Some(awaited) = &self.awaited else { return };
+        let said: Vec<_> = event.messages.iter().filter(|message| message.role() == Role::User).collect();
+        if said.iter().any(|message| message.text() == awaited.as_str()) {
+            self.awaited = None;
+        } else {
+            let said: Vec<_> = said.iter().map(|message| short(&message.text())).collect();
+            self.aside(&format!("answers a message that was stored before: \"{}\"", said.join("\", \"")));
         }
     }
 

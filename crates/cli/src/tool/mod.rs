@@ -166,6 +166,6 @@ fn read_output(reads: Reads, text: &str) -> Result<Value, ToolError> {
     match reads {
         Reads::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
         Reads::Json => serde_json::from_str(text)
-            .map_err(|error| ToolError::permanent(format!("the output is no JSON: {error}"))),
+            .map_err(|error| ToolError::permanent(format!("invalid JSON in the output: {error}"))),
     }
 }

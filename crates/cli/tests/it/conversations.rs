@@ -253,7 +253,7 @@ fn whoever_is_asked_can_decide_change_or_wait() {
             | session s1
             | decide about p1#DIGEST: pay {"euro":5}
             | answer y, n, m or l
-            | this is no JSON: expected ident at line 1 column 2
+            | invalid JSON: expected ident at line 1 column 2
             | > p1 pay(euro=1)
             |   p1: paid
             | decide about p2#DIGEST: pay {"euro":7}
@@ -298,7 +298,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
             |   stepfold resume a.toml --session s1 --approve p1#DIGEST
             |   stepfold resume a.toml --session s1 --reject p1#DIGEST=REASON
             |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
-            | the chat ends here: lines after this one are not taken before the decision
+            | the chat ends here: lines after this one are not taken, since the decision comes first
             exit 3
         "#]],
     );
@@ -311,7 +311,7 @@ fn a_message_that_is_not_taken_is_no_secret() {
         |   stepfold resume a.toml --session s1 --modify p1#DIGEST=JSON
         | the message was not taken: the run before it has not ended; decide and send it again, or give that run up with
         |   stepfold resume a.toml --session s1 --abandon
-        | the chat ends here: lines after this one are not taken before the decision
+        | the chat ends here: lines after this one are not taken, since the decision comes first
         exit 3
     "#]]);
     let said = room.say("run a.toml -s s1 --json hello", "");

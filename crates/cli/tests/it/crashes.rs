@@ -26,6 +26,7 @@ fn killed(effect: &str) -> Room {
     child.wait().unwrap();
     room.write("go", "");
     drop(gate);
+    room.until_free("a.toml");
     room
 }
 
@@ -84,8 +85,6 @@ fn sessions_say_which_wait_and_which_were_interrupted() {
         let sessions = sessions.as_array().unwrap().iter();
         sessions.map(|session| session["status"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    // The claim of the killed process holds for a moment.
-    while said("sessions a.toml").contains(", running") {}
     assert!(said("sessions a.toml").contains(", interrupted"), "{}", said("sessions a.toml"));
     assert_eq!(statuses(&said("sessions a.toml --json")), ["interrupted"]);
     said("resume a.toml");

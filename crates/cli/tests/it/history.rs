@@ -82,9 +82,9 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --diff 4",
         expect![[r#"
-        | error: `4` is no range of versions; write one such as 2..5
-        exit 2
-    "#]],
+            | error: invalid range of versions `4`: expected FROM..TO, such as 2..5
+            exit 2
+        "#]],
     );
     room.check(
         "inspect a.toml --at 99",
@@ -336,8 +336,8 @@ fn what_is_deleted_is_gone_and_is_never_guessed() {
     room.check(
         "sessions a.toml",
         expect![[r#"
-        | agent a has no session of user local
-    "#]],
+            | agent a has no session of user local yet; `stepfold run` begins one
+        "#]],
     );
     room.say("run a.toml -s s3 --set user:name=Bea hello", "");
     room.check(

@@ -9,6 +9,7 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod branches;
 mod checks;
 mod conversations;
 mod crashes;
@@ -16,6 +17,7 @@ mod documents;
 mod graph_checks;
 mod graphs;
 mod history;
+mod inbox;
 mod migrations;
 mod room;
 mod servers;

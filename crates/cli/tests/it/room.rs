@@ -65,6 +65,11 @@ impl Room {
         without_digests(&text.replace(&*self.folder().to_string_lossy(), "ROOM"))
     }
 
+    /// Waits until the claim of a killed process on the sessions of an agent has expired.
+    pub(crate) fn until_free(&self, agent: &str) {
+        while self.say(&format!("sessions {agent}"), "").contains(", running") {}
+    }
+
     /// What a command says, prints and notes as they come.
     pub(crate) fn say_in_order(&self, line: &str) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -101,6 +106,20 @@ pub(crate) fn without_digests(text: &str) -> String {
         plain.push_str(if is_digest { &part[DIGITS..] } else { part });
     }
     plain
+}
+
+/// The names of processes in claims, and until when these hold, differ from run to run.
+pub(crate) fn without_workers(text: &str) -> String {
+    let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+    for place in 0..words.len() {
+        if words[place].starts_with("process-") || words[place].starts_with("|\u{20}process-") {
+            "PROCESS".clone_into(&mut words[place]);
+        }
+        if place > 0 && words[place - 1] == "until" {
+            "THEN".clone_into(&mut words[place]);
+        }
+    }
+    words.join(" ")
 }
 
 fn words(line: &str) -> Vec<String> {

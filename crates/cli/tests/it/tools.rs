@@ -36,7 +36,7 @@ fn a_program_gets_json_and_no_shell() {
     check(
         "command = { argv = [\"echo\", \"no\"], output = \"json\" }",
         "t()",
-        expect![[r#""the output is no JSON: expected ident at line 1 column 2""#]],
+        expect![[r#""invalid JSON in the output: expected ident at line 1 column 2""#]],
     );
 }
 

@@ -38,6 +38,12 @@ fn a_wrong_request_ends_with_two() {
         "state set a.toml other=1",
         "state set a.toml count",
         "delete a.toml",
+        "label set a.toml",
+        "label remove a.toml x",
+        "forks a.toml -s nobody",
+        "compare a.toml s1 nobody",
+        "inspect a.toml --at nowhere",
+        "rewind a.toml -s s1 nowhere",
         "draw a.toml",
         "check none.toml",
     ];
@@ -66,6 +72,56 @@ fn a_question_that_is_not_text_is_refused() {
     let notes = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{notes}");
     assert!(notes.contains("the question cannot be read from standard input"), "{notes}");
+}
+
+/// A mistyped `--store` is told, and makes no file, whatever the command; `run` and `chat` begin a store.
+#[test]
+fn a_store_that_does_not_exist_is_named_and_not_created() {
+    let room = Room::new("", SCRIPT);
+    for line in [
+        "sessions a.toml",
+        "inspect a.toml",
+        "state get a.toml",
+        "state set a.toml count=1",
+        "resume a.toml",
+        "replay a.toml",
+        "fork a.toml",
+        "forks a.toml",
+        "rewind a.toml 0",
+        "delete a.toml -s s1",
+        "verify a.toml",
+        "label list a.toml",
+        "compare a.toml s1 s2",
+        "run a.toml --continue hello",
+    ] {
+        let said = room.say(&format!("{line} --store typo/s.db"), "");
+        assert!(said.contains("`typo/s.db`") && said.ends_with("exit 2\n"), "{line}: {said}");
+        let mut command = room.command(line);
+        let output =
+            command.env("STEPFOLD_STORE", room.path("typo.db")).stdin(Stdio::null()).output().unwrap();
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(notes.contains("typo.db") && output.status.code() == Some(2), "{line}: {notes}");
+    }
+    assert!(!room.path("typo").exists() && !room.path("typo.db").exists());
+    let said = room.say("run a.toml -s s1 --store new/s.db hello", "");
+    assert!(said.starts_with("One.") && room.path("new/s.db").exists(), "{said}");
+}
+
+/// Where no store was named and none exists, there are no sessions yet.
+#[test]
+fn a_fresh_install_has_no_sessions_and_says_how_to_begin_one() {
+    let room = Room::new("", SCRIPT);
+    room.check(
+        "sessions a.toml",
+        expect![[r#"
+        | agent a has no session of user local yet; `stepfold run` begins one
+    "#]],
+    );
+    for line in ["inspect a.toml", "state get a.toml", "resume a.toml", "fork a.toml", "label list a.toml"] {
+        let said = room.say(line, "");
+        assert!(said.contains("`stepfold run` begins one") && said.ends_with("exit 2\n"), "{line}: {said}");
+    }
+    assert!(!room.path("data").exists());
 }
 
 #[test]

@@ -107,6 +107,30 @@ fn a_message_for_a_session_of_another_worker_is_stored_and_taken_by_it() {
     });
 }
 
+/// A process that ends after its own invocation must not begin with what others have stored.
+#[test]
+fn a_worker_that_leaves_the_inbox_takes_no_message_of_another_one() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one").leave_inbox()).await;
+            let first = one.send("one").await.unwrap();
+            let send_and_go = async {
+                let two = session(worker(world, gated_echo(&gate), "two").when_claimed(WAIT)).await;
+                two.send("two").await.unwrap();
+            };
+            std::thread::scope(|threads| threads.spawn(|| process(send_and_go)).join().unwrap());
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            assert!(one.running().is_none());
+            assert_eq!((said(&one).await, is_claimed(&one).await), (vec!["one".to_owned()], false));
+            // It comes first when something is sent.
+            assert_eq!(one.run("three").await.unwrap().text(), "re: three");
+            assert_eq!(said(&one).await, ["one", "two", "three"]);
+        });
+    });
+}
+
 #[test]
 fn a_session_of_another_worker_is_refused() {
     each_store(|world| {

@@ -128,7 +128,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: started i1.2 at 3
             look stalls/ada/s1/i1/1/c1
             the store breaks: answered i1.3
-            the store failed in session stalls/ada/s1: the store could not append an event: it is broken"#]],
+            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c1`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.3.i3 at 4
             look stalls/ada/s1/i1/1/c1
@@ -149,7 +149,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: answered i1.3 at 4
             pay stalls/ada/s1/i1/1/c2
             the store breaks: answered i1.4
-            the store failed in session stalls/ada/s1: the store could not append an event: it is broken"#]],
+            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c2`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.4.i3 at 5
             the model is asked

@@ -18,7 +18,7 @@ pub(super) struct Leg {
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
     pub(super) stored: Vec<Event>,
-    /// How often the observer was told of something that is no event.
+    /// How often the observer was told of what is under way.
     pub(super) words: usize,
     pub(super) asked: BTreeMap<(String, u64), String>,
     pub(super) under_way: BTreeSet<String>,

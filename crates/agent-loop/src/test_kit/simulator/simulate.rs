@@ -31,7 +31,7 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 /// - the observer fails *before* the event is stored: whatever led to it has happened, and nobody knows;
 /// - the observer fails *after* the event is stored, and what was in memory is lost.
 ///
-/// For everything else that the observer is told: it fails once, which loses nothing.
+/// And for everything that the observer is told of calls and nodes under way: it fails once, which loses nothing.
 ///
 /// And once: stopped by a breakpoint before every request to the model, every call and every node, each time
 /// serialised.

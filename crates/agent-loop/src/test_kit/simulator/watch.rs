@@ -18,7 +18,7 @@ pub(super) enum Stop {
     Before(usize),
     /// When it is told of this event, which it has stored.
     Stored(usize),
-    /// Once, at this word that is no event.
+    /// Once, at this word about what is under way.
     Told(usize),
     /// Never; breakpoints stop the run.
     At(Vec<Breakpoint>),
@@ -30,7 +30,7 @@ pub(super) struct Watch {
     pub(super) stop: Stop,
     pub(super) account: Account,
     pub(super) stored: Vec<Event>,
-    /// How many words there were that are no events.
+    /// How many words there were about what is under way.
     pub(super) words: usize,
     /// What the model was asked, by run and step.
     pub(super) asked: BTreeMap<(String, u64), String>,
@@ -42,9 +42,10 @@ impl Observer for Watch {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let is_event = told.committed().is_some();
         let number = self.stored.len() + 1;
-        self.words += usize::from(!is_event);
+        let is_word = is_word(told);
+        self.words += usize::from(is_word);
         match self.stop {
-            Stop::Told(word) if !is_event && self.words == word => return Err("failed".into()),
+            Stop::Told(word) if is_word && self.words == word => return Err("failed".into()),
             Stop::After(event) if number > event => return Err("stopped".into()),
             Stop::Before(event) if is_event && number == event => return Err("died".into()),
             _ => {}
@@ -104,4 +105,17 @@ impl Watch {
             _ => {}
         }
     }
+}
+
+/// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure is
+/// the same as one before the next event.
+const fn is_word(told: &RunEvent) -> bool {
+    !matches!(
+        told,
+        RunEvent::Committed(_)
+            | RunEvent::Asking { .. }
+            | RunEvent::Text(_)
+            | RunEvent::Reasoning(_)
+            | RunEvent::Ended(_)
+    )
 }

@@ -1,0 +1,93 @@
+//! Another process that is at work in a session: who it is, and what it left when it was killed.
+
+use std::time::Duration;
+
+use stepfold::agent_loop::{EventKind, RunEvent};
+use stepfold::prelude::*;
+use stepfold::runner::{Seen, SystemClock, WallClock as _};
+use stepfold::session_scopes::{
+    Claim, EventRange, GetSession, InboxEntry, InvocationId, ReadInbox, Session, SessionError,
+    SessionStore as _,
+};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::desk::Desk;
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Another process that holds the claim on a session.
+pub(crate) struct Other {
+    pub(crate) claim: Claim,
+    /// The version of the session when it was looked at last.
+    version: u64,
+    /// The run that the process is at work on, as it was then.
+    run: Option<Run>,
+}
+
+impl Other {
+    /// The process that is at work in the session, if it is another one.
+    pub(crate) async fn in_session(desk: &Desk, session: &SessionHandle) -> Option<Self> {
+        let Session { claim, version, .. } = head(desk, session).await.ok()?;
+        let claim = claim.filter(|claim| claim.owner.as_str() != desk.worker)?;
+        Some(Other { claim, version, run: interrupted(session).await })
+    }
+
+    /// When to [look](Self::look) again.
+    pub(crate) fn looks() -> Interval {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        looks
+    }
+
+    /// Follows what the process does, so that it is known what it was doing if it is killed.
+    pub(crate) async fn look(&mut self, desk: &Desk, session: &SessionHandle) {
+        let Ok(Session { claim: Some(claim), version, .. }) = head(desk, session).await else { return };
+        if claim.owner == self.claim.owner && version != self.version {
+            (self.version, self.run) = (version, interrupted(session).await);
+        }
+    }
+
+    /// The session as the process has left it to this invocation of another one.
+    pub(crate) async fn left(
+        &self,
+        desk: &Desk,
+        session: &SessionHandle,
+        invocation: &InvocationId,
+    ) -> Result<Session, SessionError> {
+        let get = GetSession::new(session.key().clone());
+        let stored = desk.runner.store().get(get.clone().without_state()).await?;
+        // A run that goes on keeps its own invocation: what it left does not change after that.
+        let began = stored.events.iter().find(|committed| committed.event.invocation == *invocation);
+        let version = began.map_or(self.version, |began| began.version - 1);
+        desk.runner.store().get(get.events(EventRange::None).at_version(version)).await
+    }
+
+    /// The run that the process has left unfinished, if an invocation that begins with this event resumes it.
+    pub(crate) fn into_run(self, first: &Seen) -> Option<Run> {
+        match first {
+            Seen::Event { event: RunEvent::Committed(event), .. }
+                if matches!(event.kind, EventKind::Began { .. }) =>
+            {
+                None
+            }
+            _ => self.run,
+        }
+    }
+}
+
+/// The last run, if it has not ended. What cannot be read is told by the command that goes on with it.
+pub(crate) async fn interrupted(session: &SessionHandle) -> Option<Run> {
+    session.last_run().await.ok().flatten().filter(|run| run.exit().is_none())
+}
+
+/// The messages that are stored in the inbox of a session, in order.
+pub(crate) async fn inbox(desk: &Desk, session: &SessionHandle) -> Result<Vec<InboxEntry>, SessionError> {
+    desk.runner.store().inbox(ReadInbox::new(session.key().clone())).await
+}
+
+/// The session with neither its events nor its state.
+async fn head(desk: &Desk, session: &SessionHandle) -> Result<Session, SessionError> {
+    let get = GetSession::new(session.key().clone()).events(EventRange::None).without_state();
+    desk.runner.store().get(get.now(SystemClock.now())).await
+}
