@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{ErrorKind, SessionError};
+use stepfold::state_core::ErrorChain;
 
 use crate::agent_file::FileFaults;
 
@@ -66,25 +67,9 @@ impl fmt::Display for Misuse {
 
 impl Error for Misuse {}
 
-/// An error with its sources, in one text. What was said already is left out: a source that is named, and all sources
-/// where the innermost one, the cause, is named.
+/// An error with its causes, in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let sources = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
-    let cause = sources.last().map(ToString::to_string).filter(|cause| !cause.is_empty());
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        if cause.as_ref().is_some_and(|cause| text.contains(cause)) {
-            break;
-        }
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = error.source();
-    }
-    text
+    ErrorChain(error).to_string()
 }
 
 /// An error as a user of the command is told it.

@@ -469,7 +469,7 @@ impl SessionHandle {
     /// the record. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
-    /// [`RunnerError::Diverged`] for the first run that goes another way.
+    /// [`RunnerError::Diverged`] for the first run that diverged.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::replay::replay(&self.turn(), agent).await
     }

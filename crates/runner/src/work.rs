@@ -1,7 +1,6 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
-use std::error::Error;
 use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
@@ -416,7 +415,7 @@ impl<'a> Work<'a> {
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
         let Failed { cause, times } =
-            self.failed.clone().unwrap_or_else(|| Failed::again(None, &causes(&*source)));
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string()));
         RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
@@ -652,7 +651,7 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run.
             RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &causes(&**source)).await
+                self.record_failure(invocation, version, &source.to_string()).await
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -703,21 +702,6 @@ impl<'a> Work<'a> {
             }
         }
     }
-}
-
-/// An error with what caused it.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The next message of what was read, or of what is read then.

@@ -42,7 +42,7 @@ fn is_hiding(character: char) -> bool {
 ///
 /// Line feeds and tabs stay, a carriage return before a line feed is left out, and so stay the joiners and variation
 /// selectors that Persian, Hindi and emoji are written with. JSON stays the same value.
-/// [`escape_all_invisible`] leaves nothing, for what is approved.
+/// [`escape_all_invisible`] escapes these as well, for approvals.
 ///
 /// # Examples
 /// ```

@@ -1,7 +1,8 @@
 //! Sessions in PostgreSQL: many workers, one truth.
 //!
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes
-//! one. Handlers run here, on values that are locked for as long as that takes.
+//! one. Handlers run here, on a worker thread of the runtime and on
+//! values that are locked for as long as that takes: they must not block.
 
 mod at_version;
 mod branches;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
 use super::claims::{AppendClaim, Claim, TakeOver};
@@ -71,9 +72,12 @@ impl CreateSession {
     /// # Errors
     /// [`SessionError::State`] when it is no object.
     pub fn values(mut self, values: Value) -> Result<Self, SessionError> {
-        let read = serde_json::from_value(values)
-            .map_err(|source| StateError::Json { what: "initial values", source });
-        self.values = read.map_err(SessionError::state(WritesOf::NewSession))?;
+        self.values = match values {
+            Value::Object(values) => values,
+            other => decode(&other)
+                .map_err(|source| StateError::Json { what: "initial values", source })
+                .map_err(SessionError::state(WritesOf::NewSession))?,
+        };
         Ok(self)
     }
 }

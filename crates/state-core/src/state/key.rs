@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::{StateError, without_values};
+use super::error::StateError;
 use super::state::State;
 use super::value::ValueRef;
 
@@ -233,10 +233,10 @@ impl<T: DeserializeOwned> ReadKey for &Key<T> {
 
 fn decode<T: DeserializeOwned>(state: &State, name: &str) -> Result<Option<T>, StateError> {
     let Some(value) = state.value(name) else { return Ok(None) };
-    let decoded = value.decode().map_err(|error| StateError::Decode {
+    let decoded = value.decode().map_err(|source| StateError::Decode {
         key: name.to_owned(),
         wanted: std::any::type_name::<T>(),
-        source: without_values(&error),
+        source,
     })?;
     Ok(Some(decoded))
 }
