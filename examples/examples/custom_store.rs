@@ -11,9 +11,10 @@ use stepfold::providers::Scripted;
 use stepfold::session_scopes::contract::Exam;
 use stepfold::session_scopes::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore, PruneSession, Pruned,
-    ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError,
-    SessionKey, SessionPage, SessionStore, Values, WriteScope,
+    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks, ListSessions,
+    MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, Session, SessionError, SessionKey, SessionPage, SessionStore, Values, Verified,
+    VerifySessions, WriteScope,
 };
 
 /// Notes who wrote which keys of which session, once it is committed.
@@ -86,6 +87,22 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         self.inner.prune(request).await
+    }
+
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        self.inner.verify(request).await
+    }
+
+    async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+        self.inner.forks(request).await
+    }
+
+    async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
+        self.inner.set_label(request).await
+    }
+
+    async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
+        self.inner.labels(request).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {

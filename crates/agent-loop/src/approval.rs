@@ -27,10 +27,22 @@ pub struct ApprovalRequest {
     /// the step, the tool or node, and the arguments. So an id is never used again for anything else, and a decision
     /// approves what was shown and nothing else.
     pub id: String,
-    /// The call as the model made it.
+    /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
     /// Why it is asked.
     pub reason: AskReason,
+    /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
+    /// asked about [once](stepfold_tools::Approval::Once).
+    pub times: usize,
+    /// The JSON Schema that modified arguments must fit, where the tool is one of an agent that is a tool.
+    pub(crate) parameters: Option<Value>,
+}
+
+impl ApprovalRequest {
+    /// A request about one call.
+    pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
+        ApprovalRequest { id, call, reason, times: 1, parameters: None }
+    }
 }
 
 /// Why somebody is asked about a call.
@@ -162,6 +174,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) reason: AskReason,
     /// The tool or the node.
     pub(crate) name: &'a str,
+    /// The number of equal calls.
+    pub(crate) times: usize,
 }
 
 impl Subject<'_> {
@@ -191,9 +205,20 @@ impl Subject<'_> {
             AskReason::MayHaveHappened => "may_have_happened",
             AskReason::Node => "node",
         };
-        let digest = digest::of_parts(&[self.run, &step, &place, &round, reason, self.name, path, content]);
-        format!("{path}#{digest}")
+        let times = self.times.to_string();
+        let mut parts = vec![self.run, &step, &place, &round, reason, self.name, path, content];
+        if self.times > 1 {
+            parts.push(&times);
+        }
+        format!("{path}#{}", digest::of_parts(&parts))
     }
+}
+
+/// The id of a request for whoever goes on with the record of a run under another prefix of idempotency keys: what was
+/// decided for the one does not count for the other.
+pub(crate) fn id_within(scope: &str, id: &str) -> String {
+    let (path, _) = id.rsplit_once('#').unwrap_or((id, ""));
+    format!("{path}#{}", digest::of_parts(&[scope, id]))
 }
 
 /// The path of something inside of something else.
@@ -222,6 +247,19 @@ pub(crate) struct StoredRequest {
     tool: String,
     arguments: String,
     reason: AskReason,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    times: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parameters: Option<Value>,
+}
+
+const fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_one(times: &usize) -> bool {
+    *times == 1
 }
 
 impl From<&ApprovalRequest> for StoredRequest {
@@ -232,14 +270,17 @@ impl From<&ApprovalRequest> for StoredRequest {
             tool: request.call.name.clone(),
             arguments: request.call.arguments.to_text().into_owned(),
             reason: request.reason,
+            times: request.times,
+            parameters: request.parameters.clone(),
         }
     }
 }
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let call = ToolCall::new(stored.call_id, stored.tool, Arguments::parse(stored.arguments));
-        ApprovalRequest { id: stored.id, call, reason: stored.reason }
+        let StoredRequest { id, call_id, tool, arguments, reason, times, parameters } = stored;
+        let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
+        ApprovalRequest { id, call, reason, times, parameters }
     }
 }
 

@@ -172,7 +172,8 @@ pub enum RunFault {
     /// The tools of the step could not be listed.
     #[error("the tools of the step could not be listed")]
     Tools(#[source] ToolsetError),
-    /// A hook failed.
+    /// A hook failed. After a tool, what the call and those beside it did was committed first; resumed, the run begins
+    /// with that hook.
     #[error("a hook failed ({point:?})")]
     Hook {
         /// Where.
@@ -180,15 +181,33 @@ pub enum RunFault {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// An observer failed, so that what happened is not recorded. The event was not committed.
-    #[error("the observer failed, so the event was not committed")]
+    /// An observer failed that was only told of something. What had happened was committed, and what was under way came
+    /// to its end, before the run stopped.
+    #[error("the observer failed")]
     Observer(#[source] Box<dyn Error + Send + Sync>),
+    /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
+    /// is not known whether the event is in the record.
+    #[error("the observer failed, so the event was not committed{}", lost(unrecorded))]
+    Commit {
+        /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
+        unrecorded: Vec<String>,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
     #[error("the decision was refused: {0}")]
     Decision(DecisionError),
     /// An answer did not fit: the instructions cannot be rendered.
     #[error("the run could not go on")]
     Feed(#[source] FeedError),
+}
+
+/// What an error says of outcomes that are lost.
+fn lost(unrecorded: &[String]) -> String {
+    match unrecorded {
+        [] => String::new(),
+        ids => format!("; outcomes that are not recorded: `{}`", ids.join("`, `")),
+    }
 }
 
 impl From<FeedError> for RunFault {
@@ -231,6 +250,45 @@ impl RunError {
         match &self.0.fault {
             RunFault::Model(error) => Some(error),
             _ => None,
+        }
+    }
+
+    /// The ids of the calls, and of the branches of a graph, that came to an end which could not be
+    /// [recorded](RunFault::Commit). Resumed, the run finds them in the record if they are there after all; otherwise it
+    /// takes those that must not run twice for [unknown](Outcome::unknown_calls), and runs the others again.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Observer, ObserverError, RunEvent};
+    ///
+    /// /// A store whose disk is full when the payment has been made.
+    /// struct Full;
+    ///
+    /// impl Observer for Full {
+    ///     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+    ///         match event.committed() {
+    ///             Some(event) if event.name() == "answered" => Err("the disk is full".into()),
+    ///             _ => Ok(()),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: paid")?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let error = agent.run("pay the bill").record_with(Full).await.unwrap_err();
+    /// assert_eq!(error.unrecorded(), ["c1"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn unrecorded(&self) -> &[String] {
+        match &self.0.fault {
+            RunFault::Commit { unrecorded, .. } => unrecorded,
+            _ => &[],
         }
     }
 

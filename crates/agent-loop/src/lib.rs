@@ -146,6 +146,6 @@ pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, Run, SharedValue, StepEnd,
-    UnknownCall,
+    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, PendingHook, Run, SharedValue,
+    StepEnd, UnknownCall,
 };

@@ -11,7 +11,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Usage};
 use stepfold_state_core::state::{Delta, Write};
+use stepfold_tools::ToolsetError;
 
+use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
@@ -109,7 +111,8 @@ impl Recording {
     /// Goes through the run again with this agent, which asks neither its model nor its tools.
     ///
     /// The run goes the same way if a live one would have made the same events, given the recorded replies and outcomes:
-    /// also if it would have offered the same tools, run and marked the same calls, on a state of the same schema.
+    /// also if it would have offered the same tools, run and marked the same calls, on a state of the same schema. Tools
+    /// that are asked for at each step are not compared here: see [`Run::replay_with_tools`].
     ///
     /// # Errors
     /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
@@ -132,42 +135,131 @@ impl Run {
     /// Goes through recorded events, asking neither model nor tools: the run is as it was before them.
     ///
     /// `stored` picks the writes that the record can have: those that it leaves out are not compared. A run that has not
-    /// begun takes the values of `app:` and `user:` keys that the record has.
+    /// begun takes the values of `app:` and `user:` keys that the record has. Of a run whose conversation was pruned,
+    /// what is shown of it and when it was condensed is taken from the record.
     ///
     /// # Errors
     /// [`Divergence`] for the first event that would be another one; if there is none, for the first that offers the
     /// model other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
-        let mut run = self;
-        if let Some(began) = events.first() {
-            run.restore_shared(began);
-        }
-        let mut other_tools = None;
+        let mut replay = Replay { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
-            let at = |difference| Divergence::At {
-                event: place,
-                name: recorded.name(),
-                step: recorded.step,
-                difference,
-            };
-            let made = made_again(&run, recorded).map_err(at)?;
-            let mut compared = made.clone();
-            compared.retain_writes(&stored);
-            if take_tools(&mut compared.kind, &recorded.kind) && other_tools.is_none() {
-                other_tools = Some(at(Box::new(Difference::Tools { changes: Vec::new() })));
-            }
-            if compared != *recorded {
-                return Err(at(Box::new(first_difference(recorded, &compared))));
-            }
-            run.commit(made).map_err(|error| at(Box::new(Difference::Refused(error))))?;
+            replay.step(place, recorded, &stored)?;
         }
-        other_tools.map_or(Ok(run), Err)
+        replay.end()
+    }
+
+    /// The same, and a toolset that is asked for its tools at each step is asked for them as a live run asks: they are
+    /// compared as those are that never change. Sets of agents inside are not asked.
+    ///
+    /// # Errors
+    /// As [`replay`](Run::replay), and [`Divergence::Toolset`] where a set cannot be listed.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Event, Run, RunEvent};
+    /// use stepfold_tools::{Effect, Tool, ToolError, Toolset};
+    ///
+    /// async fn count() -> Result<u32, ToolError> {
+    ///     Ok(12)
+    /// }
+    /// let remote = |name: &'static str| {
+    ///     Toolset::dynamic_with("remote", move |_| async move {
+    ///         Ok(vec![Tool::new(name, "Counts stalls.", count).effect(Effect::Pure).build()?])
+    ///     })
+    /// };
+    /// # let model = Script::parse("assistant: > c1 count()\nassistant: 12 stalls")?;
+    /// let agent = Agent::builder(model).tools(remote("count")).build()?;
+    /// let mut seen = Vec::new();
+    /// agent.run("how many?").observe(&mut seen).await?;
+    /// let events: Vec<Event> = seen.iter().filter_map(RunEvent::committed).cloned().collect();
+    ///
+    /// // Today the server offers another tool.
+    /// let today = agent.to_builder().tools(remote("tally")).build()?;
+    /// let run = Run::new(&today, "how many?", "run-1")?;
+    /// let divergence = run.replay_with_tools(&events, |_| true).await.unwrap_err();
+    /// assert_eq!(
+    ///     divergence.to_string(),
+    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'count' not found; \
+    ///      available: tally",
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn replay_with_tools(
+        self,
+        events: &[Event],
+        stored: impl Fn(&Write) -> bool,
+    ) -> Result<Run, Divergence> {
+        let mut replay = Replay { run: self, other_tools: None };
+        for (place, recorded) in events.iter().enumerate() {
+            if let EventKind::Replied { .. } = recorded.kind {
+                replay.list_tools(place, recorded).await?;
+            }
+            replay.step(place, recorded, &stored)?;
+        }
+        replay.end()
+    }
+}
+
+/// A run that goes through a record.
+struct Replay {
+    run: Run,
+    /// Where other tools were first offered. They are told last: what becomes of the calls says more.
+    other_tools: Option<Divergence>,
+}
+
+impl Replay {
+    fn step(
+        &mut self,
+        place: usize,
+        recorded: &Event,
+        stored: &impl Fn(&Write) -> bool,
+    ) -> Result<(), Divergence> {
+        let at = |difference| Divergence::At {
+            event: place,
+            name: recorded.name(),
+            step: recorded.step,
+            difference: Box::new(difference),
+        };
+        self.run.restore_shared(recorded);
+        let made = made_again(&self.run, recorded).map_err(|difference| at(*difference))?;
+        let mut compared = made.clone();
+        compared.retain_writes(stored);
+        if take_tools(&mut compared.kind, &recorded.kind) && self.other_tools.is_none() {
+            self.other_tools = Some(at(Difference::Tools { changes: Vec::new() }));
+        }
+        if compared != *recorded {
+            return Err(at(first_difference(recorded, &compared)));
+        }
+        self.run.commit(made).map_err(|error| at(Difference::Refused(error)))
+    }
+
+    /// Offers the tools that the run would have at this step, if they are asked for at each.
+    async fn list_tools(&mut self, place: usize, recorded: &Event) -> Result<(), Divergence> {
+        let agent = self.run.agent().clone();
+        if agent.static_offer().is_none() {
+            let tools = agent.config().toolset.resolve(&self.run.state().snapshot()).await;
+            let failed = |source| Divergence::Toolset { event: place, step: recorded.step, source };
+            self.run.offer_tools(tools.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<Run, Divergence> {
+        self.other_tools.map_or(Ok(self.run), Err)
     }
 }
 
 /// The event that the run makes of what came from outside when the recorded one was made.
 fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
+    // What was to be condensed is told by all of the conversation.
+    if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. }) {
+        return Ok(recorded.clone());
+    }
     if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(&recorded.kind) {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
@@ -185,23 +277,40 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         let need = format!("{:?}", run.decide());
         Box::new(Difference::NotNeeded { need })
     })?;
-    let mut made = run.feed(answer, recorded.elapsed).map_err(refused)?;
+    let made = match as_decided(run, &recorded.kind) {
+        Some(run) => run.feed(answer, recorded.elapsed),
+        None => run.feed(answer, recorded.elapsed),
+    };
+    let mut made = made.map_err(refused)?;
     if run.tools().is_none() {
         take_asking(&mut made, recorded);
     }
+    take_pruned(&mut made, recorded);
     take_lasting(&mut made, recorded, run);
     take_large(&mut made, recorded, run);
     take_name_and_values(&mut made, recorded);
     Ok(made)
 }
 
+/// The run as whoever took these decisions had it, if their ids are those of another one: of the session that this one was
+/// forked from, for instance.
+fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
+    let EventKind::Decided { key_prefix, .. } = recorded else { return None };
+    if run.request_scope() == key_prefix.as_deref() {
+        return None;
+    }
+    let prefix = key_prefix.clone().unwrap_or_else(|| run.id().to_owned());
+    Some(run.clone().with_key_prefix(prefix))
+}
+
 /// Instructions may show values that were too large to be recorded: then what stands around them is compared.
 fn take_large(made: &mut Event, recorded: &Event, run: &Run) {
-    let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), shared, .. }) =
+    let (EventKind::Began { instructions, .. }, EventKind::Began { instructions: Some(known), .. }) =
         (&mut made.kind, &recorded.kind)
     else {
         return;
     };
+    let shared = &recorded.shared;
     let is_part_of = |name: &str, key: &str| {
         name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
@@ -220,6 +329,11 @@ fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
     match (made, recorded) {
         (EventKind::Began { tools, .. }, EventKind::Began { tools: known, .. }) => {
             let are_others = known.is_some() && tools != known;
+            tools.clone_from(known);
+            are_others
+        }
+        (EventKind::Replied { tools, .. }, EventKind::Replied { tools: known, .. }) => {
+            let are_others = known.is_some() && tools.is_some() && tools != known;
             tools.clone_from(known);
             are_others
         }
@@ -243,13 +357,30 @@ fn take_lasting(made: &mut Event, recorded: &Event, run: &Run) {
 
 /// What a run is called says nothing about what it does, and what it found in shared scopes is not of its making.
 fn take_name_and_values(made: &mut Event, recorded: &Event) {
+    made.shared.clone_from(&recorded.shared);
+    if let (EventKind::Began { id, .. }, EventKind::Began { id: known, .. }) =
+        (&mut made.kind, &recorded.kind)
+    {
+        id.clone_from(known);
+    }
+}
+
+/// Where the beginning of the conversation was pruned since: what came of that. Records of before do not say how long it
+/// was.
+fn take_pruned(made: &mut Event, recorded: &Event) {
     if let (
-        EventKind::Began { id, shared, .. },
-        EventKind::Began { id: known_id, shared: known_values, .. },
+        EventKind::Began { messages_before, shown, repairs, .. },
+        EventKind::Began { messages_before: known, shown: known_shown, repairs: known_repairs, .. },
     ) = (&mut made.kind, &recorded.kind)
     {
-        id.clone_from(known_id);
-        shared.clone_from(known_values);
+        let is_pruned = *messages_before < *known;
+        *messages_before = *known;
+        if is_pruned {
+            shown.clone_from(known_shown);
+            repairs.clone_from(known_repairs);
+            made.rewrite.clone_from(&recorded.rewrite);
+            made.messages.clone_from(&recorded.messages);
+        }
     }
 }
 
@@ -291,6 +422,16 @@ pub enum Divergence {
         step: u64,
         /// What is different.
         difference: Box<Difference>,
+    },
+    /// The tools cannot be listed that a live run would have asked for.
+    #[error("the tools of event {event} (replied, step {step}) cannot be listed")]
+    Toolset {
+        /// The place of the event in the recording, from 0.
+        event: usize,
+        /// The step it belongs to.
+        step: u64,
+        /// Why.
+        source: ToolsetError,
     },
     /// All events are the same, and the end is another.
     #[error("the recorded run ended here, because {recorded}; the run would need {need}")]
@@ -429,7 +570,7 @@ fn take_asking(made: &mut Event, recorded: &Event) {
     else {
         return;
     };
-    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
+    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_) | Fate::Same(_)));
     let asking: Vec<_> =
         asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
     fates.extend(asking);
@@ -465,21 +606,28 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         }
         (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
         // They are taken at once, whatever else there is to do.
-        (EventKind::Decided { decisions, by, idempotency_key }, _) => {
+        (EventKind::Decided { decisions, by, idempotency_key, .. }, _) => {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
             Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
         }
+        (EventKind::Asked { fates }, Need::Calls) => Answer::Ask(fates.clone()),
         // Where calls run side by side, one may be under way or wait while another gets on.
         (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
             Answer::Started(calls.clone())
         }
         (
-            EventKind::Answered { call, outcome, usage, stop },
-            Need::Calls | Need::Interrupted | Need::Approval,
-        ) => Answer::Outcome { call: *call, outcome: outcome.clone(), usage: *usage, stop: stop.clone() },
+            EventKind::Answered { call, outcome, usage, stop, pending_hook },
+            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
+        ) => Answer::Outcome {
+            call: *call,
+            outcome: outcome.clone(),
+            usage: *usage,
+            stop: stop.clone(),
+            pending_hook: *pending_hook,
+        },
         (
             EventKind::Suspended { call, child, requests },
-            Need::Calls | Need::Interrupted | Need::Approval,
+            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
         ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
         (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
         (
@@ -552,12 +700,17 @@ impl Event {
 fn without_name(event: &Event) -> Event {
     let mut event = event.clone();
     event.elapsed = std::time::Duration::ZERO;
+    event.shared.clear();
     match &mut event.kind {
-        EventKind::Began { id, shared, .. } => {
-            id.clear();
-            shared.clear();
-        }
+        EventKind::Began { id, .. } => id.clear(),
         EventKind::Inner { event, .. } => **event = without_name(event),
+        // The digests depend on whoever goes on with the run.
+        EventKind::Decided { decisions, key_prefix, .. } => {
+            *key_prefix = None;
+            for (id, _) in decisions {
+                id.truncate(id.rfind('#').unwrap_or(id.len()));
+            }
+        }
         _ => {}
     }
     event

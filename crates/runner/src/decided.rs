@@ -28,7 +28,7 @@ pub struct DecisionReceipt {
 /// What an earlier decision means for new ones: it is the same, with its receipt, or stands in their way; none if it is
 /// about something else.
 fn met(new: &Decisions, kind: &EventKind, version: u64) -> Option<Result<DecisionReceipt, DecisionError>> {
-    let EventKind::Decided { decisions, by, idempotency_key } = kind else { return None };
+    let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return None };
     if new.idempotency_key.is_some() && new.idempotency_key == *idempotency_key {
         let is_same = decisions.len() == new.decisions.len()
             && decisions.iter().all(|decided| new.decisions.contains(decided));

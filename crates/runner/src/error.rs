@@ -13,18 +13,25 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum RunnerError {
     /// The store refused or failed.
-    #[error("the store failed in session {key}")]
+    #[error("the store failed in session {key}{}", lost(unrecorded))]
     Store {
         /// The session.
         key: Box<SessionKey>,
+        /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
+        unrecorded: Vec<String>,
         /// Why.
         source: Arc<SessionError>,
     },
     /// Another worker wrote to the session meanwhile. What this one had committed before is there.
-    #[error("another worker is writing to session {key}; wait for it, then resume or send again")]
+    #[error(
+        "another worker is writing to session {key}; wait for it, then resume or send again{}",
+        lost(unrecorded)
+    )]
     Conflict {
         /// The session.
         key: Box<SessionKey>,
+        /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
+        unrecorded: Vec<String>,
         /// The versions.
         source: Arc<SessionError>,
     },
@@ -46,10 +53,12 @@ pub enum RunnerError {
         is_accepted: bool,
     },
     /// Another worker took the session over. The run stopped here; what was committed before is there.
-    #[error("another worker took session {key} over, and goes on with the run")]
+    #[error("another worker took session {key} over, and goes on with the run{}", lost(unrecorded))]
     ClaimLost {
         /// The session.
         key: Box<SessionKey>,
+        /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
+        unrecorded: Vec<String>,
         /// The store's reason.
         source: Arc<SessionError>,
     },
@@ -195,16 +204,33 @@ impl RunnerError {
     }
 
     pub(crate) fn store(key: &SessionKey, source: SessionError) -> Self {
+        RunnerError::not_stored(key, source, Vec::new())
+    }
+
+    /// The store did not take an event of a run, and with it not the outcomes of these calls.
+    pub(crate) fn not_stored(key: &SessionKey, source: SessionError, unrecorded: Vec<String>) -> Self {
         let (key, source) = (Box::new(key.clone()), Arc::new(source));
         match &*source {
             SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => {
-                RunnerError::Conflict { key, source }
+                RunnerError::Conflict { key, unrecorded, source }
             }
-            SessionError::ClaimLost { .. } => RunnerError::ClaimLost { key, source },
+            SessionError::ClaimLost { .. } => RunnerError::ClaimLost { key, unrecorded, source },
             SessionError::Claimed { owner, expires, .. } => {
                 RunnerError::Claimed { key, owner: owner.clone(), expires: *expires, is_accepted: false }
             }
-            _ => RunnerError::Store { key, source },
+            _ => RunnerError::Store { key, unrecorded, source },
+        }
+    }
+
+    /// The ids of the calls, and of the branches of a graph, that came to an end which the store did not take. If it has
+    /// them after all, whoever resumes the run finds them there; otherwise calls that must not run twice have an
+    /// [unknown outcome](stepfold_agent_loop::Outcome::unknown_calls), and the others run again.
+    pub fn unrecorded(&self) -> &[String] {
+        match self {
+            RunnerError::Store { unrecorded, .. }
+            | RunnerError::Conflict { unrecorded, .. }
+            | RunnerError::ClaimLost { unrecorded, .. } => unrecorded,
+            _ => &[],
         }
     }
 
@@ -216,5 +242,13 @@ impl RunnerError {
             }
             _ => None,
         }
+    }
+}
+
+/// What an error says of outcomes that are lost.
+fn lost(unrecorded: &[String]) -> String {
+    match unrecorded {
+        [] => String::new(),
+        ids => format!("; outcomes that are not recorded: `{}`", ids.join("`, `")),
     }
 }

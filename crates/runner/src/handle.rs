@@ -308,8 +308,10 @@ impl SessionHandle {
     ///
     /// The runs are taken from where each of them began, with the session's own values as they were, and with what it
     /// found under `app:` and `user:` keys, which is in its record. A run goes the same way if a live one would have made
-    /// the same events, given the recorded replies and outcomes. Of a pruned session, the runs are gone through whose
-    /// beginning is still there. Gives the number of runs that go the same way: all of them.
+    /// the same events, given the recorded replies and outcomes, and would have offered the same tools. A toolset that is
+    /// asked for its tools at each step is asked for them; those of agents inside are not. Of a pruned session, the runs
+    /// are gone through whose beginning is still there; what they were shown of a conversation that is gone is taken from
+    /// the record. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
     /// [`RunnerError::Diverged`] for the first run that goes another way.

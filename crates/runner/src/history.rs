@@ -108,7 +108,9 @@ impl History {
             })?;
         }
         self.transcript.extend(event.messages.iter().cloned());
-        self.summary = summary(event).or_else(|| self.summary.take());
+        // What it stands for may have been pruned since.
+        let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
+        self.summary = summary.or_else(|| self.summary.take());
         Ok(())
     }
 

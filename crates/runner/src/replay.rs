@@ -11,7 +11,6 @@ use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, InvocationId, Scope, Session, SessionError, SessionSchema,
     SessionStore,
 };
-use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
 
 use crate::error::RunnerError;
@@ -29,10 +28,10 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
         check_schema(turn, agent, began)?;
     }
     let state = own_values(first_state(turn, agent, &session).await?);
-    let mut replayed = Replayed { turn, agent, state, summary: None, is_pruned: session.oldest > 0, runs: 0 };
+    let mut replayed = Replayed { turn, agent, state, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
-            true => replayed.run(&events)?,
+            true => replayed.run(&events).await?,
             false => replayed.written_by_others(&events)?,
         }
     }
@@ -47,42 +46,37 @@ struct Replayed<'a> {
     state: State,
     /// What stands for the beginning of the conversation.
     summary: Option<Summary>,
-    /// Whether the record begins in the middle: until a run begins in it.
-    is_pruned: bool,
     runs: usize,
 }
 
 impl Replayed<'_> {
     /// A run whose beginning was pruned has happened, and cannot be gone through.
-    fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+    async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
         let recorded = events
             .iter()
             .filter_map(|committed| loop_event(&self.turn.slot.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            if std::mem::take(&mut self.is_pruned) {
-                self.state.replace_messages(Transcript::new());
-            }
             check_schema(self.turn, self.agent, &events[0])?;
-            self.go_through(&events[0], &recorded)?;
+            self.go_through(&events[0], &recorded).await?;
             self.runs += 1;
         }
-        for committed in events {
-            self.summary = match rewrite(&committed.event) {
-                Some(_) => None,
-                None => summary(&committed.event).or_else(|| self.summary.take()),
-            };
-        }
-        for event in &recorded {
+        for (committed, event) in events.iter().zip(&recorded) {
             event.restore_shared(&mut self.state);
-            let invocation = &events[0].event.invocation;
+            let invocation = &committed.event.invocation;
             let what = || format!("what invocation {invocation} wrote");
             event.fold(&mut self.state).map_err(|source| self.unfolded(what(), source))?;
+            let there = self.state.messages().len();
+            let new = summary(&committed.event).map(|summary| summary.of_end(there));
+            self.summary = match rewrite(&committed.event) {
+                Some(_) => new,
+                None => new.or_else(|| self.summary.take()),
+            };
         }
         Ok(())
     }
 
-    fn go_through(&self, began: &CommittedEvent, recorded: &[Event]) -> Result<(), RunnerError> {
+    async fn go_through(&self, began: &CommittedEvent, recorded: &[Event]) -> Result<(), RunnerError> {
         let key = &self.turn.slot.key;
         let Some(first) = recorded.first() else { return Ok(()) };
         // A fork has runs of the session that it was forked from, under the ids that they had there.
@@ -91,7 +85,7 @@ impl Replayed<'_> {
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
-        let replayed = run.replay(recorded, is_stored).map(drop);
+        let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {
             let divergence = match agent_of(&began.event) {
                 Some(before) => divergence.explained(&before, self.agent.fingerprint()),

@@ -558,7 +558,7 @@ impl<'a> Work<'a> {
         let mut said = Vec::new().into_iter();
         let run = run
             .resume()
-            .observe(&mut journal)
+            .record_with(&mut journal)
             .observe(Publish(Arc::clone(&self.ticket.hub)))
             .observe(inner.observers.of(&slot.key))
             .cancel_with(cancellation.clone())
@@ -617,17 +617,18 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// An observer that failed is the store.
+    /// What refuses a commit is the store.
     fn run_failed(&self, error: RunError) -> RunnerError {
         let key = &self.turn.slot.key;
         match error.fault() {
-            RunFault::Observer(source) if source.is::<SessionError>() => match error.into_fault() {
-                RunFault::Observer(source) => match source.downcast::<SessionError>() {
-                    Ok(source) => RunnerError::store(key, *source),
-                    Err(source) => {
-                        RunnerError::store(key, SessionError::Store { what: "append an event", source })
-                    }
-                },
+            RunFault::Commit { .. } => match error.into_fault() {
+                RunFault::Commit { unrecorded, source } => {
+                    let what = "append an event";
+                    let source = source.downcast::<SessionError>();
+                    let source =
+                        source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
+                    RunnerError::not_stored(key, source, unrecorded)
+                }
                 fault => unreachable!("the fault is the one that was looked at, not {fault}"),
             },
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),

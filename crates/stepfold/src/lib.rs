@@ -134,6 +134,8 @@ pub mod guide {
     pub mod testing {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
+    #[doc = include_str!("../guide/claims.md")]
+    pub mod claims {}
     #[cfg(feature = "otel")]
     #[doc = include_str!("../guide/traces.md")]
     pub mod traces {}

@@ -268,6 +268,26 @@ impl Tool {
         self.fail_with(faults)
     }
 
+    /// The JSON Schema that arguments are checked against: without the parameters that only the state sets. Not the strict
+    /// form, which a model may be shown.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn count(RawArgs(_): RawArgs) -> Result<u64, ToolError> {
+    ///     Ok(3)
+    /// }
+    /// let schema = json!({"type": "object", "properties": {"area": {"type": "integer"}}});
+    /// let count = Tool::new("count", "Counts the stalls.", count).parameters(schema).build()?;
+    /// assert_eq!(count.parameters()["properties"], json!({"area": {"type": "integer"}}));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parameters(&self) -> &Value {
+        self.0.arguments.schema()
+    }
+
     /// Checks arguments against the schema that the model sees, as a call does before it runs.
     ///
     /// # Errors

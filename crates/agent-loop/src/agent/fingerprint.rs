@@ -101,7 +101,7 @@ impl Fingerprint {
 }
 
 /// A digest of tools: of what the model sees of them, and of their bindings.
-pub(super) fn of_offer(offer: &Offer) -> String {
+pub(crate) fn of_offer(offer: &Offer) -> String {
     let bindings: Vec<Value> = offer.tools.iter().map(Tool::bindings).collect();
     digest_of(&(&*offer.specs, bindings))
 }

@@ -28,6 +28,12 @@ pub enum HookPoint {
     /// Before each call that is about to run, in call order, before any call of the reply has run.
     BeforeTool,
     /// After each call that ran, before its outcome is committed.
+    ///
+    /// A call has happened when a hook fails: its outcome is committed as the hooks before left it, as one that a hook
+    /// has [still to see](crate::Run::pending_hooks), and the run fails. Resumed, it begins with that hook; before it has
+    /// run, the outcome is neither shown to the model nor told as [finished](crate::RunEvent::ToolFinished). So a hook
+    /// that redacts never lets anything through to the model, but the record may hold what it would have redacted: to
+    /// keep a secret out of the record as well, redact in the tool itself.
     AfterTool,
     /// When the run is about to end. It may be told to go on instead.
     OnExit,

@@ -21,6 +21,7 @@ pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult}
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
 
+pub(crate) use self::fingerprint::of_offer as digest_of_offer;
 pub(crate) use self::hooks::Hooks;
 pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;

@@ -1,14 +1,17 @@
 //! Asking the hooks of a point, one after the other, each with what those before it wanted.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_state_core::state::State;
 use stepfold_tools::Outcome;
 
 use super::Host;
-use crate::agent::{HookAction, HookContext, HookPoint};
+use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::{FeedError, RunFault};
+use crate::graph::words_of_panic;
 use crate::run::{Answer, HookReport, HookVerdict, Run};
 
 impl Host<'_> {
@@ -98,30 +101,53 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
     Ok(report)
 }
 
-/// The hooks after a call: the outcome as they want it, and why the run is to end, if it is.
-pub(super) async fn after_tool(
-    run: &Run,
-    call: &ToolCall,
-    mut outcome: Outcome,
-) -> Result<(Outcome, Option<String>), RunFault> {
-    let point = HookPoint::AfterTool;
-    for hook in run.agent().config().hooks.at(point) {
+/// An outcome that hooks have seen.
+pub(super) struct SeenOutcome {
+    /// As they want it.
+    pub(super) outcome: Outcome,
+    /// Why the run is to end, if it is.
+    pub(super) stop: Option<String>,
+    /// The hook that failed, by its place, and its fault. Those behind it have not seen the outcome either.
+    pub(super) failed: Option<(usize, RunFault)>,
+}
+
+impl SeenOutcome {
+    pub(super) const fn of(outcome: Outcome) -> Self {
+        SeenOutcome { outcome, stop: None, failed: None }
+    }
+}
+
+/// The hooks after a call, from a place on.
+pub(super) async fn after_tool(run: &Run, call: &ToolCall, outcome: Outcome, from: usize) -> SeenOutcome {
+    let mut seen = SeenOutcome::of(outcome);
+    let hooks = run.agent().config().hooks.at(HookPoint::AfterTool);
+    for (place, hook) in hooks.enumerate().skip(from) {
         let context = HookContext {
             call: Some(call.clone()),
-            outcome: Some(outcome.clone()),
-            ..context(run, run.state(), point)
+            outcome: Some(seen.outcome.clone()),
+            ..context(run, run.state(), HookPoint::AfterTool)
         };
-        let action = hook(context).await.map_err(|error| fault(point, error))?;
-        refuse_messages(&action)?;
-        outcome.delta.extend(action.delta);
+        // The call has happened, and its outcome must not go with a panic.
+        let asked = AssertUnwindSafe(async { hook(context).await }).catch_unwind().await;
+        let action = asked.unwrap_or_else(|panic| {
+            let words = format!("the hook panicked: {}", words_of_panic(&*panic));
+            Err(HookError::new(words))
+        });
+        let action = action.map_err(|error| fault(HookPoint::AfterTool, error));
+        let action = match action.and_then(|action| refuse_messages(&action).map(|()| action)) {
+            Ok(action) => action,
+            Err(fault) => return SeenOutcome { failed: Some((place, fault)), ..seen },
+        };
+        seen.outcome.delta.extend(action.delta);
         if let Some(content) = action.result {
+            let outcome = &mut seen.outcome;
             outcome.result = ToolResult::new(outcome.call_id(), outcome.tool(), content);
         }
         if let HookVerdict::Stop(reason) = action.verdict {
-            return Ok((outcome, Some(reason)));
+            return SeenOutcome { stop: Some(reason), ..seen };
         }
     }
-    Ok((outcome, None))
+    seen
 }
 
 /// Within a step, messages have no place: the results of the calls come next.

@@ -9,6 +9,7 @@ mod nested;
 mod nodes;
 mod options;
 mod stream;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,12 @@ pub use self::nested::AgentTool;
 use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
+use self::trouble::refused;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
 use crate::error::RunFault;
-use crate::observe::{DynObserver, RunEvent};
+use crate::observe::{DynObserver, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Answer, Breakpoint, Event, Exit, Need, Pause, Run};
 use stepfold_state_core::chat::Message;
@@ -46,10 +48,11 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
             Need::Begin => host.commit(run, Answer::Begin).await?,
             Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
             Need::Hook(HookPoint::BeforeModel) if host.takes_what_was_said(run).await? => {}
+            Need::Hook(HookPoint::AfterTool) => host.run_pending_hook(run).await?,
             Need::Hook(point) => host.ask_hooks(run, point).await?,
             Need::Summary(plan) => host.summarize(run, &plan).await?,
             // What somebody decides is checked against the tools of the step.
-            Need::Approval if run.tools().is_none() => host.offer_tools(run).await?,
+            Need::Approval if run.lacks_tools() => host.offer_all_tools(run).await?,
             Need::Approval => match host.decisions(run).await {
                 Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
                 None if host.is_cancelled() => {}
@@ -83,11 +86,15 @@ type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
 /// What the driver has at hand for one run.
 struct Host<'a> {
+    /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
+    recorder: Option<Box<dyn DynObserver + 'a>>,
     observer: Option<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,
+    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
+    replied: Option<u64>,
     cancellation: CancellationToken,
     inbox: Option<Inbox<'a>>,
     /// What agents among the tools share with the run, and the resources with it among them.
@@ -123,21 +130,16 @@ impl Host<'_> {
         self.commit_event(run, event).await
     }
 
-    /// Has an event observed, and then commits it.
+    /// Has an event observed, and then commits it. After a [refusal](RunFault::Commit) nothing may be committed any more:
+    /// the observer may have stored the event all the same. After any other fault the event is committed.
     async fn commit_event(&mut self, run: &mut Run, event: Event) -> Result<(), RunFault> {
         let dropped = run.view().dropped();
-        let event = match &mut self.observer {
-            None => event,
-            Some(observer) => {
-                let event = RunEvent::Committed(Box::new(event));
-                observer.observe_boxed(&event).await.map_err(RunFault::Observer)?;
-                match event {
-                    RunEvent::Committed(event) => *event,
-                    _ => return Ok(()),
-                }
-            }
-        };
-        run.commit(event).map_err(RunFault::from)?;
+        let event = RunEvent::Committed(Box::new(event));
+        let observed = self.observe(&event).await;
+        let RunEvent::Committed(event) = event else { return Ok(()) };
+        let told = observed.map_err(|source| refused(run, &event, source))?;
+        run.commit(*event).map_err(RunFault::from)?;
+        told?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();
             self.tell(|| RunEvent::Trimmed(words)).await?;
@@ -145,11 +147,31 @@ impl Host<'_> {
         Ok(())
     }
 
+    /// Has an event recorded and observed: an error if it must not be committed. Inside is whether it was told.
+    async fn observe(&mut self, event: &RunEvent) -> Result<Result<(), RunFault>, ObserverError> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.observe_boxed(event).await?;
+        }
+        let observed = match &mut self.observer {
+            None => Ok(()),
+            Some(observer) => observer.observe_boxed(event).await,
+        };
+        match observed {
+            Err(source) if self.recorder.is_none() => Err(source),
+            told => Ok(told.map_err(RunFault::Observer)),
+        }
+    }
+
     /// Ends the run early, if it is where it can be ended.
     async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
             Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
+            // What has happened is heard of first. If a hook fails again, the result that it has not seen is withheld.
+            Need::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
+                Err(RunFault::Hook { .. } | RunFault::Feed(_)) => self.commit(run, answer).await,
+                heard => heard,
+            },
             _ => self.commit(run, answer).await,
         }
     }
@@ -169,9 +191,7 @@ impl Host<'_> {
             return Ok(());
         }
         // Modified arguments are checked against the tools of the step.
-        if run.tools().is_none() {
-            self.offer_tools(run).await?;
-        }
+        self.offer_all_tools(run).await?;
         self.commit(run, Answer::Decisions(given)).await
     }
 

@@ -38,7 +38,11 @@ impl Host<'_> {
         }
         let request = run.request();
         match self.reply(run, request).await {
-            Ok(reply) => self.commit(run, Answer::Reply(reply)).await,
+            Ok(reply) => {
+                self.commit(run, Answer::Reply(reply)).await?;
+                self.replied = Some(run.steps());
+                Ok(())
+            }
             // The driver looks at the token before anything else.
             Err(NoReply::Cancelled) => Ok(()),
             Err(NoReply::TimeIsUp) => self.commit(run, Answer::TimedOut).await,
@@ -77,6 +81,17 @@ impl Host<'_> {
         let checked = tools.check(&config.schema, &config.resources);
         checked.map_err(|error| RunFault::Tools(error.into()))?;
         run.offer_tools(tools);
+        Ok(())
+    }
+
+    /// Offers the tools of their steps to the run and to the agents among its nodes that wait for decisions.
+    pub(super) async fn offer_all_tools(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        if run.tools().is_none() {
+            self.offer_tools(run).await?;
+        }
+        for child in run.children_mut().filter(|child| child.lacks_tools()) {
+            Box::pin(self.offer_all_tools(child)).await?;
+        }
         Ok(())
     }
 

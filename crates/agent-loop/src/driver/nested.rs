@@ -19,7 +19,7 @@ use crate::approval::{ApprovalRequest, Decision};
 use crate::error::RunError;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
-use crate::run::{Exit, Input, Run};
+use crate::run::{Exit, Input, Parameters, Run};
 
 /// Agents inside agents inside agents: no deeper than this.
 const MAX_NESTING: usize = 16;
@@ -242,11 +242,11 @@ async fn call(
         // What is left of the outer limits has changed; else the inner agent is the one it was.
         let (run, _) = Run::load_changed(&agent, &stored.run.to_string())?;
         // It may have been stored by the session that this one was forked from.
-        (run.with_key_prefix(context.key_for("run")), decisions)
+        (run.within_run(context.key_for("run")), decisions)
     } else {
         let task = arguments.get("task").and_then(Value::as_str).unwrap_or_default();
         let input = Input::from(task).with_values(shared_values(&context, &watch.shared));
-        (Run::new(&agent, input, context.key_for("run"))?, Vec::new())
+        (Run::new(&agent, input, context.key_for("run"))?.within_run(context.key_for("run")), Vec::new())
     };
     let ended = run
         .resume()
@@ -287,10 +287,8 @@ fn shared_values(context: &ToolContext, shared: &[String]) -> Value {
 
 fn suspend(scope: &Scope, call_id: &str, outcome: &Outcome, writes: Delta) -> Result<Value, ToolError> {
     let stored = StoredChild { run: serde_json::to_value(outcome.run())?, writes };
-    scope.give(
-        call_id,
-        Nested::Suspended { child: serde_json::to_value(stored)?, requests: outcome.pending() },
-    );
+    let requests = outcome.run().requests(Parameters::Given);
+    scope.give(call_id, Nested::Suspended { child: serde_json::to_value(stored)?, requests });
     Err(ToolError::permanent("the agent waits for a decision"))
 }
 

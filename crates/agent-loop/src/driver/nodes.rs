@@ -14,7 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Host;
 use super::model::sleep;
-use crate::approval::{ApprovalRequest, Decision};
+use super::trouble::{Trouble, outcome_in};
+use crate::approval::{ApprovalRequest, Decision, nested_path};
 use crate::error::{RunError, RunFault};
 use crate::graph::progress::keys;
 use crate::graph::{
@@ -39,7 +40,7 @@ enum Ended {
     Asks(Box<ApprovalRequest>),
     /// Its agent waits, or was stopped: its run says so.
     Waits,
-    /// It was stopped.
+    /// It was stopped, or the run of the graph failed beside it.
     Stopped,
     /// Its agent has ended.
     Agent,
@@ -53,11 +54,11 @@ impl Ended {
     }
 }
 
-/// What an agent that is a node tells the driver, which answers when it has taken note of it.
+/// What an agent that is a node tells the driver, which answers when it has taken note of it: whether the agent goes on.
 struct Told {
     place: usize,
     event: RunEvent,
-    taken: oneshot::Sender<()>,
+    goes_on: oneshot::Sender<bool>,
 }
 
 type Work<'a> = BoxFuture<'a, (usize, Ended)>;
@@ -77,21 +78,23 @@ impl Host<'_> {
         let mut work = FuturesUnordered::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let (mut is_up, mut failed) = (false, None::<(usize, RunFault)>);
-        loop {
+        let mut trouble = Trouble::default();
+        while !trouble.is_refusal() {
             let free = shape.max_parallel - work.len();
-            if free > 0 && !stop.is_cancelled() {
+            if free > 0 && !stop.is_cancelled() && !trouble.is_there() {
                 let next: Vec<OpenBranch> = queue.by_ref().take(free).collect();
-                self.start_nodes(run, &next).await?;
-                work.extend(next.into_iter().map(|branch| bench.start(run, &shape, branch)));
+                if self.start_nodes(run, &next, &mut trouble).await {
+                    work.extend(next.into_iter().map(|branch| bench.start(run, &shape, branch)));
+                }
             }
             let ended = tokio::select! {
                 biased;
                 Some(said) = said.recv() => {
-                    self.said(run, said).await?;
+                    trouble.note(self.said(run, said).await);
                     continue;
                 }
                 Some(told) = told.recv() => {
-                    self.told(run, told).await?;
+                    self.told(run, told, &mut trouble).await;
                     continue;
                 }
                 ended = work.next() => ended,
@@ -102,19 +105,28 @@ impl Host<'_> {
                 }
             };
             let Some((place, ended)) = ended else { break };
-            self.hear_out(run, &mut said, &mut told).await?;
-            if let Ended::TimedOut(tries) = ended
-                && let Some(again) = bench.again(run, &shape, place, tries)
-            {
-                work.push(again);
-                continue;
-            }
-            if let Some(fault) = self.node_ended(run, &shape, place, ended).await?
+            self.hear_out(run, &mut said, &mut told, &mut trouble).await;
+            let ended = match ended {
+                // It may be tried again when the run is resumed.
+                Ended::TimedOut(_) if trouble.is_there() => Ended::Stopped,
+                Ended::TimedOut(tries) => match bench.again(run, &shape, place, tries) {
+                    Some(again) => {
+                        work.push(again);
+                        continue;
+                    }
+                    None => Ended::TimedOut(tries),
+                },
+                ended => ended,
+            };
+            if let Some(fault) = self.node_ended(run, &shape, place, ended, &mut trouble).await
                 && failed.as_ref().is_none_or(|(earlier, _)| place < *earlier)
             {
                 failed = Some((place, fault));
             }
         }
+        let unread = std::iter::from_fn(|| told.try_recv().ok());
+        trouble.also_lost(unread.filter_map(|told| told.outcome(run)));
+        trouble.end()?;
         match failed {
             _ if is_up => self.break_off(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
@@ -122,17 +134,21 @@ impl Host<'_> {
         }
     }
 
-    /// Branches that must not run twice are marked in the record before they start.
-    async fn start_nodes(&mut self, run: &mut Run, branches: &[OpenBranch]) -> Result<(), RunFault> {
+    /// Branches that must not run twice are marked in the record before they start. Whether the branches may start: once
+    /// they are marked, they do.
+    async fn start_nodes(&mut self, run: &mut Run, branches: &[OpenBranch], trouble: &mut Trouble) -> bool {
         for OpenBranch { place, planned, .. } in branches {
-            self.tell(|| RunEvent::NodeStarted { node: planned.node.clone(), branch: *place }).await?;
+            let told = self.tell(|| RunEvent::NodeStarted { node: planned.node.clone(), branch: *place });
+            if trouble.note(told.await).is_none() {
+                return false;
+            }
         }
         let marked = branches.iter().filter(|open| run.must_mark_node(&open.planned.node));
         let marked: Vec<usize> = marked.map(|open| open.place).collect();
-        match marked.is_empty() {
-            true => Ok(()),
-            false => self.commit(run, Answer::Started(marked)).await,
+        if !marked.is_empty() {
+            trouble.note(self.commit(run, Answer::Started(marked)).await);
         }
+        !trouble.is_refusal()
     }
 
     /// What a branch said, and what its agent committed, in the moment in which it ended comes before its end.
@@ -141,14 +157,16 @@ impl Host<'_> {
         run: &mut Run,
         said: &mut mpsc::Receiver<Said>,
         told: &mut mpsc::Receiver<Told>,
-    ) -> Result<(), RunFault> {
+        trouble: &mut Trouble,
+    ) {
         while let Ok(said) = said.try_recv() {
-            self.said(run, said).await?;
+            trouble.note(self.said(run, said).await);
         }
-        while let Ok(told) = told.try_recv() {
-            self.told(run, told).await?;
+        while !trouble.is_refusal()
+            && let Ok(told) = told.try_recv()
+        {
+            self.told(run, told, trouble).await;
         }
-        Ok(())
     }
 
     async fn said(&mut self, run: &Run, said: Said) -> Result<(), RunFault> {
@@ -157,21 +175,27 @@ impl Host<'_> {
         self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value }).await
     }
 
-    /// Takes note of what an agent does. If that fails, the agent is never answered, and goes no further.
-    async fn told(&mut self, run: &mut Run, told: Told) -> Result<(), RunFault> {
-        let Told { place, event, taken } = told;
-        match event {
+    /// Takes note of what an agent does. When something has failed, it commits what is under way, and begins nothing
+    /// more. If its commit is refused, it is never answered.
+    async fn told(&mut self, run: &mut Run, told: Told, trouble: &mut Trouble) {
+        let Told { place, event, goes_on } = told;
+        let is_heard = match event {
             RunEvent::Committed(event) => {
-                self.commit(run, Answer::Inner { branch: place, event }).await?;
+                trouble.note(self.commit(run, Answer::Inner { branch: place, event }).await);
+                if trouble.is_refusal() {
+                    return;
+                }
+                true
             }
+            event if trouble.is_there() && begins_something(&event) => false,
             event => {
                 let node = name_of(run, place);
-                self.tell(|| RunEvent::Inner { node, branch: place, event: Box::new(event) }).await?;
+                let told = self.tell(|| RunEvent::Inner { node, branch: place, event: Box::new(event) });
+                trouble.note(told.await).is_some()
             }
-        }
+        };
         // An agent that was dropped does not wait any more.
-        let _ = taken.send(());
-        Ok(())
+        let _ = goes_on.send(is_heard);
     }
 
     /// Commits what a branch has come to. Gives its failure, if that is for the caller.
@@ -181,44 +205,44 @@ impl Host<'_> {
         shape: &Shape,
         place: usize,
         ended: Ended,
-    ) -> Result<Option<RunFault>, RunFault> {
+        trouble: &mut Trouble,
+    ) -> Option<RunFault> {
         // The run of an agent that has ended without having finished is over: to go on would give the same.
         let is_over = matches!(ended, Ended::Agent);
         let outcome = match ended {
-            Ended::Waits | Ended::Stopped => return Ok(None),
+            _ if trouble.is_refusal() => return None,
+            Ended::Waits | Ended::Stopped => return None,
             Ended::TimedOut(tries) => {
                 let node = run.branch(place).and_then(|branch| shape.node(&branch.planned.node));
                 timed_out(node.and_then(|node| node.time_out), tries)
             }
             Ended::Asks(request) => {
                 let requests = vec![*request];
-                self.commit(run, Answer::NodeAsks { branch: place, requests }).await?;
-                return Ok(None);
+                trouble.note(self.commit(run, Answer::NodeAsks { branch: place, requests }).await);
+                return None;
             }
             Ended::Outcome(outcome) => outcome,
             Ended::Failed { error, tries } => NodeOutcome::failed(NodeStatus::Failed, error, tries),
-            Ended::Agent => match run.outcome_of_agent(place) {
-                Some(ended) => ended,
-                None => return Ok(None),
-            },
+            Ended::Agent => run.outcome_of_agent(place)?,
         };
         let node = name_of(run, place);
         if let Some(error) = &outcome.error
             && !is_over
             && !takes_failures(shape, &node)
         {
-            self.tell_finished(&node, place, &outcome).await?;
+            trouble.note(self.tell_finished(&node, place, &outcome).await);
             let node = run.branch(place).map_or(node, |branch| branch.label(place));
-            return Ok(Some(RunFault::Node { node, error: error.clone() }));
+            return Some(RunFault::Node { node, error: error.clone() });
         }
         for output in &outcome.outputs {
             let (node, kind, value) = (node.clone(), output.kind.clone(), output.content.clone());
-            self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await?;
+            trouble.note(self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await);
         }
-        self.tell_finished(&node, place, &outcome).await?;
+        trouble.note(self.tell_finished(&node, place, &outcome).await);
         // What its agent has used was counted as it was committed.
-        self.commit(run, Answer::Node { branch: place, outcome, usage: Usage::default() }).await?;
-        Ok(None)
+        trouble
+            .note(self.commit(run, Answer::Node { branch: place, outcome, usage: Usage::default() }).await);
+        None
     }
 
     async fn tell_finished(
@@ -234,6 +258,24 @@ impl Host<'_> {
             error: outcome.error.clone(),
         })
         .await
+    }
+}
+
+impl Told {
+    /// The call or branch that came to an end, if that is what it tells.
+    fn outcome(&self, run: &Run) -> Option<String> {
+        let branch = run.branch(self.place)?;
+        let inner = outcome_in(branch.child()?, self.event.committed()?)?;
+        Some(nested_path(&branch.label(self.place), &inner))
+    }
+}
+
+/// Whether an agent is about to begin something, rather than to tell of what it has done.
+fn begins_something(event: &RunEvent) -> bool {
+    match event {
+        RunEvent::Asking { .. } | RunEvent::ToolStarted { .. } | RunEvent::NodeStarted { .. } => true,
+        RunEvent::Inner { event, .. } => begins_something(event),
+        _ => false,
     }
 }
 
@@ -441,6 +483,10 @@ async fn drive_agent(
                 return Ended::Stopped;
             }
             Ok(_) => return Ended::Agent,
+            // The run of the graph has failed, which knows why.
+            Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
+                return Ended::Stopped;
+            }
             Err(error) => error,
         };
         let Some(pause) = pauses.next() else {
@@ -468,9 +514,12 @@ impl Observer for Teller {
         if let RunEvent::Ended(_) = event {
             return Ok(());
         }
-        let (taken, answer) = oneshot::channel();
-        let told = Told { place: self.place, event: event.clone(), taken };
+        let (goes_on, answer) = oneshot::channel();
+        let told = Told { place: self.place, event: event.clone(), goes_on };
         self.teller.send(told).await?;
-        Ok(answer.await?)
+        match answer.await? {
+            true => Ok(()),
+            false => Err("the run of the graph has failed".into()),
+        }
     }
 }

@@ -51,6 +51,7 @@ pub struct RunBuilder<'a> {
     key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
+    recorder: Option<Box<dyn DynObserver + 'a>>,
     observer: Option<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
     decisions: Decisions,
@@ -102,6 +103,7 @@ impl<'a> RunBuilder<'a> {
             key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
+            recorder: None,
             observer: None,
             approver: None,
             decisions: Decisions::new(),
@@ -153,6 +155,30 @@ impl<'a> RunBuilder<'a> {
             None => Box::new(observer),
             Some(first) => Box::new(Both(first, Box::new(observer))),
         });
+        self
+    }
+
+    /// Recorded by this observer, which is asked before all others and only about what is to be
+    /// [committed](RunEvent::Committed). What it takes is committed, whatever the others say to it; what it refuses is
+    /// not, and the others are not told of it. Without such an observer, each of them can refuse a commit.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, RunEvent};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let (mut stored, mut shown) = (Vec::new(), Vec::new());
+    /// agent.run("which area?").record_with(&mut stored).observe(&mut shown).await?;
+    /// let names = stored.iter().filter_map(RunEvent::committed).map(|event| event.name());
+    /// assert_eq!(names.collect::<Vec<_>>(), ["began", "replied"]);
+    /// assert!(shown.len() > stored.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn record_with(mut self, recorder: impl Observer + 'a) -> Self {
+        self.recorder = Some(Box::new(recorder));
         self
     }
 
@@ -215,6 +241,7 @@ impl<'a> RunBuilder<'a> {
             key_prefix,
             ids,
             clock,
+            recorder,
             observer,
             approver,
             decisions,
@@ -234,10 +261,12 @@ impl<'a> RunBuilder<'a> {
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let (since, before) = (clock.now(), run.elapsed());
         let mut host = Host {
+            recorder,
             observer,
             approver,
             decisions,
             breakpoints,
+            replied: None,
             cancellation,
             inbox,
             scope: None,

@@ -206,7 +206,7 @@ impl NodeContext {
             return Ok(decision.clone());
         }
         let call = ToolCall::new(label, &*self.0.node, Arguments::from(about));
-        Err(NodeError(Kind::Asks(Box::new(ApprovalRequest { id, call, reason: AskReason::Node }))))
+        Err(NodeError(Kind::Asks(Box::new(ApprovalRequest::new(id, call, AskReason::Node)))))
     }
 }
 

@@ -109,7 +109,7 @@ pub use self::update::Update;
 
 pub(crate) use self::check::own_keys;
 pub(crate) use self::context::{Kind as NodeErrorKind, Said};
-pub(crate) use self::node::{NodeWork, OnError};
+pub(crate) use self::node::{NodeWork, OnError, words_of_panic};
 pub(crate) use self::shape::{Ended, Next, Position, Shape, listed, shown};
 use crate::agent::Agent;
 use crate::driver::RunBuilder;

@@ -1,7 +1,8 @@
 //! Watching a run: every event, in order, before anything else happens.
 //!
-//! An observer that fails stops the run, and the event is not committed: that is how a store makes sure that
-//! nothing happens which it did not record. Those that only look on never fail: nothing (`()`), a vector, a
+//! An observer that fails stops the run. If an event was to be committed, it is not: that is how a store makes sure that
+//! nothing happens which it did not record. If the observer was only told of something, what has happened is committed
+//! and what is under way comes to its end before the run stops. Those that only look on never fail: nothing (`()`), a vector, a
 //! channel, [traces](Traces). Tuples observe together, in their order.
 
 mod traces;
@@ -135,8 +136,10 @@ pub type ObserverError = Box<dyn Error + Send + Sync>;
 /// tuples of observers are observers.
 ///
 /// # Errors
-/// An error stops the run with [`RunFault::Observer`](crate::RunFault::Observer). If the event was one to be
-/// [committed](RunEvent::Committed), it is not.
+/// An error stops the run. If the event was one to be [committed](RunEvent::Committed), it is not, and the run stops at
+/// once, with [`RunFault::Commit`](crate::RunFault::Commit). Otherwise what has happened is committed and what is under
+/// way comes to its end, and then the run stops with [`RunFault::Observer`](crate::RunFault::Observer). Beside an observer
+/// that [records](crate::RunBuilder::record_with), all others are only told.
 ///
 /// # Examples
 /// ```

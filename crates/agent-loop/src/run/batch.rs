@@ -1,5 +1,6 @@
 //! The calls of the last reply, until all of them are answered.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{Failure, Outcome, Status, settle};
 
-use super::event::{StepEnd, is_zero};
+use super::event::{Fate, StepEnd, is_zero};
 use super::exit::Exit;
 use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
 
@@ -48,14 +49,27 @@ pub(crate) struct Call {
 pub(crate) enum CallState {
     /// Somebody has to decide.
     Asking(AskReason),
+    /// Somebody has to decide about the equal call at this place, and so about this one. That one waits as well.
+    Same(usize),
     /// It may run.
     Ready,
     /// It must not run twice, and was started.
     Started,
     /// An agent that waits for decisions about its own calls.
     Suspended(Box<Suspended>),
+    /// It ran, and a hook that has to see its outcome failed.
+    HookPending(Box<HookPending>),
     /// It has its outcome.
     Done(Arc<Outcome>),
+}
+
+/// An outcome that a hook has still to see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HookPending {
+    /// As the hooks before it left it.
+    pub(crate) outcome: Outcome,
+    /// The place of the hook among those after tools.
+    pub(crate) hook: usize,
 }
 
 /// An agent that is a tool, and waits.
@@ -68,6 +82,47 @@ pub(crate) struct Suspended {
     /// What was decided so far, under its own ids.
     #[serde(default)]
     pub(crate) decisions: Vec<(String, Decision)>,
+}
+
+impl Batch {
+    /// The calls that do not simply run get their fates.
+    pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
+        for (place, fate) in fates {
+            self.calls[*place].state = match fate {
+                Fate::Ask(reason) => CallState::Asking(*reason),
+                Fate::Same(first) => CallState::Same(*first),
+                Fate::Answer(outcome) => done(outcome.clone()),
+            };
+        }
+    }
+
+    /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
+    pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
+        let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
+        let is_open = |(place, fate): &(usize, Fate)| is_question(fate) && self.is_unasked(*place);
+        !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
+    }
+
+    /// Whether the call may run, and nobody was asked about it.
+    pub(crate) fn is_unasked(&self, place: usize) -> bool {
+        self.calls
+            .get(place)
+            .is_some_and(|call| call.state == CallState::Ready && call.round == 0 && call.modified.is_none())
+    }
+}
+
+/// Whether each call that is decided with another one has that one before it, which is asked about.
+pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
+    let mut asked = BTreeSet::new();
+    fates.iter().all(|(place, fate)| match fate {
+        Fate::Ask(_) => asked.insert(*place),
+        Fate::Same(first) => first < place && asked.contains(first),
+        Fate::Answer(_) => true,
+    })
+}
+
+pub(crate) fn done(outcome: Outcome) -> CallState {
+    CallState::Done(Arc::new(outcome))
 }
 
 impl Call {
@@ -86,10 +141,14 @@ impl Call {
         matches!(self.state, CallState::Done(_))
     }
 
+    pub(crate) fn is_hook_pending(&self) -> bool {
+        matches!(self.state, CallState::HookPending(_))
+    }
+
     /// Whether somebody still has to decide.
     pub(crate) fn waits(&self) -> bool {
         match &self.state {
-            CallState::Asking(_) => true,
+            CallState::Asking(_) | CallState::Same(_) => true,
             CallState::Suspended(suspended) => suspended.open().next().is_some(),
             _ => false,
         }

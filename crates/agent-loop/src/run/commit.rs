@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{Failure, Outcome, Status};
+use stepfold_tools::{Failure, Status};
 
-use super::batch::{Batch, Call, CallState, Suspended};
+use super::batch::{Batch, Call, CallState, HookPending, Suspended, done, is_asked};
 use super::call_ids::CallIds;
-use super::decide::inner_decisions;
+use super::decide::{Asker, inner_decisions};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
 use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, outcome_unknown};
@@ -40,9 +40,13 @@ impl Run {
     fn commit_as(&mut self, event: Event, folding: Folding) -> Result<(), FeedError> {
         self.check_place(&event)?;
         let unknown = self.unknown_by(&event.kind);
+        let is_counted = self.was_answered(&event.kind);
         let unknown_inside = self.commit_inner(&event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
+        if folding == Folding::Live && self.tally.events > 0 {
+            event.restore_shared(&mut self.state);
+        }
         event.fold(&mut self.state)?;
         self.tally.events += 1;
         self.tally.steps = event.step;
@@ -53,7 +57,8 @@ impl Run {
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(&event, phase, reply.as_deref());
         let step_end = event.step_end;
-        self.count(event.kind);
+        self.is_taken_up = folding == Folding::CatchUp;
+        self.count(event.kind, is_counted);
         self.phase = match (phase, step_end) {
             (Phase::Calling(mut batch), Some(end)) => {
                 self.tally.repeats = end.repeats;
@@ -92,6 +97,8 @@ impl Run {
             | (EventKind::Summarized { .. }, Phase::Condensing { .. })
             | (EventKind::Steered, Phase::Asking { .. })
             | (EventKind::Decided { .. }, Phase::Calling(_)) => true,
+            // That the conversation was too long is told by all of it.
+            (EventKind::Summarized { .. }, Phase::Asking { .. }) => self.tally.is_pruned,
             (EventKind::Hooked { point, .. }, phase) => matches!(
                 (point, phase),
                 (HookPoint::BeforeRun, Phase::Opening)
@@ -102,8 +109,9 @@ impl Run {
             ),
             (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
-                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls)
+                !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
+            (EventKind::Asked { fates }, Phase::Calling(batch)) => batch.may_ask(fates),
             (EventKind::Started { calls } | EventKind::Interrupted { calls, .. }, Phase::Calling(_)) => {
                 are_calls(calls)
             }
@@ -125,12 +133,18 @@ impl Run {
     /// The phase that the event itself leads to, before it is asked what comes after a step. The event fits.
     fn phase_after(&mut self, event: &Event, phase: Phase, reply: Option<&Message>) -> Phase {
         match (&event.kind, phase) {
-            (EventKind::Began { id, instructions, shown, .. }, _) => {
+            (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
                 if *self.id != **id {
                     self.id = id.as_str().into();
                 }
                 let log = self.state.messages().clone();
                 self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
+                let pruned = match &event.rewrite {
+                    Some(_) => 0,
+                    None => (messages_before + event.messages.len()).saturating_sub(log.len()),
+                };
+                self.tally.is_pruned = pruned > 0;
+                let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
                 let earlier = self.shown_before.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier
@@ -143,7 +157,7 @@ impl Run {
                 Phase::Opening
             }
             (EventKind::Summarized { summary: Some(summary), .. }, _) => {
-                self.summary = Some(summary.clone());
+                self.summary = Some(summary.of_end(self.transcript().len()));
                 Phase::Condensing { gave_up: false }
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
@@ -156,8 +170,9 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, fates, output.as_ref(), last)
             }
-            (EventKind::Decided { decisions, .. }, Phase::Calling(batch)) => {
-                Phase::Calling(self.after_decisions(batch, reply, decisions))
+            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Calling(batch)) => {
+                let asker = self.asker_of(key_prefix.as_deref());
+                Phase::Calling(self.after_decisions(batch, reply, decisions, &asker))
             }
             (_, Phase::Walking(walk)) => self.after_walk(event, walk),
             (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
@@ -223,12 +238,7 @@ impl Run {
             return self.after_text(has_text, output, last);
         }
         let mut batch = Batch { calls: vec![Call::new(CallState::Ready); calls], last, ..Batch::default() };
-        for (place, fate) in fates {
-            batch.calls[*place].state = match fate {
-                Fate::Ask(reason) => CallState::Asking(*reason),
-                Fate::Answer(outcome) => done(outcome.clone()),
-            };
-        }
+        batch.meet(fates);
         Phase::Calling(batch)
     }
 
@@ -265,9 +275,10 @@ impl Run {
         mut batch: Batch,
         reply: Option<&Message>,
         decisions: &[(String, Decision)],
+        asker: &Asker,
     ) -> Batch {
-        let asker = self.asker();
         let mut approved = Vec::new();
+        let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
         for (place, (call, tool_call)) in batch.calls.iter_mut().zip(calls_of(reply)).enumerate() {
             if let CallState::Suspended(suspended) = &call.state {
                 let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
@@ -277,7 +288,7 @@ impl Run {
                 }
                 continue;
             }
-            let Some(decision) = asker.decision(place, call, tool_call, decisions) else { continue };
+            let Some(Some(decision)) = decided.get(place) else { continue };
             if let Some(outcome) = decided_outcome(call, tool_call, decision) {
                 call.state = done(outcome);
                 continue;
@@ -373,7 +384,9 @@ impl Run {
         loop {
             let next = match &self.phase {
                 Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
-                Phase::Condensing { gave_up } if *gave_up || self.summary_plan().is_none() => {
+                Phase::Condensing { gave_up }
+                    if *gave_up || self.tally.is_pruned || self.summary_plan().is_none() =>
+                {
                     self.show_condensed(*gave_up);
                     Phase::Asking { is_hooked: false, last: None }
                 }
@@ -424,7 +437,17 @@ impl Run {
         self.show(instructions, view, &log);
     }
 
-    fn count(&mut self, kind: EventKind) {
+    /// Whether the event is the second answer of a call, after a hook that had failed.
+    fn was_answered(&self, kind: &EventKind) -> bool {
+        match (kind, &self.phase) {
+            (EventKind::Answered { call, .. }, Phase::Calling(batch)) => {
+                batch.calls.get(*call).is_some_and(Call::is_hook_pending)
+            }
+            _ => false,
+        }
+    }
+
+    fn count(&mut self, kind: EventKind, is_counted: bool) {
         match kind {
             EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
                 self.tally.usage += usage;
@@ -432,6 +455,7 @@ impl Run {
             EventKind::NodeAnswered { usage, .. } => self.tally.usage += usage,
             // As it comes, so that it counts as well when the agent fails or is stopped.
             EventKind::Inner { event, .. } => self.tally.usage += usage_of(&event.kind),
+            EventKind::Answered { usage, .. } if is_counted => self.tally.usage += usage,
             EventKind::Answered { outcome, usage, .. } => {
                 self.tally.usage += usage;
                 if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
@@ -501,8 +525,15 @@ fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> B
                 }
             }
         }
-        EventKind::Answered { call, outcome, stop, .. } => {
-            batch.calls[*call].state = done(outcome.clone());
+        EventKind::Asked { fates } => batch.meet(fates),
+        EventKind::Answered { call, outcome, stop, pending_hook, .. } => {
+            batch.calls[*call].state = match pending_hook {
+                None => done(outcome.clone()),
+                Some(hook) => {
+                    let pending = HookPending { outcome: outcome.clone(), hook: *hook };
+                    CallState::HookPending(Box::new(pending))
+                }
+            };
             batch.stop = batch.stop.or_else(|| stop.clone());
         }
         EventKind::Suspended { call, child, requests } => {
@@ -536,8 +567,4 @@ fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
             Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
         }
     }
-}
-
-fn done(outcome: Outcome) -> CallState {
-    CallState::Done(Arc::new(outcome))
 }

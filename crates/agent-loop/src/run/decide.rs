@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Faults, ValueType};
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::event::{Event, EventKind};
 use super::feed::decided_outcome;
 use super::machine::{Phase, Run};
 use super::walk;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within};
 use crate::decisions::{DecisionError, Decisions, Settled};
 use crate::error::FeedError;
 
@@ -20,6 +21,8 @@ use crate::error::FeedError;
 pub(crate) struct Asker {
     run: Arc<str>,
     step: u64,
+    /// What tells the requests of whoever goes on with the run from those of others who do.
+    scope: Option<Arc<str>>,
 }
 
 impl Asker {
@@ -31,31 +34,65 @@ impl Asker {
         reason: AskReason,
         name: &'a str,
     ) -> Subject<'a> {
-        Subject { run: &self.run, step: self.step, place, round, reason, name }
+        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1 }
     }
 
-    /// The id of the request about a call.
-    fn id(&self, place: usize, call: &Call, reason: AskReason, tool_call: &ToolCall) -> String {
-        self.subject(place, call.round, reason, &tool_call.name).id(&tool_call.id, &tool_call.arguments)
+    /// The id of a request as it is known outside of the run.
+    pub(crate) fn outer(&self, id: String) -> String {
+        match &self.scope {
+            None => id,
+            Some(scope) => id_within(scope, &id),
+        }
+    }
+
+    /// The id of the request about a call, and about those that are decided with it.
+    fn id(&self, place: usize, call: &Call, asked: (AskReason, usize), tool_call: &ToolCall) -> String {
+        let (reason, times) = asked;
+        let subject = self.subject(place, call.round, reason, &tool_call.name);
+        self.outer(Subject { times, ..subject }.id(&tool_call.id, &tool_call.arguments))
     }
 
     /// The id of a request of the agent that a call is.
     pub(super) fn id_inside(&self, place: usize, call: &Call, tool_call: &ToolCall, inner: &str) -> String {
-        self.subject(place, call.round, AskReason::Rule, &tool_call.name).id_inside(&tool_call.id, inner)
+        let subject = self.subject(place, call.round, AskReason::Rule, &tool_call.name);
+        self.outer(subject.id_inside(&tool_call.id, inner))
     }
 
-    /// The decision about a call that waits for one.
-    pub(super) fn decision<'d>(
+    /// The decision that each call has, if it waits for one: equal calls that are asked about once have the same.
+    pub(super) fn decided<'d, 'c>(
         &self,
-        place: usize,
-        call: &Call,
-        tool_call: &ToolCall,
+        calls: &[Call],
+        tool_calls: impl Iterator<Item = &'c ToolCall>,
         decisions: &'d [(String, Decision)],
-    ) -> Option<&'d Decision> {
-        let CallState::Asking(reason) = call.state else { return None };
-        let id = self.id(place, call, reason, tool_call);
-        decisions.iter().find(|(decided, _)| *decided == id).map(|(_, decision)| decision)
+    ) -> Vec<Option<&'d Decision>> {
+        let times = times_asked(calls);
+        let given = |id: &str| decisions.iter().find(|(decided, _)| decided == id);
+        let mut decided: Vec<Option<&Decision>> = Vec::with_capacity(calls.len());
+        for (place, (call, tool_call)) in calls.iter().zip(tool_calls).enumerate() {
+            let decision = match call.state {
+                CallState::Asking(reason) => {
+                    let id = self.id(place, call, (reason, times[place]), &call.as_run(tool_call));
+                    given(&id).map(|(_, decision)| decision)
+                }
+                // The call that it is decided with comes before it.
+                CallState::Same(first) => decided.get(first).copied().flatten(),
+                _ => None,
+            };
+            decided.push(decision);
+        }
+        decided
     }
+}
+
+/// The number of calls that a decision about each call holds for.
+fn times_asked(calls: &[Call]) -> Vec<usize> {
+    let mut times = vec![1; calls.len()];
+    for call in calls {
+        if let CallState::Same(first) = call.state {
+            times[first] += 1;
+        }
+    }
+    times
 }
 
 /// The decisions about requests of something inside, under its own ids; `outer` gives the ids here.
@@ -72,30 +109,62 @@ pub(super) fn inner_decisions(
     inner.collect()
 }
 
+/// Whether requests come with the schemas that modified arguments must fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parameters {
+    Given,
+    LeftOut,
+}
+
 impl Run {
     pub(crate) fn asker(&self) -> Asker {
-        Asker { run: Arc::clone(&self.id), step: self.tally.steps }
+        self.asker_of(self.request_scope())
+    }
+
+    /// The same under the key prefix that a recorded decision was given under.
+    pub(crate) fn asker_of(&self, scope: Option<&str>) -> Asker {
+        Asker { run: Arc::clone(&self.id), step: self.tally.steps, scope: scope.map(Arc::from) }
+    }
+
+    /// What tells the requests of this run from those of others who go on with the same record: its prefix of
+    /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
+    pub(crate) fn request_scope(&self) -> Option<&str> {
+        (!self.is_inner && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
 
     /// The requests that somebody has to decide about: calls, and questions of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
+        self.requests(Parameters::LeftOut)
+    }
+
+    /// The requests that somebody has to decide about, for whoever knows the tools or for whoever does not.
+    pub(crate) fn requests(&self, parameters: Parameters) -> Vec<ApprovalRequest> {
         match &self.phase {
-            Phase::Calling(batch) => self.pending_calls(batch),
-            Phase::Walking(walk) => walk::pending(walk, &self.asker()),
+            Phase::Calling(batch) => self.requests_of_calls(batch, parameters),
+            Phase::Walking(walk) => walk::pending(walk, &self.asker(), parameters),
             _ => Vec::new(),
         }
     }
 
-    fn pending_calls(&self, batch: &Batch) -> Vec<ApprovalRequest> {
-        let asker = self.asker();
+    fn requests_of_calls(&self, batch: &Batch, parameters: Parameters) -> Vec<ApprovalRequest> {
+        let (asker, times) = (self.asker(), times_asked(&batch.calls));
+        let known = |tool: &str| match parameters {
+            Parameters::Given => Some(self.tools()?.get(tool)?.parameters().clone()),
+            Parameters::LeftOut => None,
+        };
         let mut pending = Vec::new();
         for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
             match &call.state {
-                CallState::Asking(reason) => pending.push(ApprovalRequest {
-                    id: asker.id(place, call, *reason, tool_call),
-                    call: tool_call.clone(),
-                    reason: *reason,
-                }),
+                CallState::Asking(reason) => {
+                    let as_run = call.as_run(tool_call);
+                    pending.push(ApprovalRequest {
+                        id: asker.id(place, call, (*reason, times[place]), &as_run),
+                        call: as_run,
+                        reason: *reason,
+                        times: times[place],
+                        parameters: known(&tool_call.name),
+                    });
+                }
                 CallState::Suspended(suspended) => {
                     pending.extend(suspended.open().map(|request| ApprovalRequest {
                         id: asker.id_inside(place, call, tool_call, &request.id),
@@ -198,23 +267,24 @@ impl Run {
         let Value::Object(arguments) = arguments else {
             return Err(fault("expected a JSON object".to_owned()));
         };
-        let Phase::Calling(batch) = &self.phase else {
-            return match request.reason {
-                AskReason::MayHaveHappened if self.is_own_branch(&request.id) => {
-                    Err(fault("a node runs again as it is, or not; approve or reject".to_owned()))
-                }
-                _ => Ok(()),
-            };
-        };
-        // The tools of an agent that is a tool are its own: it checks them when it goes on.
-        let is_own = batch.calls.iter().zip(self.calls()).any(|(call, tool_call)| {
-            matches!(call.state, CallState::Asking(_)) && tool_call.id == request.call.id
-        });
+        if request.reason == AskReason::MayHaveHappened && self.is_own_branch(&request.id) {
+            return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
+        }
+        if let Some(parameters) = &request.parameters {
+            return fits(parameters, arguments).map_err(|faults| fault(faults.to_string()));
+        }
         // Without the tools of the step, they are checked before the call runs.
-        let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
+        let (true, Some(tools)) = (self.is_own_call(&request.id), self.tools()) else { return Ok(()) };
         let tool = tools.get(&request.call.name);
         let tool = tool.ok_or_else(|| fault(format!("unknown tool `{}`", request.call.name)))?;
         tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
+    }
+
+    /// Whether a request is about a call of the run itself, not about something inside of it.
+    fn is_own_call(&self, id: &str) -> bool {
+        let Phase::Calling(batch) = &self.phase else { return false };
+        let decided = [(id.to_owned(), Decision::Approve)];
+        self.asker().decided(&batch.calls, self.calls(), &decided).iter().any(Option::is_some)
     }
 
     /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
@@ -225,14 +295,20 @@ impl Run {
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
         self.check_not_repeated(&decisions)?;
-        let asker = self.asker();
         let given = decisions.decisions.clone();
-        let mut event = Event::new(self.tally.steps, elapsed, decisions.into());
+        let decided = self.asker().decided(&batch.calls, self.calls(), &given);
+        let mut event = self.decided_event(decisions, elapsed);
         self.closing_if_done(&mut event, batch, |place, tool_call| {
-            let call = &batch.calls[place];
-            decided_outcome(call, tool_call, asker.decision(place, call, tool_call, &given)?)
+            decided_outcome(&batch.calls[place], tool_call, (*decided.get(place)?)?)
         });
         Ok(event)
+    }
+
+    pub(super) fn decided_event(&self, decisions: Decisions, elapsed: Duration) -> Event {
+        let Decisions { decisions, by, idempotency_key } = decisions;
+        let key_prefix = self.request_scope().map(str::to_owned);
+        let kind = EventKind::Decided { decisions, by, idempotency_key, key_prefix };
+        Event::new(self.tally.steps, elapsed, kind)
     }
 
     /// For a commit: a repeat is none.
@@ -243,7 +319,7 @@ impl Run {
 
     /// Keeps what was decided, so that a second decision is known as such.
     pub(super) fn note_decisions(&mut self, kind: &EventKind) {
-        let EventKind::Decided { decisions, by, idempotency_key } = kind else { return };
+        let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return };
         for (id, decision) in decisions {
             let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
             self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
@@ -251,11 +327,13 @@ impl Run {
     }
 }
 
-impl From<Decisions> for EventKind {
-    fn from(decisions: Decisions) -> Self {
-        let Decisions { decisions, by, idempotency_key } = decisions;
-        EventKind::Decided { decisions, by, idempotency_key }
-    }
+/// Checks arguments against the schema of a tool that is not at hand. As in a call, null stands for what is left out.
+fn fits(parameters: &Value, arguments: &Map<String, Value>) -> Result<(), Faults> {
+    let Ok(parameters) = ValueType::of_schema(parameters.clone()) else { return Ok(()) };
+    let checked = parameters.check(&Value::Object(arguments.clone()));
+    let given = arguments.iter().filter(|(_, value)| !value.is_null());
+    let given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
+    checked.or_else(|faults| parameters.check(&Value::Object(given)).map_err(|_| faults))
 }
 
 impl Suspended {

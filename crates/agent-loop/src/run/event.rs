@@ -71,6 +71,10 @@ pub struct Event {
     /// the writes are those of the step, in call order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
+    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph
+    /// goes on in another process, on the values that these have by then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<String, SharedValue>,
     /// What happened.
     pub kind: EventKind,
 }
@@ -113,9 +117,9 @@ pub enum EventKind {
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
-        /// What the run reads of the scopes `app:` and `user:`, which others write too.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        shared: BTreeMap<String, SharedValue>,
+        /// How many messages the conversation had before. Where a store has fewer, it was pruned since.
+        #[serde(default, skip_serializing_if = "is_none_before")]
+        messages_before: usize,
     },
     /// The hooks of a point ran.
     Hooked {
@@ -161,6 +165,9 @@ pub enum EventKind {
         /// What becomes of its calls, by their places; those that are not here run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         fates: Vec<(usize, Fate)>,
+        /// What the model was offered to call, as the digest of a beginning, where tools are asked for at each step.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tools: Option<String>,
         /// What became of the output, if one was asked for and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
@@ -175,6 +182,15 @@ pub enum EventKind {
         /// The key under which the same decisions may be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,
+        /// The prefix of idempotency keys of whoever was given the decisions, which the ids of the requests depend on;
+        /// none if it is the id of the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key_prefix: Option<String>,
+    },
+    /// Calls that were to run unasked when the reply came have to be asked about: by now their tools want approval.
+    Asked {
+        /// What becomes of them, by their places.
+        fates: Vec<(usize, Fate)>,
     },
     /// Calls that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
@@ -195,6 +211,11 @@ pub enum EventKind {
         /// Why a hook wants the run to end after this step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop: Option<String>,
+        /// The first hook after tools that has not seen the outcome, by its place among them, because it failed: it has
+        /// still to run, and the call is answered once more then. Until that the model is not shown the outcome, which
+        /// is here as the hooks before it left it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pending_hook: Option<usize>,
     },
     /// A call waits: it is an agent, and somebody has to decide about its calls.
     Suspended {
@@ -269,6 +290,8 @@ pub enum EventKind {
 pub enum Fate {
     /// Somebody has to decide.
     Ask(AskReason),
+    /// It is decided with the call at this place, an equal one that comes before it: one question for both.
+    Same(usize),
     /// It is answered without running.
     Answer(Outcome),
 }
@@ -321,6 +344,7 @@ impl Event {
             messages: Vec::new(),
             delta: Delta::new(),
             step_end: None,
+            shared: BTreeMap::new(),
             kind,
         }
     }
@@ -387,6 +411,7 @@ impl Event {
             EventKind::Steered => "steered",
             EventKind::Replied { .. } => "replied",
             EventKind::Decided { .. } => "decided",
+            EventKind::Asked { .. } => "asked",
             EventKind::Started { .. } => "started",
             EventKind::Answered { .. } => "answered",
             EventKind::Suspended { .. } => "suspended",
@@ -404,6 +429,11 @@ impl Event {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 pub(super) const fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_none_before(messages: &usize) -> bool {
+    *messages == 0
 }
 
 fn is_no_usage(usage: &Usage) -> bool {

@@ -1,11 +1,12 @@
 //! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, Transcript, Usage};
+use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
@@ -43,6 +44,8 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
+    /// Calls that were to run unasked when the reply came [have to be asked about](Run::calls_to_ask) by now.
+    Ask(Vec<(usize, Fate)>),
     /// Calls that must not run twice are about to start; by their places.
     Started(Vec<usize>),
     /// A call has its outcome.
@@ -55,6 +58,9 @@ pub enum Answer {
         usage: Usage,
         /// Why a hook wants the run to end after this step.
         stop: Option<String>,
+        /// The first hook after tools that failed, by its place among them, and has still to see the outcome. The call
+        /// is answered once more when it has: see [`Run::pending_hooks`].
+        pending_hook: Option<usize>,
     },
     /// A call is an agent that waits for decisions about its own calls.
     Suspended {
@@ -107,6 +113,7 @@ impl Answer {
             Answer::Steer(_) => "a message",
             Answer::Reply(_) => "a reply",
             Answer::Decisions(_) => "decisions",
+            Answer::Ask(_) => "calls to ask about",
             Answer::Started(_) => "started calls",
             Answer::Outcome { .. } => "an outcome",
             Answer::Suspended { .. } => "a suspended call",
@@ -188,6 +195,14 @@ impl Run {
     /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
     /// second decision, modified arguments that the tool does not accept.
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+        let mut event = self.event_of(answer, elapsed)?;
+        if event.shared.is_empty() {
+            event.shared = self.shared_values_now();
+        }
+        Ok(event)
+    }
+
+    fn event_of(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
         let new = |kind| Event::new(self.tally.steps, elapsed, kind);
         match (answer, &self.phase) {
             (Answer::Begin, Phase::Fresh(_)) => self.begun(elapsed),
@@ -204,12 +219,17 @@ impl Run {
                 self.replied(reply, last.is_some(), elapsed)
             }
             (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, decisions, elapsed),
+            (Answer::Ask(fates), Phase::Calling(batch)) => match batch.may_ask(&fates) {
+                true => Ok(new(EventKind::Asked { fates })),
+                false => Err(self.not_needed("calls to ask about")),
+            },
             (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
                 true => Ok(new(EventKind::Started { calls })),
                 false => Err(self.not_needed("started calls")),
             },
-            (Answer::Outcome { call, outcome, usage, stop }, Phase::Calling(batch)) => {
-                self.answered(batch, call, outcome, usage, stop, elapsed)
+            (Answer::Outcome { call, outcome, usage, stop, pending_hook }, Phase::Calling(batch)) => {
+                let kind = EventKind::Answered { call, outcome, usage, stop, pending_hook };
+                self.answered(batch, call, Event::new(self.tally.steps, elapsed, kind))
             }
             (Answer::Suspended { call, child, requests }, Phase::Calling(batch)) => {
                 match batch.calls.get(call) {
@@ -273,9 +293,10 @@ impl Run {
             repairs: repaired.repairs.iter().map(ToString::to_string).collect(),
             shown: shown.map(|view| view.kept().clone()),
             tools: self.agent.tools_digest().map(str::to_owned),
-            shared: self.shared_values(),
+            messages_before: self.transcript().len(),
         };
         let mut event = Event::new(0, elapsed, kind);
+        event.shared = self.shared_values();
         event.delta = fresh.delta.clone();
         if is_repaired {
             event.rewrite = Some(log);
@@ -389,6 +410,9 @@ impl Run {
         if point != report.point {
             return Err(self.not_needed("the report of hooks of another point"));
         }
+        if point == HookPoint::AfterTool {
+            return Err(self.not_needed("the report of hooks after a tool"));
+        }
         let rewrite = report.rewrite.map(|transcript| transcript.repair().transcript);
         let kind = EventKind::Hooked {
             point,
@@ -435,6 +459,7 @@ impl Run {
             id: reply.id,
             model: reply.model,
             fates: fates.clone(),
+            tools: self.digest_of_offer(),
             output: output.clone(),
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
@@ -443,7 +468,7 @@ impl Run {
             .into_iter()
             .filter_map(|(_, fate)| match fate {
                 Fate::Answer(outcome) => Some(outcome),
-                Fate::Ask(_) => None,
+                Fate::Ask(_) | Fate::Same(_) => None,
             })
             .collect();
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
@@ -459,6 +484,12 @@ impl Run {
         Ok(event)
     }
 
+    /// A digest of the tools that were asked for at this step; none of those that never change.
+    fn digest_of_offer(&self) -> Option<String> {
+        let offer = self.offer.as_ref().filter(|_| self.agent.static_offer().is_none());
+        offer.map(crate::agent::digest_of_offer)
+    }
+
     /// What becomes of the calls of a reply that do not simply run, and of an output among them.
     fn fates(
         &self,
@@ -470,6 +501,7 @@ impl Run {
         let ran: u64 = self.tally.calls.values().sum();
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
+        let mut asking = Asking::default();
         for (place, call) in reply.tool_calls().enumerate() {
             let why = if let Some(exit) = cut {
                 Some(format!("{exit}, so the call may be cut as well"))
@@ -493,33 +525,77 @@ impl Run {
                 output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
             } else {
                 running += 1;
-                if self.has_to_ask(call) {
-                    fates.push((place, Fate::Ask(AskReason::Rule)));
-                }
+                fates.extend(asking.fate(place, call, self.has_to_ask(call)).map(|fate| (place, fate)));
             }
         }
         (fates, output)
     }
 
-    /// Whether somebody has to agree, by the tool's rule or the agent's. What cannot run needs no agreement;
-    /// a rule that panics fails closed.
-    fn has_to_ask(&self, call: &ToolCall) -> bool {
-        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return false };
-        let Some(arguments) = call.arguments.as_object() else { return false };
+    /// Whether somebody has to agree, by the tool's rule and the agent's: the stricter one holds. What cannot run needs
+    /// no agreement; a rule that panics fails closed.
+    fn has_to_ask(&self, call: &ToolCall) -> Asks {
+        let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return Asks::No };
+        let rules = [tool.approval(), &self.agent.config().approval];
+        if rules.iter().all(|rule| matches!(rule, Approval::Never)) {
+            return Asks::No;
+        }
+        let Some(arguments) = call.arguments.as_object() else { return Asks::No };
         if tool.check_arguments(arguments).is_err() {
-            return false;
+            return Asks::No;
         }
         let asks = |rule: &Approval| match rule {
-            Approval::Never => false,
-            Approval::Once => !self.was_approved(call),
+            Approval::Never => Asks::No,
+            Approval::Once if self.was_approved(call) => Asks::No,
+            Approval::Once => Asks::Once,
             Approval::When(predicate) => {
                 let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
-                std::panic::catch_unwind(picks).unwrap_or(true)
+                match std::panic::catch_unwind(picks).unwrap_or(true) {
+                    true => Asks::Always,
+                    false => Asks::No,
+                }
             }
             // `Always`, and whatever a later version knows.
-            _ => true,
+            _ => Asks::Always,
         };
-        asks(tool.approval()) || asks(&self.agent.config().approval)
+        rules.into_iter().map(asks).max().unwrap_or(Asks::Always)
+    }
+
+    /// The calls that were to run unasked when the reply came, have not started, and whose tools want approval by now:
+    /// those of a dynamic toolset may have changed since, and the agent as well. Empty unless the run [needs](Need::Calls)
+    /// its calls.
+    ///
+    /// A host that goes on with a run looks here before it runs calls, and answers with [`Answer::Ask`] if there are any.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Approval, Tool, ToolError};
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let pay = |approval| Tool::new("pay", "Pays a bill.", pay).approval(approval).build();
+    /// let agent = Agent::builder(model).tools([pay(Approval::Never)?]).build()?;
+    /// let stopped = agent.run("pay the bill").break_at(Breakpoint::tool("pay")).await?;
+    ///
+    /// // Whoever goes on has another rule.
+    /// let strict = agent.to_builder().approval(Approval::Always).build()?;
+    /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
+    /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
+    /// run.commit(asked)?;
+    /// assert!(matches!(run.decide(), Need::Approval));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
+        let (Phase::Calling(batch), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        let mut asking = Asking::default();
+        let unasked = self.calls().enumerate().filter(|(place, _)| batch.is_unasked(*place));
+        unasked
+            .filter_map(|(place, call)| Some((place, asking.fate(place, call, self.has_to_ask(call))?)))
+            .collect()
     }
 
     fn was_approved(&self, call: &ToolCall) -> bool {
@@ -568,30 +644,25 @@ impl Run {
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
-    fn answered(
-        &self,
-        batch: &Batch,
-        place: usize,
-        outcome: Outcome,
-        usage: Usage,
-        stop: Option<String>,
-        elapsed: Duration,
-    ) -> Result<Event, FeedError> {
+    /// The event of an answered call, with the end of the step if it is the last one. An outcome that a hook has still
+    /// to see does not end the step.
+    fn answered(&self, batch: &Batch, place: usize, mut event: Event) -> Result<Event, FeedError> {
         // What waits for a decision has not run.
         if batch.calls.get(place).is_none_or(|call| call.is_done() || call.waits()) {
             return Err(FeedError::NoSuchCall { call: place });
         }
-        let mut answer = Some(outcome.clone());
-        let mut event =
-            Event::new(self.tally.steps, elapsed, EventKind::Answered { call: place, outcome, usage, stop });
-        self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+        if let EventKind::Answered { outcome, pending_hook: None, .. } = &event.kind {
+            let mut answer = Some(outcome.clone());
+            self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+        }
         Ok(event)
     }
 
     /// Whether these calls may start. Others may be under way: a call starts when those that it waits for
     /// have their outcome.
     fn may_start(&self, batch: &Batch, calls: &[usize]) -> bool {
-        let is_decided = batch.calls.iter().all(|call| !matches!(call.state, CallState::Asking(_)));
+        let is_asked = |call: &Call| matches!(call.state, CallState::Asking(_) | CallState::Same(_));
+        let is_decided = !batch.calls.iter().any(is_asked);
         let is_hooked = batch.is_hooked || !self.has_hook(HookPoint::BeforeTool);
         let is_ready = |call: &Call| match call.state {
             CallState::Ready => true,
@@ -644,12 +715,12 @@ impl Run {
         batch: &Batch,
         mut new: impl FnMut(usize, &ToolCall) -> Option<Outcome>,
     ) {
-        let mut outcomes = Vec::with_capacity(batch.calls.len());
         // From the end: the call that is answered last is most often the last one that is open.
         let mut open = batch.calls.iter().rev().filter(|call| !call.is_done());
         if open.nth(1).is_some() && matches!(event.kind, EventKind::Answered { .. }) {
             return;
         }
+        let mut outcomes = Vec::with_capacity(batch.calls.len());
         for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
             match call.outcome().cloned().or_else(|| new(place, tool_call)) {
                 Some(outcome) => outcomes.push(call.completed(tool_call, outcome)),
@@ -667,6 +738,37 @@ impl Run {
         event.messages.extend(closing.messages);
         event.delta.extend(closing.delta);
         event.step_end = Some(closing.step_end);
+    }
+}
+
+/// Whether somebody has to agree to a call, from the mildest to the strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Asks {
+    No,
+    /// Once for all equal calls.
+    Once,
+    Always,
+}
+
+/// The questions about the calls of one reply.
+#[derive(Debug, Default)]
+struct Asking {
+    /// The calls that are asked about once, each with its place.
+    once: BTreeMap<Approved, usize>,
+}
+
+impl Asking {
+    /// What becomes of the next call, if somebody has to decide about it.
+    fn fate(&mut self, place: usize, call: &ToolCall, asks: Asks) -> Option<Fate> {
+        match asks {
+            Asks::No => return None,
+            Asks::Always => {}
+            Asks::Once => match self.once.entry(Approved::of(call)) {
+                Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
+                Entry::Vacant(first) => drop(first.insert(place)),
+            },
+        }
+        Some(Fate::Ask(AskReason::Rule))
     }
 }
 
@@ -714,7 +816,11 @@ fn summarized(
 
 /// The outcome that a decision gives a call at once: if it was rejected.
 pub(super) fn decided_outcome(call: &Call, tool_call: &ToolCall, decision: &Decision) -> Option<Outcome> {
-    let CallState::Asking(asked) = &call.state else { return None };
+    let asked = match &call.state {
+        CallState::Asking(asked) => *asked,
+        CallState::Same(_) => AskReason::Rule,
+        _ => return None,
+    };
     match decision {
         Decision::Reject { .. } if !asked.is_rule() => Some(outcome_unknown(tool_call)),
         Decision::Reject { reason } => {
@@ -750,10 +856,21 @@ pub(super) fn outcome_unknown(call: &ToolCall) -> Outcome {
     Outcome::without_result(call, Status::Unknown, text)
 }
 
+/// An outcome that the model must not be shown, because a hook that has to see it first has not. What the call wrote
+/// stays: it has happened.
+fn withheld(call: &ToolCall, outcome: &Outcome) -> Outcome {
+    let text = format!(
+        "tool '{}' ran, and its result is withheld: the run ended before a hook had seen it",
+        call.name
+    );
+    Outcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
+}
+
 pub(super) fn broken_off_outcome(call: &Call, tool_call: &ToolCall, is_cancelled: bool) -> Outcome {
     let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
     match &call.state {
         CallState::Started => outcome_unknown(tool_call),
+        CallState::HookPending(pending) => withheld(tool_call, &pending.outcome),
         CallState::Suspended(_) => {
             let text = format!("tool '{}' was stopped while it waited: {why}", tool_call.name);
             Outcome::without_result(tool_call, Status::Cancelled, text)

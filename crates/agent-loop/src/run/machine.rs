@@ -18,7 +18,7 @@ use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
-use super::walk::{self, Walk};
+use super::walk::{self, Branch, Walk};
 use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{AskReason, nested_path};
 use crate::decisions::Settled;
@@ -69,6 +69,8 @@ pub struct Run {
     pub(super) id: Arc<str>,
     /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
     pub(super) key_prefix: Arc<str>,
+    /// Whether it is the run of a node or of a tool of another run.
+    pub(super) is_inner: bool,
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
@@ -88,6 +90,8 @@ pub struct Run {
     pub(super) shown_before: Option<Box<Prompt>>,
     /// The tools of this step.
     pub(super) offer: Option<Offer>,
+    /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
+    pub(super) is_taken_up: bool,
 }
 
 /// Where a run is.
@@ -154,10 +158,13 @@ pub(crate) struct Tally {
     pub(crate) output: Option<serde_json::Value>,
     /// How many events there were when a breakpoint stopped the run, so that it goes on from there.
     pub(crate) stopped_at: Option<u64>,
+    /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_pruned: bool,
 }
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
@@ -180,7 +187,8 @@ impl Approved {
 pub enum Need {
     /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
-    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked).
+    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
+    /// [`Answer::Outcome`](crate::Answer::Outcome) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
     /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
     Summary(Box<SummaryPlan>),
@@ -202,6 +210,20 @@ pub enum Need {
     Nothing(Exit),
 }
 
+/// An outcome that a hook after tools has still to see.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PendingHook {
+    /// The place of the call in the reply.
+    pub place: usize,
+    /// The call, as it ran.
+    pub call: ToolCall,
+    /// Its outcome, as the hooks before left it.
+    pub outcome: Outcome,
+    /// The place of the first hook, among those after tools, that is still to run.
+    pub hook: usize,
+}
+
 impl Run {
     /// A run that has not begun. No other run may have the id: the idempotency keys of its calls begin with it, unless
     /// it is given [another prefix](Run::with_key_prefix) for them.
@@ -219,6 +241,7 @@ impl Run {
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
+            is_inner: false,
             id,
             state,
             phase: Phase::Fresh(Box::new(Fresh {
@@ -236,6 +259,7 @@ impl Run {
             known_good,
             shown_before,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         })
     }
 
@@ -245,6 +269,7 @@ impl Run {
             agent: agent.clone(),
             id: id.into(),
             key_prefix: id.into(),
+            is_inner: false,
             state: State::new(agent.schema()),
             phase: Phase::Fresh(Box::default()),
             tally: Tally::default(),
@@ -257,12 +282,15 @@ impl Run {
             known_good: 0,
             shown_before: None,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         }
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that goes on with the record of another run, as a fork of a session does: what it does has
-    /// effects of its own.
+    /// this. For a host that goes on with the record of another run, as a fork of a session does, or that goes back in its
+    /// own: what it does has effects of its own.
+    ///
+    /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
     ///
     /// # Examples
     /// ```
@@ -282,6 +310,12 @@ impl Run {
         self
     }
 
+    /// The same run as part of another one.
+    pub(crate) fn within_run(mut self, prefix: impl Into<Arc<str>>) -> Self {
+        self.is_inner = true;
+        self.with_key_prefix(prefix)
+    }
+
     fn set_key_prefix(&mut self, prefix: Arc<str>) {
         self.key_prefix = prefix;
         self.pass_on_keys();
@@ -292,6 +326,7 @@ impl Run {
         let superstep = self.key_scope();
         if let Phase::Walking(walk) = &mut self.phase {
             for (place, child) in walk.children_mut() {
+                child.is_inner = true;
                 child.set_key_prefix(format!("{superstep}/{place}").into());
             }
         }
@@ -324,7 +359,10 @@ impl Run {
     }
 
     fn needed_by(&self, batch: &Batch) -> Need {
-        if batch.calls.iter().any(|call| call.state == CallState::Started) {
+        if batch.calls.iter().any(Call::is_hook_pending) {
+            // Before anything else can end the step.
+            Need::Hook(HookPoint::AfterTool)
+        } else if batch.calls.iter().any(|call| call.state == CallState::Started) {
             Need::Interrupted
         } else if batch.calls.iter().any(Call::waits) {
             Need::Approval
@@ -371,6 +409,24 @@ impl Run {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
     }
 
+    /// Whether the tools of a call that waits for a decision are not known, also one of an agent that is a node.
+    pub(crate) fn lacks_tools(&self) -> bool {
+        match &self.phase {
+            Phase::Calling(batch) => self.offer.is_none() && batch.calls.iter().any(Call::waits),
+            Phase::Walking(walk) => walk.branches.iter().filter_map(Branch::child).any(Run::lacks_tools),
+            _ => false,
+        }
+    }
+
+    /// The runs of agents that are nodes of the open superstep.
+    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        let walk = match &mut self.phase {
+            Phase::Walking(walk) => Some(walk),
+            _ => None,
+        };
+        walk.into_iter().flat_map(|walk| walk.children_mut()).map(|(_, child)| child)
+    }
+
     /// The tools of this step; none of a dynamic set that was not [offered](Run::offer_tools).
     pub fn tools(&self) -> Option<&Tools> {
         self.offer.as_ref().map(|offer| &offer.tools)
@@ -381,9 +437,26 @@ impl Run {
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let Phase::Calling(batch) = &self.phase else { return Vec::new() };
         let open = batch.calls.iter().zip(self.calls()).enumerate();
-        open.filter(|(_, (call, _))| !call.is_done())
+        open.filter(|(_, (call, _))| !call.is_done() && !call.is_hook_pending())
             .map(|(place, (call, tool_call))| (place, call.as_run(tool_call)))
             .collect()
+    }
+
+    /// The outcomes of the open step that a hook after tools has still to see, because it failed when it was shown them.
+    /// They are recorded, so that their calls do not run again; the model is shown them when the hook has run.
+    pub fn pending_hooks(&self) -> Vec<PendingHook> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let calls = batch.calls.iter().zip(self.calls()).enumerate();
+        let pending = calls.filter_map(|(place, (call, tool_call))| match &call.state {
+            CallState::HookPending(pending) => Some(PendingHook {
+                place,
+                call: call.as_run(tool_call),
+                outcome: pending.outcome.clone(),
+                hook: pending.hook,
+            }),
+            _ => None,
+        });
+        pending.collect()
     }
 
     /// The outcomes of the calls of the open step that have one, in call order.
@@ -573,6 +646,11 @@ impl Run {
     /// The valid output, if one was asked for and is there.
     pub fn output(&self) -> Option<&serde_json::Value> {
         self.tally.output.as_ref()
+    }
+
+    /// Whether the beginning of the conversation is gone that the run began on.
+    pub(crate) fn is_pruned(&self) -> bool {
+        self.tally.is_pruned
     }
 
     /// Why the run ended, if it has.

@@ -26,13 +26,13 @@ pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, Outpu
 pub use self::exit::{Breakpoint, Exit, Pause};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
-pub use self::machine::{Need, Run};
+pub use self::machine::{Need, PendingHook, Run};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
 pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
 
-pub(crate) use self::decide::Asker;
+pub(crate) use self::decide::{Asker, Parameters};
 pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
 pub(crate) use self::walk::{Branch, takes_failures, track};

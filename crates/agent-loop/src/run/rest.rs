@@ -3,6 +3,7 @@
 //! For a host whose store has places of its own for those three, so that nothing is stored twice. What they
 //! say already, and what goes without saying, is left out of the rest, and comes back when it is read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ impl Event {
     /// | `step` | [`Event::step`] | 0 |
     /// | `us` | [`Event::elapsed`], in microseconds | 0 |
     /// | `rewrite` | [`Event::rewrite`] | none |
+    /// | `shared` | [`Event::shared`] | none |
     /// | `end` | present at the end of a step: [`StepEnd::repeats`] | the step goes on |
     /// | `unmerged`, `merge_errors` | [`StepEnd::unmerged`], [`StepEnd::merge_errors`] | none |
     /// | others | the fields of the [kind](EventKind), under their names | as the kind has it |
@@ -113,6 +115,7 @@ impl Event {
         put_unless(&mut rest, "step", &self.step, &0)?;
         put_unless(&mut rest, "us", &us, &0)?;
         put_unless(&mut rest, "rewrite", &self.rewrite, &None)?;
+        put_unless(&mut rest, "shared", &self.shared, &BTreeMap::new())?;
         if let Some(end) = &self.step_end {
             rest.insert("end".to_owned(), end.repeats.into());
             put_unless(&mut rest, "unmerged", &end.unmerged, &Vec::new())?;
@@ -135,6 +138,7 @@ impl Event {
         let step = taken(&mut rest, "step")?.unwrap_or(0);
         let elapsed = Duration::from_micros(taken(&mut rest, "us")?.unwrap_or(0));
         let rewrite = taken(&mut rest, "rewrite")?;
+        let shared = taken(&mut rest, "shared")?.unwrap_or_default();
         let unmerged = taken(&mut rest, "unmerged")?.unwrap_or_default();
         let merge_errors = taken(&mut rest, "merge_errors")?.unwrap_or_default();
         let step_end = taken(&mut rest, "end")?.map(|repeats| StepEnd { unmerged, repeats, merge_errors });
@@ -165,7 +169,7 @@ impl Event {
             "steered" | "cancelled" | "timed_out" => name.into(),
             _ => Value::Object([(name.to_owned(), rest.into())].into_iter().collect()),
         })?;
-        Ok(Event { step, elapsed, rewrite, messages, delta, step_end, kind })
+        Ok(Event { step, elapsed, rewrite, messages, delta, step_end, shared, kind })
     }
 
     /// The event inside of another one: all of it.
@@ -221,7 +225,7 @@ impl Event {
                     let lean = self.lean(outcome, behind_reply(*place))?;
                     Value::Object([("answer".to_owned(), lean.into())].into_iter().collect())
                 }
-                Fate::Ask(_) => serde_json::to_value(fate)?,
+                Fate::Ask(_) | Fate::Same(_) => serde_json::to_value(fate)?,
             };
             Ok(Value::Array(vec![(*place).into(), fate]))
         });
@@ -389,7 +393,8 @@ mod tests {
     }
 
     fn answered(call: usize, outcome: Outcome) -> Event {
-        let kind = EventKind::Answered { call, outcome, usage: Usage::default(), stop: None };
+        let usage = Usage::default();
+        let kind = EventKind::Answered { call, outcome, usage, stop: None, pending_hook: None };
         Event::new(3, Duration::ZERO, kind)
     }
 
@@ -429,8 +434,15 @@ mod tests {
 
     fn replied(message: Message, finish_reason: FinishReason, output: Option<OutputFate>) -> Event {
         let usage = Usage { input_tokens: 7, ..Usage::default() };
-        let kind =
-            EventKind::Replied { finish_reason, usage, id: None, model: None, fates: Vec::new(), output };
+        let kind = EventKind::Replied {
+            finish_reason,
+            usage,
+            id: None,
+            model: None,
+            fates: Vec::new(),
+            tools: None,
+            output,
+        };
         Event { messages: vec![message.into()], ..Event::new(1, Duration::from_micros(5), kind) }
     }
 
@@ -558,7 +570,11 @@ mod tests {
     }
 
     fn fates() -> impl Strategy<Value = Vec<(usize, Fate)>> {
-        let fate = prop_oneof![any_outcome().prop_map(Fate::Answer), Just(Fate::Ask(AskReason::Rule)),];
+        let fate = prop_oneof![
+            any_outcome().prop_map(Fate::Answer),
+            Just(Fate::Ask(AskReason::Rule)),
+            Just(Fate::Same(0)),
+        ];
         vec((0..3_usize, fate), 0..3)
     }
 
@@ -572,12 +588,20 @@ mod tests {
         let stop = option::of(Just("enough".to_owned()));
         let replied = (finish, usage(), stop.clone(), fates(), option::of(output()));
         prop_oneof![
-            4 => (0..3_usize, any_outcome(), usage(), stop)
-                .prop_map(|(call, outcome, usage, stop)| EventKind::Answered { call, outcome, usage, stop }),
+            4 => (0..3_usize, any_outcome(), usage(), stop, option::of(0..2_usize)).prop_map(
+                |(call, outcome, usage, stop, pending_hook)| EventKind::Answered {
+                    call,
+                    outcome,
+                    usage,
+                    stop,
+                    pending_hook,
+                }
+            ),
             4 => replied.prop_map(|(finish_reason, usage, id, fates, output)| EventKind::Replied {
                 finish_reason,
                 usage,
                 model: id.clone(),
+                tools: id.clone(),
                 id,
                 fates,
                 output,
@@ -588,7 +612,7 @@ mod tests {
                 repairs: vec!["one".to_owned()],
                 shown: None,
                 tools: Some("0".to_owned()),
-                shared: [("app:n".to_owned(), SharedValue::Large), ("user:n".to_owned(), SharedValue::Is(Value::Null))].into(),
+                messages_before: 7,
             }),
             1 => delta().prop_map(|delta| EventKind::Hooked {
                 point: HookPoint::BeforeTool,
@@ -603,8 +627,10 @@ mod tests {
                 decisions: vec![("c1".to_owned(), Decision::Approve)],
                 by: Some("ada".to_owned()),
                 idempotency_key: None,
+                key_prefix: Some("fork".to_owned()),
             }),
             1 => Just(EventKind::Started { calls: vec![0, 2] }),
+            1 => Just(EventKind::Asked { fates: vec![(1, Fate::Ask(AskReason::Rule)), (2, Fate::Same(1))] }),
             1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
             1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),
             3 => (0..2_usize, delta(), usage(), 1..3_u32, option::of(reply())).prop_map(
@@ -648,7 +674,7 @@ mod tests {
                 .iter()
                 .filter_map(|(_, fate)| match fate {
                     Fate::Answer(outcome) => Some(outcome.clone()),
-                    Fate::Ask(_) => None,
+                    Fate::Ask(_) | Fate::Same(_) => None,
                 })
                 .collect(),
             _ => Vec::new(),
@@ -672,10 +698,15 @@ mod tests {
             let written = written.filter(|_| says[1]);
             let delta = before.into_iter().chain(written).chain(behind).collect();
             let rewrite = has_rewrite.then(|| [Message::user("before")].into_iter().collect());
+            let shared = [
+                ("app:n".to_owned(), SharedValue::Large),
+                ("user:n".to_owned(), SharedValue::Is(Value::Null)),
+            ];
             Event {
                 messages: reply.into_iter().chain(results).map(Arc::new).collect(),
                 delta,
                 rewrite,
+                shared: shared.into_iter().filter(|_| has_rewrite).collect(),
                 step_end: end.map(|(unmerged, repeats)| StepEnd { unmerged, repeats, ..StepEnd::default() }),
                 ..Event::new(step, Duration::from_micros(us), kind)
             }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::state::{Handler, KeySchema, State, Template, ValueRef};
 
-use super::event::{Event, EventKind};
-use super::machine::{Phase, Run};
+use super::event::Event;
+use super::machine::Run;
 use crate::agent::Agent;
 
 /// The prefixes of keys that other sessions write, too.
@@ -101,8 +101,8 @@ pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
 }
 
 impl Event {
-    /// Gives the keys of shared scopes the values that they had when the run began, as far as the event has them: it is
-    /// the first one of the run. For a host that folds a record anew.
+    /// Gives the keys of shared scopes the values that they had when the run began, or went on in another process, as far
+    /// as the event has them. For a host that folds a record anew.
     ///
     /// # Examples
     /// ```
@@ -131,8 +131,7 @@ impl Event {
     /// # }).unwrap();
     /// ```
     pub fn restore_shared(&self, state: &mut State) {
-        let EventKind::Began { shared, .. } = &self.kind else { return };
-        for (key, value) in shared {
+        for (key, value) in &self.shared {
             // A key that the schema does not have any more, or whose values have another type: the schema changed,
             // which is a divergence of its own.
             let _ = match value {
@@ -155,11 +154,18 @@ impl Run {
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// A run that has not begun, on the values that a record of it says it began on.
-    pub(crate) fn restore_shared(&mut self, began: &Event) {
-        if let Phase::Fresh(_) = &self.phase {
-            began.restore_shared(&mut self.state);
+    /// What a graph reads of shared scopes where it goes on on values of another time: its routers have to choose the
+    /// same again.
+    pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
+        match self.is_taken_up && self.agent.config().graph.is_some() {
+            true => self.shared_values(),
+            false => BTreeMap::new(),
         }
+    }
+
+    /// A run on the values on which a record of it says that it began, or went on.
+    pub(crate) fn restore_shared(&mut self, next: &Event) {
+        next.restore_shared(&mut self.state);
     }
 }
 

@@ -220,6 +220,7 @@ impl Run {
             agent: agent.clone(),
             key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
             id: stored.id,
+            is_inner: false,
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
@@ -232,6 +233,7 @@ impl Run {
             unknown: stored.unknown,
             prompt,
             offer: agent.static_offer().cloned(),
+            is_taken_up: false,
         };
         changes.extend(run.revive()?);
         Ok((run, changes))

@@ -69,8 +69,16 @@ impl Run {
     }
 
     fn unknown_in_batch(&self, batch: &Batch, event: &EventKind) -> Vec<UnknownCall> {
-        let asker = self.asker();
-        let is_left = |place: usize, tool_call: &ToolCall| {
+        if !may_leave_unknown(event) {
+            return Vec::new();
+        }
+        let decided = match event {
+            EventKind::Decided { decisions, key_prefix, .. } => {
+                self.asker_of(key_prefix.as_deref()).decided(&batch.calls, self.calls(), decisions)
+            }
+            _ => Vec::new(),
+        };
+        let is_left = |place: usize| {
             let call = &batch.calls[place];
             match event {
                 EventKind::Interrupted { calls, asks: false } => calls.contains(&place) && !call.is_done(),
@@ -78,20 +86,16 @@ impl Run {
                     *answered == place && outcome.status == Status::Unknown
                 }
                 EventKind::Cancelled | EventKind::TimedOut => call.state == CallState::Started,
-                EventKind::Decided { decisions, .. } => {
+                EventKind::Decided { .. } => {
                     let is_own = matches!(call.state, CallState::Asking(reason) if !reason.is_rule());
-                    let decision = || asker.decision(place, call, tool_call, decisions);
-                    is_own && matches!(decision(), Some(Decision::Reject { .. }))
+                    is_own && matches!(decided.get(place), Some(Some(Decision::Reject { .. })))
                 }
                 _ => false,
             }
         };
-        if !may_leave_unknown(event) {
-            return Vec::new();
-        }
         let calls = self.calls().take(batch.calls.len()).enumerate();
         calls
-            .filter(|(place, call)| is_left(*place, call))
+            .filter(|(place, _)| is_left(*place))
             .map(|(place, call)| batch.calls[place].as_run(call).into())
             .collect()
     }
@@ -100,7 +104,10 @@ impl Run {
         if !may_leave_unknown(event) {
             return Vec::new();
         }
-        let asker = self.asker();
+        let asker = match event {
+            EventKind::Decided { key_prefix, .. } => self.asker_of(key_prefix.as_deref()),
+            _ => self.asker(),
+        };
         let mut unknown = Vec::new();
         for (place, branch) in walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done()) {
             let is_left = match event {

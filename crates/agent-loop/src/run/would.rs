@@ -2,7 +2,7 @@
 
 use stepfold_tools::{Failure, Outcome, Status};
 
-use super::batch::CallState;
+use super::batch::{Call, CallState};
 use super::event::EventKind;
 use super::machine::{Phase, Run};
 use super::walk::{BranchState, NodeOutcome, NodeStatus, Walk};
@@ -28,6 +28,12 @@ impl Run {
             (EventKind::Suspended { call, .. }, Phase::Calling(batch)) => {
                 let is_marked = batch.calls.get(*call).is_some_and(|call| call.state == CallState::Started);
                 self.would_run(*call, is_marked)
+            }
+            // Its second answer: what ran then is a hook.
+            (EventKind::Answered { call, .. }, Phase::Calling(batch))
+                if batch.calls.get(*call).is_some_and(Call::is_hook_pending) =>
+            {
+                None
             }
             (EventKind::Answered { call, outcome, .. }, Phase::Calling(batch)) => {
                 let is_marked = batch.calls.get(*call).is_some_and(|call| call.state == CallState::Started);

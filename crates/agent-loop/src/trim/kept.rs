@@ -77,6 +77,12 @@ impl Kept {
         self.0.iter().map(|range| range.start.min(length)..range.end.min(length)).collect()
     }
 
+    /// The same of a log whose first `count` messages are gone.
+    pub(crate) fn without_first(&self, count: usize) -> Self {
+        let place = |index: usize| index.saturating_sub(count);
+        self.0.iter().map(|range| place(range.start)..place(range.end)).collect()
+    }
+
     /// Whether this is the first `length` messages.
     pub(super) fn is_first(&self, length: usize) -> bool {
         *self == Kept::first(length)

@@ -301,7 +301,8 @@ impl SummaryPlan {
         if text.trim().is_empty() {
             return Err(TrimError::BlankSummary { messages: self.replaced.len() });
         }
-        Ok(Summary { text, kept: self.kept.clone(), log_length: self.log_length, role: self.role })
+        let (kept, log_length) = (self.kept.clone(), self.log_length);
+        Ok(Summary { text, kept, log_length, role: self.role, pruned: 0 })
     }
 }
 
@@ -330,6 +331,14 @@ pub struct Summary {
     /// The length of the log as it was.
     log_length: usize,
     role: SummaryRole,
+    /// How many messages that it stands for are gone from the log.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pruned: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_none(messages: &usize) -> bool {
+    *messages == 0
 }
 
 impl Summary {
@@ -340,7 +349,7 @@ impl Summary {
 
     /// How many messages it stands for.
     pub fn replaced(&self) -> usize {
-        self.log_length.saturating_sub(self.kept.len())
+        self.log_length.saturating_sub(self.kept.len()) + self.pruned
     }
 
     /// The message that is shown: the text between two lines that say what it is.
@@ -355,6 +364,36 @@ impl Summary {
             SummaryRole::User => Message::user(text),
             SummaryRole::System => Message::system(text),
         }
+    }
+
+    /// The same of a log whose beginning was pruned since: `length` is how much of the log there is as it was then. What
+    /// is gone is still among the messages that it stands for.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::trim::{Summarize, Trim};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
+    /// let plan = Summarize::beyond(Trim::keep_last(1)).plan(&log, None).unwrap();
+    /// let summary = plan.finish("One is 1.").unwrap();
+    ///
+    /// let pruned: Transcript = "user: two\nassistant: 2".parse()?;
+    /// let view = summary.of_end(1).view(&pruned);
+    /// assert_eq!(view.transcript().last().unwrap().text(), "2");
+    /// assert_eq!(view.transcript().len(), 3);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    pub fn of_end(&self, length: usize) -> Self {
+        let mut summary = self.clone();
+        let gone = self.log_length.saturating_sub(length);
+        if gone > 0 {
+            summary.pruned = self.pruned + gone - (self.kept.len() - self.kept.without_first(gone).len());
+            summary.kept = self.kept.without_first(gone);
+            summary.log_length = length;
+        }
+        summary
     }
 
     /// What is shown of `log`, which has grown since: the leading system messages, the summary, the

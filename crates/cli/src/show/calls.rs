@@ -15,8 +15,11 @@ const IN_LINE: usize = 80;
 /// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     let why = match request.reason {
-        AskReason::MayHaveHappened => " (it had started before a crash, and may have had its effect)",
-        _ => "",
+        AskReason::MayHaveHappened => {
+            " (it had started before a crash, and may have had its effect)".to_owned()
+        }
+        _ if request.times > 1 => format!(" (the reply makes this call {} times)", request.times),
+        _ => String::new(),
     };
     let arguments = request.call.arguments.to_text();
     let arguments = if arguments.chars().count() <= IN_LINE {

@@ -21,9 +21,10 @@ pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
 pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let said = said(&event.messages);
     let mut lines = match &event.kind {
-        EventKind::Answered { outcome, .. } if said.is_empty() => {
+        EventKind::Answered { outcome, pending_hook, .. } if said.is_empty() => {
             let mark = if outcome.succeeded() { "" } else { ", failed" };
-            vec![format!("({} {}{mark})", outcome.call_id(), outcome.tool())]
+            let hook = if pending_hook.is_some() { ", a hook has still to see it" } else { "" };
+            vec![format!("({} {}{mark}{hook})", outcome.call_id(), outcome.tool())]
         }
         EventKind::Decided { decisions, .. } if said.is_empty() => {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));

@@ -60,6 +60,11 @@ enum Next {
         at: usize,
         by: u64,
     },
+    /// A fork is deleted, and made again under its id.
+    ForkAgain {
+        at: usize,
+        by: u64,
+    },
     /// The session is deleted and made again.
     Anew {
         at: usize,
@@ -103,6 +108,7 @@ fn next() -> impl Strategy<Value = Next> {
         2 => at().prop_map(|at| Next::Resume { at }),
         3 => (at(), 1..8_u64).prop_map(|(at, by)| Next::Rewind { at, by }),
         3 => (at(), 0..8_u64).prop_map(|(at, by)| Next::Fork { at, by }),
+        1 => (at(), 0..8_u64).prop_map(|(at, by)| Next::ForkAgain { at, by }),
         1 => at().prop_map(|at| Next::Anew { at }),
         2 => Just(Next::Crash),
         3 => (0..6_usize, fault).prop_map(|(after, fault)| Next::Fault { after, fault }),
@@ -131,8 +137,9 @@ struct Made {
     id: String,
     decision: Decision,
     key: Option<String>,
-    /// What may run for it.
+    /// What may run for it, and how often.
     runs: Option<What>,
+    times: usize,
     receipt: Option<DecisionReceipt>,
     was_refused: bool,
 }
@@ -140,25 +147,38 @@ struct Made {
 /// What people saw and did, and what ran.
 #[derive(Default)]
 struct Book {
-    shown: BTreeMap<String, What>,
+    /// What each request shows, for how many calls, and in which life.
+    shown: BTreeMap<String, (What, usize, String)>,
+    /// The invocations that a rewind has ended, and how much had run by then.
+    ended: BTreeMap<Place, usize>,
     made: Vec<Made>,
     ran: Vec<(String, What)>,
-    /// The life of each fork, with that of its original and the version.
-    forks: BTreeMap<String, (String, u64)>,
+    forks: Vec<Forked>,
+}
+
+/// A session that was forked, or perhaps: the process may have died before anybody heard of it.
+struct Forked {
+    session: String,
+    /// Its life, if it was heard of.
+    life: Option<String>,
+    /// The session and the life that it was forked from.
+    original: (String, String),
+    version: u64,
 }
 
 impl Book {
-    /// Whether a decision is in the record of this life: it was made there, or in the original before the fork.
-    fn has(&self, life: &str, made: &Made) -> bool {
-        let mut up_to = u64::MAX;
-        let mut life = life;
-        loop {
-            if made.place.life == life {
-                return made.receipt.as_ref().is_none_or(|receipt| receipt.version <= up_to);
-            }
-            let Some((original, version)) = self.forks.get(life) else { return false };
-            (life, up_to) = (original, up_to.min(*version));
+    /// Whether a decision is in the record of this life up to a version: it was made there, or in the original before the
+    /// fork.
+    fn has(&self, (session, life): (&str, &str), up_to: u64, made: &Made) -> bool {
+        if made.place.life == life {
+            return made.receipt.as_ref().is_none_or(|receipt| receipt.version <= up_to);
         }
+        let is_it =
+            |fork: &&Forked| fork.session == session && fork.life.as_ref().is_none_or(|known| known == life);
+        self.forks.iter().filter(is_it).any(|fork| {
+            let (session, life) = &fork.original;
+            self.has((session, life), up_to.min(fork.version), made)
+        })
     }
 }
 
@@ -184,10 +204,10 @@ impl ChatModel for Gambler {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         request.messages.check().unwrap();
-        let calls = self.0.throw(4);
+        let calls = self.0.throw(5);
         let mut message = Message::new(Role::Assistant);
-        for number in 1..=calls.min(2) {
-            let (name, euro) = (["pay", "send"][self.0.throw(2)], [5, 5000][self.0.throw(2)]);
+        for number in 1..=calls.min(3) {
+            let (name, euro) = (["pay", "send", "post", "post"][self.0.throw(4)], [5, 5000][self.0.throw(2)]);
             message = message.with_part(ToolCall::new(format!("c{number}"), name, json!({"euro": euro})));
         }
         let finish = match calls {
@@ -224,7 +244,7 @@ struct Law<'a> {
 struct Workers([Runner; 2]);
 
 impl Law<'_> {
-    fn tool(&self, name: &str, effect: Effect) -> Tool {
+    fn tool(&self, name: &str, effect: Effect, approval: Approval) -> Tool {
         let book = Arc::clone(&self.book);
         let run = move |RawArgs(arguments): RawArgs, context: ToolContext| {
             let book = Arc::clone(&book);
@@ -239,7 +259,7 @@ impl Law<'_> {
         };
         let schema = json!({"additionalProperties": true, "type": "object"});
         let tool = Tool::new(name, "Moves money.", run).parameters(schema).effect(effect);
-        tool.approval(Approval::Always).build().unwrap()
+        tool.approval(approval).build().unwrap()
     }
 
     fn agent(&self) -> Agent {
@@ -248,7 +268,11 @@ impl Law<'_> {
         }
         Agent::builder(Gambler(self.dice.clone()))
             .name("clerk")
-            .tools([self.tool("pay", Effect::AtMostOnce), self.tool("send", Effect::Idempotent)])
+            .tools([
+                self.tool("pay", Effect::AtMostOnce, Approval::Always),
+                self.tool("send", Effect::Idempotent, Approval::Always),
+                self.tool("post", Effect::AtMostOnce, Approval::Once),
+            ])
             .repeat_guard(None)
             .max_steps(4)
             .build()
@@ -316,8 +340,9 @@ impl Law<'_> {
                 arguments: request.call.arguments.to_text().into_owned(),
             };
             let mut book = self.book.lock().unwrap();
-            let before = book.shown.entry(request.id.clone()).or_insert_with(|| what.clone());
-            assert_eq!(*before, what, "{} shows two things", request.id);
+            let shown = (what, request.times, place.life.clone());
+            let before = book.shown.entry(request.id.clone()).or_insert_with(|| shown.clone());
+            assert_eq!(*before, shown, "{} shows two things", request.id);
             seen.push((request.id, place.clone()));
         }
         seen
@@ -330,7 +355,7 @@ impl Law<'_> {
             How::Reject => Decision::reject("no"),
             How::Modify => Decision::modify(json!({"euro": 1})),
         };
-        let shown = self.book.lock().unwrap().shown[id].clone();
+        let (shown, times, life) = self.book.lock().unwrap().shown[id].clone();
         let runs = match &decision {
             Decision::Approve => Some(shown),
             Decision::Modify { arguments } => Some(What { arguments: arguments.to_string(), ..shown }),
@@ -340,13 +365,14 @@ impl Law<'_> {
             let made = &mut self.book.lock().unwrap().made;
             let (session, id) = (session.key().id.as_str().to_owned(), id.to_owned());
             let (receipt, was_refused) = (None, false);
-            made.push(Made { session, place, id, decision, key, runs, receipt, was_refused });
+            made.push(Made { session, place, id, decision, key, runs, times, receipt, was_refused });
             made.len() - 1
         };
         let sent = self.send(session, number).await;
         let made = &mut self.book.lock().unwrap().made[number];
         made.was_refused = is_refusal(&sent);
         made.receipt = sent.ok();
+        assert!(made.receipt.is_none() || made.place.life == life, "{made:?} was shown in life {life}");
     }
 
     async fn send(&self, session: &SessionHandle, number: usize) -> Result<DecisionReceipt, RunnerError> {
@@ -403,18 +429,33 @@ impl Law<'_> {
             }
             Next::Rewind { at, by } => {
                 let [session, _] = self.open(workers, at).await;
-                let version = session.read(EventRange::None).await.unwrap().version;
-                let _ = session.rewind(version.saturating_sub(by)).await;
+                let before = session.read(EventRange::All).await.unwrap();
+                if session.rewind(before.version.saturating_sub(by)).await.is_ok() {
+                    let mut book = self.book.lock().unwrap();
+                    let ran = book.ran.len();
+                    for committed in before.events {
+                        let invocation = committed.event.invocation.as_str().to_owned();
+                        let place = Place { life: before.life.to_string(), invocation };
+                        book.ended.entry(place).or_insert(ran);
+                    }
+                }
             }
             Next::Fork { at, by } => {
                 let [session, _] = self.open(workers, at).await;
-                let original = session.read(EventRange::None).await.unwrap();
-                let version = original.version.saturating_sub(by);
                 let id = format!("s{}", self.sessions.lock().unwrap().len() + 1);
-                if let Ok(fork) = session.fork(&*id, Some(version)).await {
-                    let life = fork.read(EventRange::None).await.unwrap().life.to_string();
-                    self.book.lock().unwrap().forks.insert(life, (original.life.to_string(), version));
+                if self.fork(&session, &id, by).await {
                     self.sessions.lock().unwrap().push(id);
+                }
+            }
+            Next::ForkAgain { at, by } => {
+                let (id, first) = (self.id_of(at), self.id_of(0));
+                let [session, _] = self.open(workers, 0).await;
+                if id != first {
+                    let key = workers.0[0].session("ada", &*id).await.unwrap().key().clone();
+                    let _ = workers.0[0].store().delete(DeleteSession::new(key)).await;
+                    if !self.fork(&session, &id, by).await {
+                        workers.0[1].session("ada", &*id).await.unwrap();
+                    }
                 }
             }
             Next::Anew { at } => {
@@ -425,6 +466,22 @@ impl Law<'_> {
             Next::Fault { after, fault } => self.world.wire.faults([(after, fault)]),
             Next::Crash => unreachable!("the process has ended"),
         }
+    }
+
+    /// Forks the session at an earlier version. Whether it was heard of.
+    async fn fork(&self, session: &SessionHandle, id: &str, by: u64) -> bool {
+        let original = session.read(EventRange::None).await.unwrap();
+        let version = original.version.saturating_sub(by);
+        let number = {
+            let forks = &mut self.book.lock().unwrap().forks;
+            let original = (session.key().id.as_str().to_owned(), original.life.to_string());
+            forks.push(Forked { session: id.to_owned(), life: None, original, version });
+            forks.len() - 1
+        };
+        let Ok(fork) = session.fork(id, Some(version)).await else { return false };
+        let life = fork.read(EventRange::None).await.unwrap().life.to_string();
+        self.book.lock().unwrap().forks[number].life = Some(life);
+        true
     }
 
     /// The same in its own session gets the first receipt or an error, and elsewhere what it would get there.
@@ -483,28 +540,44 @@ impl Law<'_> {
 
     fn check(&self) {
         let book = self.book.lock().unwrap();
-        let mut ran: BTreeMap<(Place, What), BTreeSet<&str>> = BTreeMap::new();
+        let mut ran: BTreeMap<(String, Place, What), BTreeSet<&str>> = BTreeMap::new();
         let mut times: BTreeMap<(&str, &What), usize> = BTreeMap::new();
-        for (key, what) in &book.ran {
-            ran.entry((place_of(key), what.clone())).or_default().insert(key);
+        for (number, (key, what)) in book.ran.iter().enumerate() {
+            let (session, place) = place_of(key);
+            let is_over = book.ended.get(&place).is_some_and(|ran| *ran <= number);
+            assert!(!is_over, "{what:?} ran in {place:?}, which a rewind had ended");
+            ran.entry((session, place, what.clone())).or_default().insert(key);
             *times.entry((key, what)).or_default() += 1;
         }
-        for ((place, what), keys) in ran {
-            let approved: BTreeSet<_> = book
+        for ((session, place, what), keys) in ran {
+            // Asked about once, it stands for equal calls of the run under other ids.
+            let is_once = what.name == "post";
+            let is_same = |runs: &What| match is_once {
+                true => runs.name == what.name && runs.arguments == what.arguments,
+                false => *runs == what,
+            };
+            let approved: BTreeMap<_, _> = book
                 .made
                 .iter()
-                .filter(|made| !made.was_refused && made.runs.as_ref() == Some(&what))
-                .filter(|made| made.place.invocation == place.invocation && book.has(&place.life, made))
-                .map(|made| &made.id)
+                .filter(|made| !made.was_refused && made.runs.as_ref().is_some_and(is_same))
+                .filter(|made| {
+                    made.place.invocation == place.invocation
+                        && book.has((&session, &place.life), u64::MAX, made)
+                })
+                .map(|made| (&made.id, made.times))
                 .collect();
+            let may_run = approved.values().sum::<usize>();
             assert!(
-                keys.len() <= approved.len(),
+                keys.len() <= may_run || (is_once && may_run > 0),
                 "{what:?} ran as {keys:?} in {place:?}, approved: {approved:?} of {:#?}",
                 book.made
             );
         }
         for ((key, what), times) in times {
-            assert!(what.name != "pay" || times == 1, "{what:?} ran {times} times as {key}");
+            assert!(
+                what.name == "send" || times == 1 || self.is_graph,
+                "{what:?} ran {times} times as {key}"
+            );
         }
         let mut taken: BTreeMap<(&Place, &str), Vec<&Made>> = BTreeMap::new();
         for made in book.made.iter().filter(|made| made.receipt.is_some()) {
@@ -524,11 +597,12 @@ fn is_refusal(sent: &Result<DecisionReceipt, RunnerError>) -> bool {
     matches!(sent, Err(RunnerError::Decision { .. } | RunnerError::NothingToResume { .. }))
 }
 
-/// Of `stalls/ada/s1@life/i1/1/c1`.
-fn place_of(key: &str) -> Place {
-    let mut parts = key.split_once('@').unwrap().1.split('/');
+/// The session, its life and the invocation of `stalls/ada/s1@life/i1/1/c1`.
+fn place_of(key: &str) -> (String, Place) {
+    let (session, inside) = key.split_once('@').unwrap();
+    let mut parts = inside.split('/');
     let mut part = || parts.next().unwrap().to_owned();
-    Place { life: part(), invocation: part() }
+    (session.rsplit('/').next().unwrap().to_owned(), Place { life: part(), invocation: part() })
 }
 
 fn check(world: &World, is_graph: bool, seed: u64, all: &[Next]) -> (usize, usize) {

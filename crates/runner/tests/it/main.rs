@@ -21,6 +21,7 @@ mod crash;
 mod cut_off;
 mod decisions;
 mod failing;
+mod finished_work;
 mod flat;
 mod golden;
 mod graph;

@@ -3,24 +3,28 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use expect_test::expect;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use serde_json::json;
-use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, START};
+use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
+use stepfold_runner::agent_loop::test_kit::Script;
+use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession,
-    GetSession, ListSessions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
-    SessionPage, SessionStore, Values, WriteScope,
+    GetSession, ListSessions, PostgresOptions, PruneSession, Pruned, Receipt, RewindSession, ScopeKey,
+    Session, SessionError, SessionPage, SessionStore, Values, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
-use stepfold_state_core::state::{Handler, Schema, ValueRef};
-use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
+use stepfold_state_core::state::{Handler, Schema, State, ValueRef};
+use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError, Toolset};
 
 use crate::world::{World, each_store, process};
 
@@ -309,6 +313,27 @@ proptest! {
     }
 }
 
+/// The same over PostgreSQL, where time is real.
+#[test]
+fn every_version_is_forked_rewound_stored_and_replayed_over_postgres() {
+    let Some(server) = crate::crash::server::server() else { return };
+    let config = ProptestConfig { cases: config().cases.div_ceil(2), ..config() };
+    let databases = AtomicUsize::new(0);
+    let law = |all: Vec<Next>| {
+        let in_memory = process(obeys_the_laws(&World::in_memory(), &all));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let over_postgres = runtime.block_on(async {
+            let number = databases.fetch_add(1, Ordering::SeqCst);
+            let address = server.database(&format!("laws_{number}")).await;
+            let store = PostgresOptions::new(address).connections(1).open().await.unwrap();
+            obeys_the_laws(&World::over_opened(AnyStore::new(store)), &all).await
+        });
+        prop_assert_eq!(in_memory, over_postgres);
+        Ok(())
+    };
+    TestRunner::new(config).run(&nexts(), law).unwrap();
+}
+
 /// Values that a session was created with, in all scopes, and what others make of them later.
 #[test]
 fn a_session_that_was_created_with_values_replays() {
@@ -415,6 +440,159 @@ fn a_pruned_session_replays_from_where_its_record_begins() {
                 world.store().prune(prune).await.unwrap();
                 assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
             }
+        });
+    });
+}
+
+/// At each of its versions: in the middle of runs, too. Turns that came before are gone, and others come after.
+fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let agent = || agent(&keys);
+            let session = open(world, agent()).await;
+            for words in ["look look", "see", "look", ""] {
+                say(&session, words).await;
+            }
+            for at in 1..=version(&session).await {
+                let fork = session.fork(format!("fork-{at}"), None).await.unwrap();
+                let prune = PruneSession { key: fork.key().clone(), before: Before::Version(at) };
+                world.store().prune(prune).await.unwrap();
+                let runner = world.runner(agent().build().unwrap()).build();
+                let fork = runner.session("ada", format!("fork-{at}")).await.unwrap();
+                let runs = fork.replay(runner.agent()).await.unwrap();
+                say(&fork, "look").await;
+                let run = fork.last_run().await.unwrap().unwrap();
+                let request = run.request().messages.to_string();
+                assert!(
+                    request.contains(": look at "),
+                    "pruned at {at}, it does not see the end:\n{request}"
+                );
+                assert_eq!(fork.replay(runner.agent()).await.unwrap(), runs + 1);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_pruned_session_of_an_agent_that_trims_replays() {
+    pruned_at_each_version(|keys| agent(keys).trim(Trim::keep_last(3)));
+}
+
+#[test]
+fn a_pruned_session_of_an_agent_that_summarizes_replays() {
+    pruned_at_each_version(|keys| {
+        let script = "assistant: So far, so good.\n".repeat(100);
+        agent(keys)
+            .summarize(Summarize::beyond(Trim::keep_last(1)).once(Trim::cap_messages(4)))
+            .summary_model(Script::parse(&script).unwrap())
+    });
+}
+
+/// The run goes on in a process that finds less of the conversation than there was when it began.
+#[test]
+fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
+    each_store(|world| {
+        let keys = Keys::default();
+        for trim in [Trim::none(), Trim::keep_last(3)] {
+            let id = format!("s{}", trim.is_none());
+            let agent = || agent(&keys).trim(trim.clone()).build().unwrap();
+            process(async {
+                let session = world.runner(agent()).build().session("ada", &*id).await.unwrap();
+                say(&session, "look look").await;
+                let before = version(&session).await;
+                session.run("pay").await.unwrap();
+                let prune = PruneSession { key: session.key().clone(), before: Before::Version(before) };
+                world.store().prune(prune).await.unwrap();
+            });
+            process(async {
+                let session = world.runner(agent()).build().session("ada", &*id).await.unwrap();
+                finish(&session).await;
+                let run = session.last_run().await.unwrap().unwrap();
+                let request = run.request().messages.to_string();
+                assert!(request.contains("user:      pay"), "{request}");
+                assert_eq!(session.replay(&agent()).await.unwrap(), 1);
+            });
+        }
+    });
+}
+
+/// A router chooses by what others have written while the graph waited.
+#[test]
+fn a_graph_that_goes_on_in_another_process_replays() {
+    each_store(|world| {
+        let keys = Keys::default();
+        let graph = || {
+            let word = |name: &'static str| {
+                move |_: NodeContext| async move { Ok::<_, NodeError>(Update::new().set("log", json!([name]))) }
+            };
+            let by_motto = |state: &State| match state.get("app:motto") {
+                Some(motto) if motto == "kind" => "kind",
+                _ => "brief",
+            };
+            Graph::builder("office")
+                .schema(schema())
+                .node("ask", AgentNode::new(agent(&keys).build().unwrap()).asks("pay"))
+                .node("brief", word("brief"))
+                .node("kind", word("kind"))
+                .edge(START, "ask")
+                .route("ask", ["brief", "kind"], by_motto)
+                .edge("brief", END)
+                .edge("kind", END)
+                .build()
+                .unwrap()
+        };
+        process(async {
+            others_write(world, "brief").await;
+            let runner = world.runner(graph().agent().clone()).build();
+            runner.session("ada", "s1").await.unwrap().run("go").await.unwrap();
+            others_write(world, "kind").await;
+        });
+        process(async {
+            let runner = world.runner(graph().agent().clone()).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            finish(&session).await;
+            let run = session.last_run().await.unwrap().unwrap();
+            assert_eq!(run.state().get("log").unwrap(), json!(["pay", "kind"]));
+            others_write(world, "brief").await;
+            assert_eq!(session.replay(runner.agent()).await.unwrap(), 1);
+        });
+    });
+}
+
+/// The tools of a server, as it lists them when it is asked.
+#[test]
+fn tools_that_are_asked_for_at_each_step_are_compared() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let remote = |names: &'static [&'static str]| {
+                let keys = keys.clone();
+                let agent = agent(&keys);
+                agent.tools(Toolset::dynamic_with("remote", move |_| {
+                    let tools = names.iter().map(|name| keys.tool(name)).collect();
+                    async move { Ok(tools) }
+                }))
+            };
+            let session = open(world, remote(&["look", "see"])).await;
+            say(&session, "look").await;
+            say(&session, "").await;
+            assert_eq!(session.replay(&remote(&["look", "see"]).build().unwrap()).await.unwrap(), 2);
+            let down = || {
+                let down = Toolset::dynamic_with("remote", |_| async { Err("it is down".into()) });
+                agent(&keys).tools(down)
+            };
+            let mut told = String::new();
+            for changed in [remote(&["look", "pay"]), remote(&["see"]), down()] {
+                let error = session.replay(&changed.build().unwrap()).await.unwrap_err();
+                writeln!(told, "{}", std::error::Error::source(&error).unwrap()).unwrap();
+            }
+            expect![[r#"
+                event 1 (replied, step 1) offers other tools, or with other bindings to the state
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
+                the tools of event 1 (replied, step 1) cannot be listed
+            "#]]
+            .assert_eq(&told);
         });
     });
 }

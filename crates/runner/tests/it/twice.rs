@@ -6,7 +6,7 @@ use stepfold_runner::session_scopes::{DeleteSession, SessionStore};
 use stepfold_runner::{DecisionReceipt, Resume, RunnerError, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
-use crate::world::{World, each_store, id_at, process, threads};
+use crate::world::{Fault, World, each_store, id_at, process, threads};
 
 const SCRIPT: &str = "\
 assistant: > c1 pay(euro=5)
@@ -206,9 +206,14 @@ fn in_a_fork() {
             assert_already(&settled(approve(&after, &id, "bob")).await.unwrap_err(), "ada");
             assert!(paid(world).is_empty());
 
-            settled(click(&before)).await.unwrap();
+            // A decision that was meant for the original is none about the fork.
+            let error = settled(click(&before)).await.unwrap_err();
+            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
+            let own = id_at(&before, "c1").await;
+            settled(approve(&before, &own, "ada")).await.unwrap();
             assert_eq!(paid(world), [r#"pay{"euro":5} stalls/ada/before/i1/1/c1"#]);
-            assert_already(&settled(approve(&before, &id, "bob")).await.unwrap_err(), "ada");
+            assert_already(&settled(approve(&before, &own, "bob")).await.unwrap_err(), "ada");
             assert!(paid(world).is_empty());
         });
     });
@@ -238,6 +243,52 @@ fn after_the_session_was_made_again() {
                 assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
             }
             assert!(paid(world).is_empty());
+        });
+    });
+}
+
+/// A fork that was made again under the id of a deleted one asks anew, though it comes to the same call.
+#[test]
+fn in_a_fork_that_was_made_again() {
+    each_store(|world| {
+        asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            let fork = session.fork("fork", None).await.unwrap();
+            let id = id_at(&fork, "c1").await;
+            world.store().delete(DeleteSession::new(fork.key().clone())).await.unwrap();
+            let again = session.fork("fork", None).await.unwrap();
+            assert_ne!(id_at(&again, "c1").await, id);
+            let error = settled(approve(&again, &id, "ada")).await.unwrap_err();
+            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
+            assert!(paid(world).is_empty());
+        });
+    });
+}
+
+/// What was approved before a fork and has not run yet runs in the original and in the fork, under keys of their own: once
+/// in each life. Both records replay.
+#[test]
+fn a_fork_made_after_a_decision_has_it() {
+    each_store(|world| {
+        let id = asked(world);
+        process(async {
+            let session = world.session(agent(world)).await;
+            // The decision is stored, and then the store breaks.
+            world.wire.faults([(1, Fault::Broken)]);
+            approve(&session, &id, "ada").await.unwrap_err();
+            paid(world);
+            world.wire.faults([]);
+            let fork = session.fork("fork", None).await.unwrap();
+            for (session, key) in [(&session, FIRST), (&fork, &*FIRST.replace("s1", "fork"))] {
+                assert!(session.pending().await.unwrap().is_empty());
+                session.resume().await.unwrap();
+                assert_eq!(paid(world), [key]);
+                let second = id_at(session, "c2").await;
+                settled(session.resume().decide(second, Decision::reject("no"))).await.unwrap();
+                session.replay(&agent(world).build().unwrap()).await.unwrap();
+            }
         });
     });
 }

@@ -39,11 +39,20 @@ impl Trace {
 
 /// A store that outlives the processes of a test.
 pub(crate) struct World {
-    memory: Option<Arc<MemoryStore>>,
+    store: Kind,
     pub(crate) folder: TempDir,
     pub(crate) wire: Arc<Wire>,
     pub(crate) trace: Trace,
     names: Names,
+}
+
+/// The store of a world.
+enum Kind {
+    Memory(Arc<MemoryStore>),
+    /// In a file of the world's folder.
+    Sqlite,
+    /// One that was opened by the only process of the world.
+    Opened(AnyStore),
 }
 
 /// Has a test done in a world of each kind of store.
@@ -92,30 +101,36 @@ pub(crate) fn threads<T>(future: impl Future<Output = T>) -> T {
 
 impl World {
     pub(crate) fn in_memory() -> Self {
-        World::over(Some(Arc::default()))
+        World::over(Kind::Memory(Arc::default()))
     }
 
     pub(crate) fn over_sqlite() -> Self {
-        World::over(None)
+        World::over(Kind::Sqlite)
     }
 
-    fn over(memory: Option<Arc<MemoryStore>>) -> Self {
+    /// One whose processes are one, which has opened the store.
+    pub(crate) fn over_opened(store: AnyStore) -> Self {
+        World::over(Kind::Opened(store))
+    }
+
+    fn over(store: Kind) -> Self {
         let trace = Trace::default();
         let wire = Arc::new(Wire { trace: trace.clone(), ..Wire::default() });
-        World { memory, folder: tempfile::tempdir().unwrap(), wire, trace, names: Names(Arc::default()) }
+        World { store, folder: tempfile::tempdir().unwrap(), wire, trace, names: Names(Arc::default()) }
     }
 
     /// The store, as a process opens it.
     pub(crate) fn store(&self) -> Watched {
-        let store = match &self.memory {
-            Some(memory) => AnyStore::new(Arc::clone(memory)),
-            None => AnyStore::new(SqliteStore::open(self.folder.path().join("sessions.db")).unwrap()),
+        let store = match &self.store {
+            Kind::Memory(memory) => AnyStore::new(Arc::clone(memory)),
+            Kind::Sqlite => AnyStore::new(SqliteStore::open(self.folder.path().join("sessions.db")).unwrap()),
+            Kind::Opened(store) => store.clone(),
         };
         Watched { store, wire: Arc::clone(&self.wire) }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.memory.is_some()
+        matches!(self.store, Kind::Memory(_))
     }
 
     /// A runner of a process of its own.
@@ -332,13 +347,13 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// From now on the appends are counted from 0, and this happens to some.
+    /// From now on the appends, forks and rewinds are counted from 0, and this happens to some.
     pub(crate) fn faults(&self, faults: impl IntoIterator<Item = (usize, Fault)>) {
         *self.faults.lock().unwrap() = faults.into_iter().collect();
         self.appends.store(0, Ordering::SeqCst);
     }
 
-    /// The number of appends since.
+    /// Their number since.
     pub(crate) fn appends(&self) -> usize {
         self.appends.load(Ordering::SeqCst)
     }
@@ -388,16 +403,21 @@ pub(crate) struct Watched {
     wire: Arc<Wire>,
 }
 
-impl SessionStore for Watched {
-    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+impl Watched {
+    /// Has something written, unless what is to happen to it is something else.
+    async fn write<T>(
+        &self,
+        what: &'static str,
+        name: String,
+        write: impl Future<Output = Result<T, SessionError>>,
+    ) -> Result<T, SessionError> {
         let number = self.wire.appends.fetch_add(1, Ordering::SeqCst);
         let fault = self.wire.faults.lock().unwrap().get(&number).copied();
-        let name = format!("{} {}", request.event.kind, request.event.id);
-        let lost = || SessionError::Unavailable { what: "append an event", source: "it was lost".into() };
+        let lost = || SessionError::Unavailable { what, source: "it was lost".into() };
         match fault {
             Some(Fault::Broken) => {
                 self.wire.note(|| format!("the store breaks: {name}"));
-                return Err(SessionError::Store { what: "append an event", source: "it is broken".into() });
+                return Err(SessionError::Store { what, source: "it is broken".into() });
             }
             Some(Fault::Busy) => {
                 self.wire.note(|| format!("the store is busy: {name}"));
@@ -408,13 +428,24 @@ impl SessionStore for Watched {
         }
         // Others have their turn in between, also where the store is quick.
         tokio::task::yield_now().await;
-        let receipt = self.store.append(request).await?;
-        self.wire.note(|| format!("stored: {name} at {}", receipt.version));
+        let written = write.await?;
         match fault {
             Some(Fault::Lost) => Err(lost()),
             Some(Fault::DiesAfter) => self.wire.die().await,
-            _ => Ok(receipt),
+            _ => Ok(written),
         }
+    }
+}
+
+impl SessionStore for Watched {
+    async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
+        let name = format!("{} {}", request.event.kind, request.event.id);
+        let append = async {
+            let receipt = self.store.append(request).await?;
+            self.wire.note(|| format!("stored: {name} at {}", receipt.version));
+            Ok(receipt)
+        };
+        self.write("append an event", name.clone(), append).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
@@ -445,11 +476,11 @@ impl SessionStore for Watched {
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.store.fork(request).await
+        self.write("fork a session", "fork".to_owned(), self.store.fork(request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
-        self.store.rewind(request).await
+        self.write("rewind a session", "rewind".to_owned(), self.store.rewind(request)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {

@@ -118,6 +118,16 @@ pub(super) async fn plan(
     Ok(changes)
 }
 
+/// The place of the first item that a shared list keeps, if a change takes any from it.
+fn first_kept(before: Extent, change: &Change) -> Option<i64> {
+    let kept = match change {
+        Change::List(extent, _) if extent.generation != ANEW => extent.start,
+        _ => return Some(i64::MAX),
+    };
+    // The statement that drops items reads all items of the scope.
+    (kept > before.start).then(|| to_db(kept))
+}
+
 /// What changes in a scope, as columns.
 #[derive(Default)]
 pub(super) struct Changes {
@@ -157,11 +167,9 @@ impl Changes {
         }
         if let Some(found) = found {
             self.past.push((key.to_owned(), found.version, found.checksum));
-            if let Head::List(_) = found.head {
-                let kept = match &change {
-                    Change::List(extent, _) if extent.generation != ANEW => to_db(extent.start),
-                    _ => i64::MAX,
-                };
+            if let Head::List(before) = &found.head
+                && let Some(kept) = first_kept(*before, &change)
+            {
                 self.shrunk.0.push(key.to_owned());
                 self.shrunk.1.push(kept);
             }
@@ -390,5 +398,23 @@ impl Put {
             seal::of_shared(scope, &self.keys[row], version, schema, self.values[row].as_deref(), list)
         };
         (0..self.keys.len()).map(sum).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_shared_list_that_only_grows_drops_no_items() {
+        let extent = |start, length| Extent { generation: 0, start, length };
+        let dropped = |change| first_kept(extent(3, 10), &change);
+        let grown = |start| Change::List(extent(start, 11), vec![(13, vec![json!("item")])]);
+        assert_eq!(dropped(grown(3)), None);
+        assert_eq!(dropped(grown(4)), Some(4));
+        let anew = Change::List(Extent { generation: ANEW, start: 0, length: 0 }, Vec::new());
+        assert_eq!([dropped(anew), dropped(Change::Remove)], [Some(i64::MAX); 2]);
     }
 }

@@ -1,5 +1,6 @@
 //! A state that is kept and brought up to date is the state that is read afresh, whatever was done in between.
 
+use proptest::test_runner::Config;
 use serde_json::Value;
 use stepfold_session_scopes::{
     DeleteSession, GetSession, MemoryStore, ScopeKey, Seen, Session, SessionKey, SessionStore, SqliteStore,
@@ -134,16 +135,21 @@ async fn kept_states_are_read_states(store: impl SessionStore, seed: u64, steps:
     assert_eq!(world.store.verify(VerifySessions::all()).await.unwrap().faults, []);
 }
 
+/// The seeds that a store is tried with: one for so many of the cases that `PROPTEST_CASES` asks for.
+fn seeds(cases: u32) -> impl Iterator<Item = u64> {
+    0..u64::from(Config::default().cases.div_ceil(cases))
+}
+
 #[tokio::test]
 async fn a_state_that_is_kept_is_the_state_that_is_read_in_memory() {
-    for seed in 0..200 {
+    for seed in seeds(4) {
         kept_states_are_read_states(MemoryStore::new(), seed, 120).await;
     }
 }
 
 #[tokio::test]
 async fn a_state_that_is_kept_is_the_state_that_is_read_over_sqlite() {
-    for seed in 0..24 {
+    for seed in seeds(16) {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
         kept_states_are_read_states(store, seed, 120).await;
@@ -153,7 +159,7 @@ async fn a_state_that_is_kept_is_the_state_that_is_read_over_sqlite() {
 #[tokio::test]
 async fn a_state_that_is_kept_is_the_state_that_is_read_over_postgres() {
     let Some(server) = crate::server::server() else { return };
-    for seed in 0..6 {
+    for seed in seeds(64) {
         let url = server.database(&format!("changes_{seed}")).await;
         let options = stepfold_session_scopes::PostgresOptions::new(url).connections(1);
         kept_states_are_read_states(options.open().await.unwrap(), seed, 120).await;

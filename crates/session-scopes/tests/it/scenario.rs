@@ -1,6 +1,7 @@
 //! What many tests begin with: a schema, events, a store in a folder.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 use stepfold_session_scopes::{
@@ -9,21 +10,25 @@ use stepfold_session_scopes::{
 };
 use stepfold_state_core::state::{Handler, Schema};
 
+/// Made once, as a program does.
 pub(crate) fn schema() -> SessionSchema {
-    let builder = Schema::builder()
-        .key::<i64>("n")
-        .handler(Handler::sum())
-        .key::<Vec<Value>>("list")
-        .key::<i64>("app:n")
-        .handler(Handler::sum())
-        .key::<Vec<Value>>("app:list")
-        .key::<Vec<Value>>("app:union")
-        .handler(Handler::union())
-        .key::<Vec<Value>>("app:tasks")
-        .handler(Handler::upsert_by("id"))
-        .key::<Vec<Value>>("user:list")
-        .key::<String>("user:name");
-    SessionSchema::new(builder.open().build().unwrap())
+    static SCHEMA: LazyLock<SessionSchema> = LazyLock::new(|| {
+        let builder = Schema::builder()
+            .key::<i64>("n")
+            .handler(Handler::sum())
+            .key::<Vec<Value>>("list")
+            .key::<i64>("app:n")
+            .handler(Handler::sum())
+            .key::<Vec<Value>>("app:list")
+            .key::<Vec<Value>>("app:union")
+            .handler(Handler::union())
+            .key::<Vec<Value>>("app:tasks")
+            .handler(Handler::upsert_by("id"))
+            .key::<Vec<Value>>("user:list")
+            .key::<String>("user:name");
+        SessionSchema::new(builder.open().build().unwrap())
+    });
+    SCHEMA.clone()
 }
 
 pub(crate) fn at(seconds: i64) -> Timestamp {

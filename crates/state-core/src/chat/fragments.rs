@@ -2,6 +2,7 @@
 //! however many came before it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
@@ -96,12 +97,20 @@ impl Scan {
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallPlaces(HashMap<usize, AtIndex>);
 
-/// The calls with one index. Some servers number every call 0.
+/// The calls with one index.
+#[derive(Clone, Debug)]
+enum AtIndex {
+    /// One, as servers should number them: nothing is looked up by its id.
+    One { place: usize, id: Option<Box<str>> },
+    /// Several. Some servers number every call 0.
+    Many(Box<Many>),
+}
+
 #[derive(Clone, Debug, Default)]
-struct AtIndex {
+struct Many {
     last: usize,
     /// The last one with each id.
-    by_id: HashMap<String, usize>,
+    by_id: HashMap<Box<str>, usize>,
     /// Those without an id, in their order.
     without_id: Vec<usize>,
 }
@@ -109,26 +118,62 @@ struct AtIndex {
 impl CallPlaces {
     /// The last call with this index that a piece with this id, or without one, can belong to.
     pub(super) fn find(&self, index: usize, id: Option<&str>) -> Option<usize> {
-        let at = self.0.get(&index)?;
-        let Some(id) = id else { return Some(at.last) };
-        at.by_id.get(id).copied().max(at.without_id.last().copied())
+        match (self.0.get(&index)?, id) {
+            (AtIndex::One { place, id: Some(known) }, Some(id)) => (**known == *id).then_some(*place),
+            (AtIndex::One { place, .. }, _) => Some(*place),
+            (AtIndex::Many(many), None) => Some(many.last),
+            (AtIndex::Many(many), Some(id)) => {
+                many.by_id.get(id).copied().max(many.without_id.last().copied())
+            }
+        }
     }
 
     /// Notes a call that begins.
     pub(super) fn begin(&mut self, index: usize, id: Option<&str>, place: usize) {
-        let at = self.0.entry(index).or_default();
-        at.last = place;
-        match id {
-            Some(id) => drop(at.by_id.insert(id.to_owned(), place)),
-            None => at.without_id.push(place),
+        let id = id.map(Box::from);
+        match self.0.entry(index) {
+            Entry::Vacant(vacant) => drop(vacant.insert(AtIndex::One { place, id })),
+            Entry::Occupied(mut known) => known.get_mut().many().begin(id, place),
         }
     }
 
     /// Notes that the last call with this index that had no id has one now.
     pub(super) fn name_last(&mut self, index: usize, id: &str) {
-        let at = self.0.entry(index).or_default();
-        if let Some(place) = at.without_id.pop() {
-            let known = at.by_id.entry(id.to_owned()).or_default();
+        match self.0.get_mut(&index) {
+            Some(AtIndex::One { id: unknown @ None, .. }) => *unknown = Some(id.into()),
+            Some(AtIndex::Many(many)) => many.name_last(id),
+            Some(AtIndex::One { .. }) | None => {}
+        }
+    }
+}
+
+impl AtIndex {
+    /// The calls, of which there will be several.
+    fn many(&mut self) -> &mut Many {
+        if let AtIndex::One { place, id } = self {
+            let mut many = Box::<Many>::default();
+            many.begin(id.take(), *place);
+            *self = AtIndex::Many(many);
+        }
+        match self {
+            AtIndex::Many(many) => many,
+            AtIndex::One { .. } => unreachable!("it was made many"),
+        }
+    }
+}
+
+impl Many {
+    fn begin(&mut self, id: Option<Box<str>>, place: usize) {
+        self.last = place;
+        match id {
+            Some(id) => drop(self.by_id.insert(id, place)),
+            None => self.without_id.push(place),
+        }
+    }
+
+    fn name_last(&mut self, id: &str) {
+        if let Some(place) = self.without_id.pop() {
+            let known = self.by_id.entry(id.into()).or_default();
             *known = place.max(*known);
         }
     }

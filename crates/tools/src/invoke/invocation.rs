@@ -210,6 +210,8 @@ pub struct Invocation {
     errors: BTreeMap<usize, Box<dyn Error + Send + Sync>>,
     progress: Progress,
     cancellation: CancellationToken,
+    /// No further call is announced.
+    is_draining: bool,
 }
 
 impl Invocation {
@@ -234,6 +236,7 @@ impl Invocation {
             cancellation: options.cancellation.child_token(),
             calls: calls.into(),
             options: Arc::new(options),
+            is_draining: false,
         }
     }
 
@@ -380,6 +383,42 @@ impl Invocation {
         }
     }
 
+    /// Has no further call start: those that run, and those that were announced, come to their end. The others have no
+    /// outcome, and start when the invocation is [resumed](Invocation::resume).
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Limits, Tool, ToolError, Tools};
+    ///
+    /// async fn work() -> Result<(), ToolError> {
+    ///     Ok(())
+    /// }
+    /// let tools = Tools::of([Tool::new("work", "Works.", work).build().unwrap()]).unwrap();
+    /// let state = State::new(&Schema::builder().build().unwrap()).snapshot();
+    /// let calls = ["c1", "c2"].map(|id| ToolCall::new(id, "work", json!({}))).to_vec();
+    /// let options = InvokeOptions::default().with_limits(Limits::default().with_concurrency(1));
+    ///
+    /// let mut invocation = Invocation::new(&tools, state, calls, options);
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0] }));
+    /// invocation.drain();
+    /// assert_eq!(invocation.finish().await.outcomes.len(), 1);
+    /// # });
+    /// ```
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Takes back the last [announcement](CallEvent::Starting): these calls do not start, and no other does. For a host
+    /// that could not record it. Otherwise like [`drain`](Invocation::drain).
+    pub fn withdraw(&mut self) {
+        self.announced.clear();
+        self.drain();
+    }
+
     /// Runs what is left and gives all outcomes, in call order. Calls that are [held](Invocation::hold), and those that
     /// wait for them, have none.
     pub async fn finish(mut self) -> Outcomes {
@@ -393,6 +432,9 @@ impl Invocation {
         // Only now: when they ended, nobody had looked at their outcomes yet.
         for call in self.ended.drain(..) {
             self.schedule.finish(call);
+        }
+        if self.is_draining {
+            return !self.events.is_empty();
         }
         let free = self.options.limits.concurrency.max(1).saturating_sub(self.running.len());
         let ready = self.schedule.take_ready(free);

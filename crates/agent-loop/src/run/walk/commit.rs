@@ -11,7 +11,7 @@ use crate::error::FeedError;
 use crate::graph::NodeWork;
 use crate::graph::progress::keys::EXECUTION_COUNTS;
 use crate::run::commit::Folding;
-use crate::run::decide::Asker;
+use crate::run::decide::{Asker, Parameters};
 use crate::run::event::{Event, EventKind, StepEnd};
 use crate::run::exit::Exit;
 use crate::run::input::Input;
@@ -68,7 +68,9 @@ impl Run {
                     }
                 }
             }
-            EventKind::Decided { decisions, .. } => walk.decided(decisions, &self.asker()),
+            EventKind::Decided { decisions, key_prefix, .. } => {
+                walk.decided(decisions, &self.asker_of(key_prefix.as_deref()));
+            }
             EventKind::Cancelled => return Phase::Closing(Exit::Cancelled),
             EventKind::TimedOut => return Phase::Leaving(Exit::MaxTime),
             _ => {}
@@ -97,6 +99,7 @@ impl Run {
             Err(FeedError::State(_)) if folding == Folding::CatchUp => child.catch_up((**inner).clone()),
             committed => committed,
         };
+        child.is_taken_up = folding == Folding::CatchUp;
         let Phase::Walking(walk) = &mut self.phase else { return Ok(Vec::new()) };
         let (graph, agent) = (self.state.schema(), &self.agent);
         let Some(branch) = walk.branches.get_mut(*place) else { return Ok(Vec::new()) };
@@ -151,7 +154,7 @@ impl Run {
         let state = node.state_on(&self.state, branch.planned.item.as_ref())?;
         let input = Input::recorded(state, event);
         let child = Run::new(&agent, input, id.as_str()).map_err(|error| fault(error.to_string()))?;
-        Ok(child.with_key_prefix(self.branch_key(place)))
+        Ok(child.within_run(self.branch_key(place)))
     }
 
     /// Puts the agents of its nodes to the runs of a walk that was loaded.
@@ -209,8 +212,8 @@ impl Walk {
                 }
                 continue;
             }
-            for request in branch.open_requests() {
-                let id = nested_path(&label, &request.id);
+            for request in branch.open_requests(Parameters::LeftOut) {
+                let id = asker.outer(nested_path(&label, &request.id));
                 if let Some((_, decision)) = decisions.iter().find(|(decided, _)| *decided == id) {
                     branch.decisions.push((request.id, decision.clone()));
                 }

@@ -159,7 +159,7 @@ impl Run {
     ) -> Result<Event, FeedError> {
         self.check_not_repeated(&decisions)?;
         let (asker, given) = (self.asker(), decisions.decisions.clone());
-        let mut event = Event::new(self.tally.steps, elapsed, decisions.into());
+        let mut event = self.decided_event(decisions, elapsed);
         let rejected = |place: usize, branch: &Branch| {
             (branch.state == BranchState::Uncertain
                 && is_rejected(&branch.uncertainty(place, &asker).id, &given))

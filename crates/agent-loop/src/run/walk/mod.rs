@@ -20,7 +20,7 @@ use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{CancellationToken, Effect};
 
-use super::decide::{Asker, inner_decisions};
+use super::decide::{Asker, Parameters, inner_decisions};
 use super::event::is_zero;
 use super::exit::Exit;
 use super::machine::{Need, Phase, Run};
@@ -223,10 +223,10 @@ impl Branch {
     }
 
     /// What is asked and not decided, under the ids within the branch.
-    fn open_requests(&self) -> Vec<ApprovalRequest> {
+    fn open_requests(&self, parameters: Parameters) -> Vec<ApprovalRequest> {
         let is_open = |request: &ApprovalRequest| self.decisions.iter().all(|(id, _)| *id != request.id);
         let asked = match self.child() {
-            Some(child) => child.pending(),
+            Some(child) => child.requests(parameters),
             None => self.asked.clone(),
         };
         asked.into_iter().filter(is_open).collect()
@@ -234,7 +234,8 @@ impl Branch {
 
     fn waits(&self) -> bool {
         let may_ask = self.child.is_some() || !self.asked.is_empty();
-        self.state == BranchState::Uncertain || (may_ask && !self.open_requests().is_empty())
+        self.state == BranchState::Uncertain
+            || (may_ask && !self.open_requests(Parameters::LeftOut).is_empty())
     }
 
     fn may_run(&self) -> bool {
@@ -251,7 +252,8 @@ impl Branch {
         let (label, reason) = (self.label(place), AskReason::MayHaveHappened);
         let call = ToolCall::new(&*label, &*self.planned.node, Arguments::from(Value::Object(about)));
         let id = asker.subject(place, self.round, reason, &call.name).id(&label, &call.arguments);
-        ApprovalRequest { id, call, reason }
+        let id = asker.outer(id);
+        ApprovalRequest::new(id, call, reason)
     }
 
     /// What it is called among the branches of its superstep.
@@ -291,7 +293,7 @@ pub(super) fn need(walk: &Walk) -> Need {
 }
 
 /// What somebody has to decide.
-pub(super) fn pending(walk: &Walk, asker: &Asker) -> Vec<ApprovalRequest> {
+pub(super) fn pending(walk: &Walk, asker: &Asker, parameters: Parameters) -> Vec<ApprovalRequest> {
     let mut pending = Vec::new();
     for (place, branch) in walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done()) {
         if branch.state == BranchState::Uncertain {
@@ -299,8 +301,8 @@ pub(super) fn pending(walk: &Walk, asker: &Asker) -> Vec<ApprovalRequest> {
             continue;
         }
         let label = branch.label(place);
-        pending.extend(branch.open_requests().into_iter().map(|request| {
-            let id = nested_path(&label, &request.id);
+        pending.extend(branch.open_requests(parameters).into_iter().map(|request| {
+            let id = asker.outer(nested_path(&label, &request.id));
             ApprovalRequest { id, ..request }
         }));
     }
@@ -390,7 +392,7 @@ impl Run {
     ) -> Result<Run, NodeError> {
         let id = format!("{}/{}/{place}", self.id, self.tally.steps);
         let child = agent.run(&self.state, context, id)?;
-        Ok(child.with_key_prefix(self.branch_key(place)))
+        Ok(child.within_run(self.branch_key(place)))
     }
 
     fn agent_node(&self, planned: &Planned) -> Option<&AgentNode> {
@@ -456,11 +458,12 @@ impl Run {
         decisions: &[(String, Decision)],
     ) -> Result<(), DecisionError> {
         let Some(walk) = self.walk() else { return Ok(()) };
+        let asker = self.asker();
         for (place, branch) in walk.branches.iter().enumerate() {
             let Some(child) = branch.child() else { continue };
             let label = branch.label(place);
-            let outer = |id: &str| nested_path(&label, id);
-            let inner = inner_decisions(&branch.open_requests(), decisions, outer);
+            let outer = |id: &str| asker.outer(nested_path(&label, id));
+            let inner = inner_decisions(&branch.open_requests(Parameters::LeftOut), decisions, outer);
             child.check_decisions(&inner.into()).map_err(|error| error.renamed(outer))?;
         }
         Ok(())

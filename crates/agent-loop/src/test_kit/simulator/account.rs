@@ -23,6 +23,8 @@ pub(super) struct Account {
     outer: BTreeMap<String, (String, u64)>,
     /// What runs do to the world; those of whom that is known.
     effects: BTreeMap<String, Effect>,
+    /// The keys of all branches.
+    branches: BTreeSet<String>,
     /// How often the function of a branch has asked somebody, before it did anything.
     asked: BTreeMap<String, u64>,
     /// Where something was under way that must not run twice: the run, and its step.
@@ -49,6 +51,7 @@ impl Account {
             open: BTreeMap::new(),
             outer: BTreeMap::new(),
             effects: BTreeMap::new(),
+            branches: BTreeSet::new(),
             asked: BTreeMap::new(),
             interrupted: Vec::new(),
             allowed: BTreeSet::new(),
@@ -114,6 +117,11 @@ impl Account {
         self.allowed.contains(key)
     }
 
+    /// Whether this is the key of a branch that was planned.
+    pub(super) fn is_branch(&self, key: &str) -> bool {
+        self.branches.contains(key)
+    }
+
     pub(super) fn was_interrupted(&self) -> bool {
         !self.interrupted.is_empty()
     }
@@ -153,6 +161,7 @@ impl Account {
         let mut open = Vec::new();
         for (place, planned) in branches.iter().enumerate() {
             let key = self.key(run, place);
+            self.branches.insert(key.clone());
             let id = match planned.item {
                 Some(_) => format!("{}#{place}", planned.node),
                 None => planned.node.clone(),

@@ -18,6 +18,8 @@ pub(super) struct Leg {
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
     pub(super) stored: Vec<Event>,
+    /// How often the observer was told of something that is no event.
+    pub(super) words: usize,
     pub(super) asked: BTreeMap<(String, u64), String>,
     pub(super) under_way: BTreeSet<String>,
 }
@@ -31,6 +33,7 @@ pub(super) struct Ended {
     pub(super) is_raised: bool,
     /// Those of all legs.
     pub(super) events: Vec<Event>,
+    pub(super) words: usize,
     /// What the model was asked at each step of each run, the last time that it was.
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what was under way when a leg was ended.
@@ -48,6 +51,7 @@ impl Ended {
             fault: None,
             is_raised: false,
             events: Vec::new(),
+            words: 0,
             asked: BTreeMap::new(),
             under_way: BTreeSet::new(),
             executions,
@@ -57,6 +61,7 @@ impl Ended {
             ended.fault = leg.fault;
             ended.is_raised = leg.is_raised;
             ended.events.extend(leg.stored);
+            ended.words += leg.words;
             ended.asked.extend(leg.asked);
             ended.under_way.extend(leg.under_way);
         }
@@ -78,6 +83,14 @@ impl Ended {
     fn effect(&self, key: &str, tool: &str) -> Effect {
         let by_name = || self.outcome.run().tools()?.get(tool).map(stepfold_tools::Tool::effect);
         self.account.effect(key).or_else(by_name).unwrap_or(Effect::AtMostOnce)
+    }
+
+    /// After a failure that is only of the observer: nothing was lost, so that no call runs again, and none has an
+    /// unknown outcome. A node that failed is tried again.
+    pub(super) fn lost_nothing(&mut self) -> Result<(), String> {
+        let account = &self.account;
+        self.under_way.retain(|key| account.is_branch(key));
+        same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls().to_vec())
     }
 
     pub(super) fn was_interrupted(&self) -> bool {

@@ -31,6 +31,8 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 /// - the observer fails *before* the event is stored: whatever led to it has happened, and nobody knows;
 /// - the observer fails *after* the event is stored, and what was in memory is lost.
 ///
+/// For everything else that the observer is told: it fails once, which loses nothing.
+///
 /// And once: stopped by a breakpoint before every request to the model, every call and every node, each time
 /// serialised.
 ///
@@ -133,6 +135,7 @@ enum Point {
     Folded(usize),
     FailedBefore(usize),
     FailedAfter(usize),
+    Told(usize),
     EveryBreakpoint,
 }
 
@@ -144,6 +147,7 @@ impl fmt::Display for Point {
             Point::Folded(event) => write!(f, "folded up to event {event}"),
             Point::FailedBefore(event) => write!(f, "died before event {event} was stored"),
             Point::FailedAfter(event) => write!(f, "died after event {event} was stored"),
+            Point::Told(word) => write!(f, "the observer failed when it was told for the {word}. time"),
             Point::EveryBreakpoint => f.write_str("stopped at every breakpoint"),
         }
     }
@@ -203,6 +207,11 @@ impl<'a> Simulator<'a> {
                 simulated.interrupted += usize::from(ended.was_interrupted());
             }
         }
+        for word in 1..=whole.words {
+            let point = Point::Told(word);
+            self.ended_at(point, &input, &whole).await.map_err(at(point))?;
+            simulated.runs += 1;
+        }
         self.stepped(&input, &whole).await.map_err(at(Point::EveryBreakpoint))?;
         simulated.runs += 1;
         Ok(simulated)
@@ -228,21 +237,25 @@ impl<'a> Simulator<'a> {
             Point::After(event) | Point::Folded(event) => Stop::After(event),
             Point::FailedBefore(event) => Stop::Before(event),
             Point::FailedAfter(event) => Stop::Stored(event),
+            Point::Told(word) => Stop::Told(word),
             Point::Nowhere | Point::EveryBreakpoint => Stop::Never,
         };
         self.executions.take();
         let first = self.leg(start.clone(), stop, &[]).await?;
         let folded = folded(start.clone(), &first.stored)?;
         let stopped = match point {
-            Point::After(_) | Point::FailedBefore(_) => first.outcome.run().to_json(),
+            Point::After(_) | Point::FailedBefore(_) | Point::Told(_) => first.outcome.run().to_json(),
             _ => folded.to_json(),
         };
         same("the run at its end", &folded.to_json(), &stopped)?;
         let loaded = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
         same("the run that was loaded", &stopped, &loaded.to_json())?;
         let second = self.leg(loaded, Stop::Never, &first.stored).await?;
-        let ended = Ended::of(start, vec![first, second], self.executions.take());
+        let mut ended = Ended::of(start, vec![first, second], self.executions.take());
         ended.check()?;
+        if let Point::Told(_) = point {
+            ended.lost_nothing()?;
+        }
         compare(&ended, whole)?;
         Ok(ended)
     }
@@ -299,14 +312,14 @@ impl<'a> Simulator<'a> {
             Err(error) => {
                 is_raised = matches!(error.fault(), RunFault::Tool(_));
                 let fault = match error.fault() {
-                    RunFault::Observer(_) => None,
+                    RunFault::Observer(_) | RunFault::Commit { .. } => None,
                     fault => Some(chain(fault)),
                 };
                 (error.outcome().clone(), fault)
             }
         };
-        let Watch { stored, asked, under_way, .. } = watch;
-        Ok(Leg { outcome, fault, is_raised, stored, asked, under_way })
+        let Watch { stored, words, asked, under_way, .. } = watch;
+        Ok(Leg { outcome, fault, is_raised, stored, words, asked, under_way })
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) enum Stop {
     Before(usize),
     /// When it is told of this event, which it has stored.
     Stored(usize),
+    /// Once, at this word that is no event.
+    Told(usize),
     /// Never; breakpoints stop the run.
     At(Vec<Breakpoint>),
 }
@@ -28,6 +30,8 @@ pub(super) struct Watch {
     pub(super) stop: Stop,
     pub(super) account: Account,
     pub(super) stored: Vec<Event>,
+    /// How many words there were that are no events.
+    pub(super) words: usize,
     /// What the model was asked, by run and step.
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what has started and has no outcome.
@@ -38,7 +42,9 @@ impl Observer for Watch {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let is_event = told.committed().is_some();
         let number = self.stored.len() + 1;
+        self.words += usize::from(!is_event);
         match self.stop {
+            Stop::Told(word) if !is_event && self.words == word => return Err("failed".into()),
             Stop::After(event) if number > event => return Err("stopped".into()),
             Stop::Before(event) if is_event && number == event => return Err("died".into()),
             _ => {}
@@ -54,7 +60,7 @@ impl Observer for Watch {
 impl Watch {
     pub(super) fn new(stop: Stop, account: Account) -> Self {
         let (stored, asked, under_way) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Watch { stop, account, stored, asked, under_way }
+        Watch { stop, account, stored, words: 0, asked, under_way }
     }
 
     /// Takes note of what happens in a run, which may be that of a node's agent.

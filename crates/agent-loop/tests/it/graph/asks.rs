@@ -3,7 +3,7 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
-use stepfold_agent_loop::tools::{Approval, Effect};
+use stepfold_agent_loop::tools::{Approval, Effect, Toolset};
 use stepfold_agent_loop::{Agent, Breakpoint, Decision, Exit, Run, RunBuilder};
 
 use super::kit::*;
@@ -336,6 +336,30 @@ async fn arguments_that_do_not_fit() {
         exit: the graph came to its end
         steps: 1
     "#]].assert_eq(&right.text());
+}
+
+/// The same where the agent asks for its tools at each step, in the process that takes the decision.
+#[tokio::test]
+async fn arguments_that_do_not_fit_a_dynamic_tool() {
+    let tools = Toolset::dynamic_with("remote", move |_| {
+        let to = json!({"properties": {"to": {"type": "string"}}, "required": ["to"], "type": "object"});
+        let mail = crate::loop_rows::kit::tool("mail", |_| Ok(json!("sent"))).parameters(to);
+        let mail = mail.approval(Approval::Always).build().unwrap();
+        async move { Ok(vec![mail]) }
+    });
+    let agent = Agent::builder(script("assistant: > c1 mail(to=\"us\")\nassistant: done")).tools(tools);
+    let graph = graph().node("mail", agent.build().unwrap()).edge(START, "mail").build().unwrap();
+    let walked = walk(&graph, "go").await;
+    let id = outcome_of(&walked.ended).pending()[0].id.clone();
+    let wrong = decided(&walked, &[(&id, Decision::modify(json!({"to": 3})))]).await;
+    let error = wrong.ended.as_ref().unwrap_err();
+    assert!(
+        chain(error).contains("at $.to: expected string, found integer; the request stays pending"),
+        "{error}"
+    );
+    assert_eq!(outcome_of(&wrong.ended).pending(), outcome_of(&walked.ended).pending());
+    let right = decided(&wrong, &[(&id, Decision::modify(json!({"to": "them"})))]).await;
+    assert_eq!(right.ended.unwrap().exit(), &Exit::End);
 }
 
 /// A node of a graph of a graph asks: the id says where.

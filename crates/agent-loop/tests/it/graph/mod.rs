@@ -14,6 +14,7 @@ mod limits;
 
 mod agents;
 mod asks;
+mod finished_work;
 mod interruptions;
 mod nested;
 

@@ -5,8 +5,8 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::Usage;
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, ApprovalRequest, Decision, DecisionError, Decisions, Exit, Pause, Run,
-    RunEvent, RunFault,
+    Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Decision, DecisionError, Decisions, Exit, Fate,
+    Pause, Run, RunEvent, RunFault,
 };
 
 use super::check;
@@ -417,8 +417,10 @@ async fn approval_fails_closed() {
         stepfold_agent_loop::tools::Status::Succeeded,
         "paid",
     );
-    let early =
-        run.feed(Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None }, run.elapsed());
+    let early = run.feed(
+        Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None, pending_hook: None },
+        run.elapsed(),
+    );
     assert!(early.is_err(), "a call that waits for a decision has no outcome");
     for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
         assert!(serde_json::from_value::<Decision>(decision).is_err());
@@ -469,4 +471,220 @@ async fn approval_once_of_modified_arguments() {
     let decision = Decision::modify(json!({"amount": 3}));
     let second = decide(reloaded(&first), [("c1", decision)]).await.unwrap();
     assert_eq!((second.exit(), paths(&second), notes.count("pay")), (&PAUSED, vec!["c3".to_owned()], 2));
+}
+
+/// Equal calls of one reply are one question and one decision, whatever the order of the fields.
+#[tokio::test]
+async fn approval_once_of_equal_calls_in_one_reply() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 order(a=1, b=2)   > c2 order(b=2, a=1)   > c3 order(a=1, b=3)   > c4 order(a=1, b=2)\n\
+                  assistant: > d1 order(b=2, a=1)\nassistant: done";
+    let order = notes.tool("order").approval(Approval::Once).build().unwrap();
+    let agent = Agent::builder(self::script(script)).tools([order]).build().unwrap();
+    let paused = play(&agent, "order!", |run| run).await.unwrap();
+    let asked: Vec<_> =
+        paused.pending().iter().map(|request| (path_of(&request.id).to_owned(), request.times)).collect();
+    assert_eq!(asked, [("c1".to_owned(), 3), ("c3".to_owned(), 1)]);
+    let partly = decide(reloaded(&paused), [("c3", Decision::reject("no"))]).await.unwrap();
+    let statuses = |outcome: &stepfold_agent_loop::Outcome| {
+        let results = outcome
+            .transcript()
+            .iter()
+            .filter_map(|message| Some(message.tool_result()?.text().into_owned()));
+        results.collect::<Vec<_>>()
+    };
+    // One decision for all: they run, do not run, or run with the same arguments.
+    let ended = decide(reloaded(&partly), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("order")), (&Exit::Text, 4));
+    let ended = decide(reloaded(&partly), [("c1", Decision::reject("not three"))]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("order")), (&PAUSED, 4));
+    let not_run = |why: &str| format!("tool 'order' was not run: the call was rejected: {why}");
+    assert_eq!(
+        statuses(&ended),
+        [not_run("not three"), not_run("not three"), not_run("no"), not_run("not three")]
+    );
+    let ended = decide(reloaded(&partly), [("c1", Decision::modify(json!({"a": 7})))]).await.unwrap();
+    assert_eq!(notes.count("order"), 7);
+    assert!(
+        [0, 1, 3].iter().all(|place| statuses(&ended)[*place].starts_with(r#"{"a":7}"#)),
+        "{:?}",
+        statuses(&ended)
+    );
+}
+
+/// Calls that are asked about each time are asked about each by itself.
+#[tokio::test]
+async fn approval_always_of_equal_calls_in_one_reply() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=1)";
+    let agent = paying(&notes, script, Approval::Once).approval(Approval::Always).build().unwrap();
+    assert_eq!(paths(&play(&agent, "pay!", |run| run).await.unwrap()), ["c1", "c2"]);
+}
+
+/// A process that dies when the reply is there.
+struct Dies;
+
+impl stepfold_agent_loop::Observer for Dies {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), stepfold_agent_loop::ObserverError> {
+        match event.committed().map(stepfold_agent_loop::Event::name) {
+            Some("started" | "answered") => Err("the power is out".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A call that nobody was asked about when the reply came is asked about, if the source offers its tool otherwise by
+/// the time it is to run.
+#[tokio::test]
+async fn approval_that_a_dynamic_source_wants_after_a_restart() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 pay(amount=300)\nassistant: done";
+    let offering = |approval: Approval| {
+        let ran = notes.clone();
+        let tools = Toolset::dynamic_with("remote", move |_| {
+            let pay = ran.tool("pay").approval(approval.clone()).build().unwrap();
+            let look = ran.tool("look").build().unwrap();
+            async move { Ok(vec![pay, look]) }
+        });
+        Agent::builder(self::script(script)).tools(tools).build().unwrap()
+    };
+    let error = play(&offering(Approval::Never), "pay!", |run| run.observe(Dies)).await.unwrap_err();
+    let stored = error.into_run().to_json();
+    notes.clear();
+
+    let load = |approval| Run::load(&offering(approval), &stored).unwrap();
+    let asked = [(Approval::Always, vec![("c1", 1), ("c3", 1)]), (Approval::Once, vec![("c1", 2)])];
+    for (approval, expected) in asked {
+        let paused = go_on(load(approval), |run| run).await.unwrap();
+        let pending = paused.pending();
+        let asked: Vec<_> = pending.iter().map(|request| (path_of(&request.id), request.times)).collect();
+        assert_eq!((paused.exit(), asked, notes.text()), (&PAUSED, expected, String::new()));
+        let all = |decision: Decision| -> Decisions {
+            pending.iter().map(|request| (request.id.clone(), decision.clone())).collect()
+        };
+        let rejected =
+            go_on(reloaded(&paused), |run| run.decide_all(all(Decision::reject("no")))).await.unwrap();
+        assert_eq!((rejected.exit(), notes.count("pay")), (&Exit::Text, 0));
+        notes.clear();
+        // Approved, they are not asked about again.
+        let approved = go_on(reloaded(&paused), |run| run.decide_all(all(Decision::Approve))).await.unwrap();
+        assert_eq!((approved.exit(), notes.count("pay"), notes.count("look")), (&Exit::Text, 2, 1));
+        notes.clear();
+    }
+    let ended = go_on(load(Approval::Never), |run| run).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 2));
+}
+
+/// The question is in the record, which replays with the agent that asked.
+#[tokio::test]
+async fn approval_that_an_agent_wants_after_a_restart() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=300)   > c2 look()\nassistant: done";
+    let lax = paying(&notes, script, Approval::Never).build().unwrap();
+    let error = play(&lax, "pay!", |run| run.observe(Dies)).await.unwrap_err();
+    notes.clear();
+    let strict = paying(&notes, script, Approval::Always).build().unwrap();
+    let (run, changes) = Run::load_changed(&strict, &error.into_run().to_json()).unwrap();
+    assert!(!changes.is_empty());
+    let mut seen = Vec::new();
+    let paused = go_on(run, |run| run.observe(&mut seen)).await.unwrap();
+    assert_eq!(
+        (committed(&seen), paths(&paused), notes.text()),
+        (vec!["asked"], vec!["c1".to_owned()], String::new())
+    );
+    let ended = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+}
+
+/// Only calls that may run, and that nobody was asked about, are asked about anew.
+#[tokio::test]
+async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let ask = Fate::Ask(AskReason::Rule);
+    let refuses = |run: &Run, fates: Vec<(usize, Fate)>| {
+        assert!(run.feed(Answer::Ask(fates), run.elapsed()).is_err());
+    };
+    refuses(paused.run(), vec![(0, ask.clone())]);
+    let decision = Decision::modify(json!({"amount": 3}));
+    let decided = reloaded(&paused);
+    let decisions = at_paths(&decided, [("c1", decision)]);
+    let mut run = decided;
+    run.commit(run.feed(Answer::Decisions(decisions), run.elapsed()).unwrap()).unwrap();
+    assert!(run.calls_to_ask().is_empty());
+    for fates in [
+        vec![],
+        vec![(0, ask.clone())],
+        vec![(7, ask.clone())],
+        vec![(1, Fate::Ask(AskReason::MayHaveHappened))],
+        vec![(2, Fate::Same(1))],
+        vec![(2, ask.clone()), (1, Fate::Same(2))],
+    ] {
+        refuses(&run, fates);
+    }
+    let asked = run.feed(Answer::Ask(vec![(1, ask), (2, Fate::Same(1))]), run.elapsed()).unwrap();
+    run.commit(asked).unwrap();
+    assert_eq!(run.pending().iter().map(|request| request.times).collect::<Vec<_>>(), [2]);
+}
+
+/// Whoever goes on with a record under other idempotency keys asks anew: what was decided for the one does not count for
+/// the other. What is in the record was decided.
+#[tokio::test]
+async fn approval_under_another_key_prefix() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=300)   > c2 pay(amount=3)\nassistant: done";
+    let agent = paying(&notes, script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let fork =
+        |outcome: &stepfold_agent_loop::Outcome, prefix: &str| reloaded(outcome).with_key_prefix(prefix);
+    let one = fork(&paused, "one");
+    let ids = |run: &Run| run.pending().into_iter().map(|request| request.id).collect::<Vec<_>>();
+    assert_eq!(ids(&one).iter().map(|id| path_of(id)).collect::<Vec<_>>(), ["c1", "c2"]);
+    let all = [ids(paused.run()), ids(&one), ids(&fork(&paused, "two"))].concat();
+    assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 6, "{all:?}");
+    assert_eq!(ids(&one), ids(&fork(&paused, "one")));
+    nothing_to_decide(go_on(one.clone(), |run| run.decide(&*all[0], Decision::Approve)).await);
+
+    let mut events = Vec::new();
+    let decided =
+        go_on(one, |run| run.decide(&*all[2], Decision::Approve).observe(&mut events)).await.unwrap();
+    assert_eq!(ids(decided.run()), [all[3].clone()]);
+    // The fork of a fork has what was decided before it, by its record as well.
+    let mut again = fork(&paused, "three");
+    for event in events.iter().filter_map(RunEvent::committed) {
+        again.commit(event.clone()).unwrap();
+    }
+    assert_eq!((paths(&decided), again.pending().len()), (vec!["c2".to_owned()], 1));
+    assert_ne!(ids(&again), ids(decided.run()));
+    let ended = decide(again, [("c2", Decision::reject("no"))]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+}
+
+/// After a crash somebody is asked about what would run again: the arguments of the decision, not the model's.
+#[tokio::test]
+async fn approval_of_what_may_have_happened_shows_what_runs() {
+    let notes = Notes::default();
+    let agent = paying(&notes, "assistant: > c1 pay(amount=300)\nassistant: done", Approval::Always);
+    let agent = agent.ask_when_uncertain().build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await.unwrap();
+    let id = id_at(paused.run(), "c1");
+    struct Lost;
+    impl stepfold_agent_loop::Observer for Lost {
+        async fn observe(&mut self, event: &RunEvent) -> Result<(), stepfold_agent_loop::ObserverError> {
+            match event.committed().map(stepfold_agent_loop::Event::name) {
+                Some("answered") => Err("the power is out".into()),
+                _ => Ok(()),
+            }
+        }
+    }
+    let decision = Decision::modify(json!({"amount": 3}));
+    let error = go_on(reloaded(&paused), |run| run.decide(id, decision).observe(Lost)).await.unwrap_err();
+    let again = go_on(reloaded(error.outcome()), |run| run).await.unwrap();
+    let [request] = &*again.pending() else { panic!("{:?}", again.pending()) };
+    assert_eq!(request.reason, AskReason::MayHaveHappened);
+    assert_eq!(request.call.arguments.to_text(), r#"{"amount":3}"#);
+    let ended = decide(reloaded(&again), [("c1", Decision::Approve)]).await.unwrap();
+    assert!(ended.transcript().to_string().contains(r#"{\"amount\":3}"#), "{}", ended.transcript());
 }

@@ -112,6 +112,10 @@ impl Notes {
         self.0.lock().unwrap().iter().fold(String::new(), |text, line| text + line + "\n")
     }
 
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
     pub(crate) fn count(&self, line: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|known| *known == line).count()
     }

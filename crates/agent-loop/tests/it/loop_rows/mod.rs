@@ -14,8 +14,10 @@ mod streams;
 
 mod hooks;
 
+mod approval_law;
 mod approvals;
 mod breakpoints;
+mod finished_work;
 mod interruptions;
 
 mod build;

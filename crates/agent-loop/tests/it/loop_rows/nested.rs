@@ -5,8 +5,10 @@ use std::time::Duration;
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Approval, CancellationToken, Source};
-use stepfold_agent_loop::{Agent, AgentBuilder, Decision, Exit, Input, Run, RunLimits};
+use stepfold_agent_loop::tools::{Approval, CancellationToken, Effect, Source, Toolset};
+use stepfold_agent_loop::{
+    Agent, AgentBuilder, Decision, DecisionError, Exit, Input, Run, RunEvent, RunFault, RunLimits,
+};
 
 use super::check;
 use super::kit::*;
@@ -252,6 +254,50 @@ async fn nested_approval_passes_through() {
     assert_eq!((notes.count("pay"), notes.count("look")), (2, 1));
 }
 
+/// Arguments that the inner tool does not take are refused to whoever decides, wherever the inner tools come from, and
+/// however deep they are.
+#[tokio::test]
+async fn nested_approval_of_arguments_that_do_not_fit() {
+    let notes = Notes::default();
+    let pay = |notes: &Notes| {
+        let amount =
+            json!({"properties": {"amount": {"type": "integer"}}, "required": ["amount"], "type": "object"});
+        notes.tool("pay").parameters(amount).approval(Approval::Always).build().unwrap()
+    };
+    let script = |text: &str| Agent::builder(script(text));
+    let paying = || script("assistant: > i1 pay(amount=1)\nassistant: paid");
+    let (ran, inside) = (notes.clone(), |inner: Agent| inner.as_tool("ask", "Pays.").build().unwrap());
+    let dynamic = Toolset::dynamic_with("remote", move |_| {
+        let tools = vec![pay(&ran)];
+        async move { Ok(tools) }
+    });
+    let deep = script("assistant: > d1 ask(task=\"pay\")\nassistant: asked");
+    let deep = deep.tools([inside(paying().tools([pay(&notes)]).build().unwrap())]);
+    for (inner, path) in [
+        (paying().tools([pay(&notes)]).build().unwrap(), "c1/i1"),
+        (paying().tools(dynamic).build().unwrap(), "c1/i1"),
+        (deep.build().unwrap(), "c1/d1/i1"),
+    ] {
+        let agent = script("assistant: > c1 ask(task=\"pay\")\nassistant: done").tools([inside(inner)]);
+        let paused = play(&agent.build().unwrap(), "go", |run| run).await.unwrap();
+        for arguments in [json!({"amount": "much"}), json!({}), json!(3)] {
+            let ended = decide(reloaded(&paused), [(path, Decision::modify(arguments))]).await;
+            let error = ended.unwrap_err();
+            let fault = error.fault();
+            assert!(
+                matches!(fault, RunFault::Decision(DecisionError::InvalidArguments { id, .. }) if path_of(id) == path),
+                "{fault:?}"
+            );
+            assert_eq!(error.into_run().pending(), paused.pending());
+        }
+        assert_eq!(notes.text(), "");
+        let right = Decision::modify(json!({"amount": 3}));
+        let ended = decide(reloaded(&paused), [(path, right)]).await.unwrap();
+        assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+        notes.clear();
+    }
+}
+
 /// Two that wait side by side, one after the other, with calls between them that get on.
 #[tokio::test]
 async fn nested_approval_of_several() {
@@ -392,4 +438,75 @@ async fn nested_too_deep() {
     }
     let outcome = Run::new(&agent, "go", "run").unwrap().resume().await.unwrap();
     assert_eq!(outcome.text(), "so");
+}
+
+/// An agent whose tool must not run twice and is asked about, as a tool of another one. What it commits is recorded
+/// nowhere until it waits or ends.
+fn paying_inside(notes: &Notes, instructions: &str, effect: Effect) -> Agent {
+    let pay = notes.tool("pay").approval(Approval::Always).build().unwrap();
+    let inner = Agent::builder(script("assistant: > i1 pay()\nassistant: paid")).instructions(instructions);
+    let ask = inner.tools([pay]).build().unwrap().as_tool("ask", "Pays.").effect(effect).build().unwrap();
+    let script = script("assistant: > c1 ask(task=\"pay\")\nassistant: done");
+    Agent::builder(script).tools([ask]).build().unwrap()
+}
+
+/// What the next process finds when one dies before this event is stored, after the payment was approved.
+async fn died_after_approval(agent: &Agent, event: &'static str) -> Run {
+    let waiting = play(agent, "go", |run| run).await.unwrap();
+    let decisions = at_paths(waiting.run(), [("c1/i1", Decision::Approve)]);
+    let mut stored = Vec::new();
+    let mut run = reloaded(&waiting);
+    run.clone().resume().decide_all(decisions).record_with(&mut stored).await.unwrap();
+    for committed in stored.iter().filter_map(RunEvent::committed).take_while(|told| told.name() != event) {
+        run.commit(committed.clone()).unwrap();
+    }
+    Run::load(agent, &run.to_json()).unwrap()
+}
+
+/// Wrong today: `started` takes the place of the suspended run, so that its approved call is lost although nobody has begun
+/// it. Right: the agent goes on from where it waited, and the payment that was approved is made.
+#[tokio::test]
+async fn wrong_today_started_overwrites_the_suspended_agent() {
+    let agent = paying_inside(&Notes::default(), "Pay.", Effect::AtMostOnce);
+    // It died when it had said that the call starts, and before the call did anything.
+    let run = died_after_approval(&agent, "answered").await;
+    assert!(!run.to_json().contains("suspended"), "the run of the agent inside is gone");
+    let ended = go_on(run, |run| run).await.unwrap();
+    assert!(ended.transcript().to_string().contains("tool c1!:  tool 'ask' had started"), "{ended:?}");
+}
+
+/// Wrong today: after a crash behind the approval, the call of the agent is unknown as a whole, and the payment inside is
+/// not listed. Right: the payment's own outcome is in the record, or is listed as `c1/i1` if it was under way.
+#[tokio::test]
+async fn wrong_today_a_crash_after_an_approval_loses_what_the_agent_did() {
+    let notes = Notes::default();
+    let agent = paying_inside(&notes, "Pay.", Effect::AtMostOnce);
+    let ended = go_on(died_after_approval(&agent, "answered").await, |run| run).await.unwrap();
+    assert_eq!(notes.count("pay"), 1);
+    let unknown: Vec<&str> = ended.unknown_calls().iter().map(|call| &*call.id).collect();
+    assert_eq!(unknown, ["c1"]);
+}
+
+/// Wrong today: an agent that says of itself that it may run again runs a tool again that must not. Right: one payment, as
+/// the tool inside says.
+#[tokio::test]
+async fn wrong_today_a_crash_after_an_approval_repeats_what_the_agent_did() {
+    let notes = Notes::default();
+    let agent = paying_inside(&notes, "Pay.", Effect::Idempotent);
+    let ended = go_on(died_after_approval(&agent, "answered").await, |run| run).await.unwrap();
+    assert_eq!((ended.exit(), ended.unknown_calls()), (&Exit::Text, &[][..]));
+    assert_eq!(notes.count("pay"), 2);
+}
+
+/// Wrong today: a suspended agent goes on as another one, without a word. Right: it does not load, and the error says what
+/// has changed, as that of the outer agent does.
+#[tokio::test]
+async fn wrong_today_the_fingerprint_of_a_suspended_agent_is_not_checked() {
+    let notes = Notes::default();
+    let agent = paying_inside(&notes, "Pay.", Effect::AtMostOnce);
+    let waiting = play(&agent, "go", |run| run).await.unwrap();
+    let changed = paying_inside(&notes, "Pay twice.", Effect::AtMostOnce);
+    let run = Run::load(&changed, &waiting.run().to_json()).unwrap();
+    let ended = decide(run, [("c1/i1", Decision::Approve)]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
 }

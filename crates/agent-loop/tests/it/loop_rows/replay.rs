@@ -419,7 +419,7 @@ async fn values_of_shared_scopes_are_recorded() {
         let mut seen = Vec::new();
         agent.run(Input::on(state).say("go")).observe(&mut seen).await.unwrap();
         let began = seen.iter().find_map(stepfold_agent_loop::RunEvent::committed).unwrap();
-        let mut shared = serde_json::to_value(began).unwrap()["kind"]["began"]["shared"].clone();
+        let mut shared = serde_json::to_value(began).unwrap()["shared"].clone();
         shared.sort_all_objects();
         assert_eq!(shared.to_string(), expected);
     }

@@ -1,14 +1,14 @@
 //! From a plan to an agent. Everything in it is a function of what it is given, so that a run that is ended and
 //! goes on meets the same model, tools, hooks and people.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Executions;
 use stepfold_agent_loop::trim::{Summarize, Trim, Window, token_counter};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, ApprovalRequest, AskReason, Decision, HookAction, HookContext, HookPoint,
+    Agent, AgentBuilder, ApprovalRequest, AskReason, Decision, HookAction, HookContext, HookError, HookPoint,
     HookResult, Input, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
 use stepfold_state_core::chat::{
@@ -66,6 +66,11 @@ pub(super) fn input(scenario: &Scenario) -> Input {
 }
 
 pub(super) fn agent(scenario: &Scenario, executions: &Executions) -> Agent {
+    agent_with(scenario, executions, &Hiccups::default())
+}
+
+/// The same with hooks after tools that fail at times.
+pub(super) fn agent_with(scenario: &Scenario, executions: &Executions, hiccups: &Hiccups) -> Agent {
     let options = &scenario.options;
     let tools: Vec<Tool> =
         scenario.tools.iter().enumerate().map(|(number, plan)| tool(number, plan, executions)).collect();
@@ -81,7 +86,7 @@ pub(super) fn agent(scenario: &Scenario, executions: &Executions) -> Agent {
             async move { Ok(tools) }
         })),
     };
-    with_hooks(with_options(builder, options), scenario).build().unwrap()
+    with_hooks(with_options(builder, options), scenario, hiccups).build().unwrap()
 }
 
 fn with_options(builder: AgentBuilder, options: &Options) -> AgentBuilder {
@@ -188,10 +193,37 @@ pub(super) fn decision(seed: u64, request: &ApprovalRequest) -> Decision {
     }
 }
 
-fn with_hooks(builder: AgentBuilder, scenario: &Scenario) -> AgentBuilder {
+/// Counts the calls of hooks after tools, and has some of them fail, by their numbers from 1.
+#[derive(Clone, Default)]
+pub(super) struct Hiccups(Arc<Mutex<(usize, Vec<usize>)>>);
+
+impl Hiccups {
+    pub(super) fn at(calls: impl IntoIterator<Item = usize>) -> Self {
+        Hiccups(Arc::new(Mutex::new((0, calls.into_iter().collect()))))
+    }
+
+    /// How often such a hook was called.
+    pub(super) fn calls(&self) -> usize {
+        self.0.lock().unwrap().0
+    }
+
+    fn next(&self) -> Result<(), HookError> {
+        let mut calls = self.0.lock().unwrap();
+        calls.0 += 1;
+        match calls.1.contains(&calls.0) {
+            true => Err(HookError::new("a hiccup")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn with_hooks(builder: AgentBuilder, scenario: &Scenario, hiccups: &Hiccups) -> AgentBuilder {
     scenario.hooks.iter().fold(builder, |builder, (hook, kind)| {
-        let (point, kind) = (point_of(*hook), *kind);
-        builder.hook(point, move |context| std::future::ready(hooked(point, kind, &context)))
+        let (point, kind, hiccups) = (point_of(*hook), *kind, hiccups.clone());
+        builder.hook(point, move |context| {
+            let hiccup = if point == HookPoint::AfterTool { hiccups.next() } else { Ok(()) };
+            std::future::ready(hiccup.and_then(|()| hooked(point, kind, &context)))
+        })
     })
 }
 

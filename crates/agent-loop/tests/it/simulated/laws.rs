@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::{Executions, Script};
 use stepfold_agent_loop::{
-    Agent, Decision, Event, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent,
+    Agent, Decision, Event, Observer, ObserverError, Outcome, Recording, Run, RunError, RunEvent, RunFault,
 };
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall};
 use stepfold_state_core::state::ValueRef;
 use stepfold_tools::{CancellationToken, Effect, RawArgs, Source, Tool, ToolContext, ToolError};
 
+use super::agents::Hiccups;
 use super::scenarios::{self, Scenario};
 use super::{agents, block_on, config};
 
@@ -189,6 +190,67 @@ proptest! {
             prop_assert_eq!(replayed.digest(), outcome.run().digest());
         }
     }
+}
+
+/// Runs it, each time in another process, until no hook after a tool fails any more. How it ended, and how often tools ran.
+fn run_with_hiccups(scenario: &Scenario, hiccups: &Hiccups) -> (Result<Outcome, RunError>, u64) {
+    let executions = Executions::new();
+    let agent = agents::agent_with(scenario, &executions, hiccups);
+    let mut run = Run::new(&agent, agents::input(scenario), "run-1").unwrap();
+    loop {
+        let seed = scenario.seed;
+        let decide = move |requests: Vec<stepfold_agent_loop::ApprovalRequest>| async move {
+            let decided = requests.into_iter().map(|request| {
+                let decision = agents::decision(seed, &request);
+                (request.id, decision)
+            });
+            decided.collect::<Vec<_>>()
+        };
+        match block_on(run.resume().approve_with(decide).into_future()) {
+            Err(error) if matches!(error.fault(), RunFault::Hook { .. }) => {
+                run = Run::load(&agent, &error.into_run().to_json()).unwrap();
+            }
+            ended => return (ended, executions.total()),
+        }
+    }
+}
+
+/// What came of a run: why it ended, and all that it holds.
+fn ended(ended: &Result<Outcome, RunError>) -> (String, String) {
+    match ended {
+        Ok(outcome) => (outcome.exit().to_string(), outcome.run().digest()),
+        Err(error) => (error.fault().to_string(), error.outcome().run().digest()),
+    }
+}
+
+#[test]
+fn hooks_after_tools_that_fail_anywhere_lose_nothing() {
+    let failed = std::cell::Cell::new(0_usize);
+    let cases = (config().cases / 4).max(1);
+    let mut runner = TestRunner::new(Config { cases, ..config() });
+    let result = runner.run(&(scenarios::scenario(), any::<u8>()), |(mut scenario, kind)| {
+        scenario.hooks.entry(scenarios::Hook::AfterTool).or_insert(kind);
+        let none = Hiccups::default();
+        let (whole, executed) = run_with_hiccups(&scenario, &none);
+        // The failure of a call that is raised is told once; who goes on behind it goes on.
+        prop_assume!(!matches!(&whole, Err(error) if matches!(error.fault(), RunFault::Tool(_))));
+        let calls = none.calls();
+        let ones = (1..=calls).map(|call| vec![call]);
+        let twos = (1..calls).map(|call| vec![call, call + 1]);
+        for at in ones.chain(twos).chain([(1..=calls).collect()]) {
+            let (again, executions) = run_with_hiccups(&scenario, &Hiccups::at(at.clone()));
+            failed.set(failed.get() + at.len());
+            prop_assert_eq!(ended(&again), ended(&whole), "hooks failed at {:?}", at);
+            prop_assert_eq!(executions, executed, "hooks failed at {:?}", at);
+            let outcome = again.as_ref().unwrap_or_else(RunError::outcome);
+            prop_assert_eq!(outcome.unknown_calls(), &[]);
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(failed.get() > 0);
 }
 
 /// Cancels the run when it is told of an event.

@@ -13,6 +13,6 @@ mod postgres;
 mod race;
 // One server for all: the tests of the stores start it, and so do these.
 #[path = "../../../../session-scopes/tests/it/server.rs"]
-mod server;
+pub(crate) mod server;
 mod sqlite;
 mod store;
