@@ -175,6 +175,8 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod chain;
 mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
@@ -189,6 +191,8 @@ mod postgres;
 mod rows;
 mod schema;
 mod scope;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod seal;
 mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
