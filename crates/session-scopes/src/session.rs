@@ -230,6 +230,12 @@ impl Values {
         }))
     }
 
+    /// The keys whose values were read.
+    #[cfg(feature = "contract")]
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
+        self.held.keys().map(|key| &**key)
+    }
+
     /// The values as they are under another schema.
     pub(crate) fn adopted(self, schema: &SessionSchema) -> Result<Vec<(Arc<str>, Cell)>, SessionError> {
         let mut cells = Vec::with_capacity(self.held.len());
