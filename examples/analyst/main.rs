@@ -19,6 +19,7 @@ use std::time::Duration;
 use clap::Parser;
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
+use stepfold::state_core::ErrorChain;
 use stepfold::state_core::chat::Role;
 use stepfold_examples::{Recording, ask as ask_for, live, say, tell, write};
 
@@ -35,8 +36,7 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let causes = std::iter::successors(Some(&*error as &dyn Error), |error| (*error).source());
-            tell(format!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")));
+            tell(format!("error: {}", ErrorChain(&*error)));
             ExitCode::FAILURE
         }
     }
@@ -52,11 +52,9 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
     };
-    // The program is the only worker of its folder: killed, it goes on at once where it was.
-    let runner = Runner::builder(analyst(model, Database::new(&database))?, store)
-        .app(APP)?
-        .worker("analyst")?
-        .build();
+    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    let runner =
+        Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.process_worker().build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }

@@ -28,6 +28,7 @@ use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth, R
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
+use stepfold::state_core::ErrorChain;
 use stepfold_examples::{Recording, live, say, tell, write as write_text};
 
 use crate::args::Arguments;
@@ -49,8 +50,7 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let causes = std::iter::successors(Some(&*error as &dyn Error), |error| (*error).source());
-            tell(format!("error: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")));
+            tell(format!("error: {}", ErrorChain(&*error)));
             ExitCode::FAILURE
         }
     }
@@ -77,8 +77,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    // The program is the only worker of its folder: killed, it goes on at once where it was.
-    let runner = Runner::builder(graph, store).app(APP)?.worker("deep_research")?.build();
+    // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
+    let runner = Runner::builder(graph, store).app(APP)?.process_worker().build();
     if arguments.list {
         return list(&runner, &arguments).await;
     }

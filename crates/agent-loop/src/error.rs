@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::ModelError;
 use stepfold_state_core::state::{Faults, StateError};
 use stepfold_tools::{FatalError, ToolsetError};
@@ -15,6 +16,7 @@ use thiserror::Error as ThisError;
 
 use crate::agent::HookPoint;
 use crate::decisions::DecisionError;
+use crate::graph::progress::ProgressError;
 use crate::outcome::Outcome;
 use crate::run::{Exit, Pause, Run};
 
@@ -34,14 +36,30 @@ pub struct AgentError {
 #[non_exhaustive]
 pub enum StartError {
     /// The input does not fit the schema.
-    #[error("the input of the run does not fit the state")]
-    Input(#[from] StateError),
+    #[error("the input of the run does not fit the state: {0}")]
+    Input(StateError),
     /// The values are not an object by key.
     #[error("the values of the input are not a JSON object; give one value by key")]
     ValuesAreNoObject,
-    /// The state keeps to another schema than the agent has.
-    #[error("the state keeps to another schema than the agent; make it with the agent's `schema()`")]
+    /// There is no message to send to the model: none of the input, none of the state, no instructions, and no hook has
+    /// added one. Found out when the model is to be asked.
+    #[error("the conversation is empty, and the agent has no instructions; give the input a message")]
+    NoMessages,
+    /// A message of the input has no parts.
+    #[error("message {index} of the input has no parts; give it a text, or leave it out")]
+    NoParts {
+        /// The place of the message in the input, from 0.
+        index: usize,
+    },
+    /// The state has another schema than the agent.
+    #[error("the state has another schema than the agent; make it with the agent's `schema()`")]
     OtherSchema,
+}
+
+impl From<StateError> for StartError {
+    fn from(error: StateError) -> Self {
+        StartError::Input(error)
+    }
 }
 
 /// Why an answer or an event does not fit where a run is. Nothing was changed.
@@ -85,8 +103,8 @@ pub enum FeedError {
         /// The place.
         branch: usize,
     },
-    /// A way through a graph could not be found.
-    #[error("the way on behind {} could not be found: {words}", crate::graph::shown(node))]
+    /// The route after a node failed: it names no node, or its function failed.
+    #[error("the route after {} failed: {words}", crate::graph::shown(node))]
     Route {
         /// The node, or [`START`](crate::graph::START).
         node: String,
@@ -111,15 +129,21 @@ pub enum FeedError {
         /// Why not.
         words: String,
     },
-    /// What is tracked of a node does not fit the state.
-    #[error("the tasks of the graph cannot be kept track of")]
-    Progress(#[from] crate::graph::progress::ProgressError),
+    /// The tracked progress of a node does not fit the state.
+    #[error("the tasks of the graph cannot be tracked: {0}")]
+    Progress(ProgressError),
     /// Hooks around tools can write only with the writes of a call, and cannot touch the conversation.
     #[error("a hook before or after a tool cannot append or rewrite messages, because the step is open")]
     StepIsOpen,
     /// The state does not take what the event writes, or the instructions cannot be rendered on it.
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+impl From<ProgressError> for FeedError {
+    fn from(error: ProgressError) -> Self {
+        FeedError::Progress(error)
+    }
 }
 
 /// Why a run failed. It can go on from where it is: nothing that was committed is lost.
@@ -151,18 +175,18 @@ struct Failed {
 #[non_exhaustive]
 pub enum RunFault {
     /// The agent could not be adjusted for the run.
-    #[error("the agent could not be adjusted for the run")]
-    Agent(#[source] AgentError),
+    #[error("the agent could not be adjusted for the run: {0}")]
+    Agent(AgentError),
     /// The input does not fit.
-    #[error("the run could not begin")]
-    Start(#[source] StartError),
+    #[error("the run could not begin: {0}")]
+    Start(StartError),
     /// The model did not answer.
-    #[error("the model did not answer")]
-    Model(#[source] ModelError),
+    #[error("the model did not answer: {0}")]
+    Model(ModelError),
     /// A call failed, and its failure is for the caller.
-    #[error("a tool call ended the run")]
-    Tool(#[source] FatalError),
-    /// A node failed, after all tries, and nothing says where to go then. Resumed, the run tries it again.
+    #[error("a tool call ended the run: {0}")]
+    Tool(FatalError),
+    /// A node failed after all attempts and has no `on_error`. A resumed run attempts it again.
     #[error("node '{node}' failed: {error}")]
     Node {
         /// The branch: the node, with its place in the superstep if it has an item.
@@ -171,36 +195,36 @@ pub enum RunFault {
         error: String,
     },
     /// The tools of the step could not be listed.
-    #[error("the tools of the step could not be listed")]
-    Tools(#[source] ToolsetError),
+    #[error("the tools of the step could not be listed: {0}")]
+    Tools(ToolsetError),
     /// A hook failed. After a tool, what the call and those beside it did was committed first; resumed, the run begins
     /// with that hook.
-    #[error("a hook failed ({point:?})")]
+    #[error("a hook failed ({point:?}): {}", ErrorChain(&**source))]
     Hook {
         /// Where.
         point: HookPoint,
         /// Why.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// An observer failed that was only told of something. What had happened was committed, and what was under way came
     /// to its end, before the run stopped.
-    #[error("the observer failed")]
-    Observer(#[source] Box<dyn Error + Send + Sync>),
+    #[error("the observer failed: {}", ErrorChain(&**.0))]
+    Observer(Box<dyn Error + Send + Sync>),
     /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
     /// is not known whether the event is in the record.
-    #[error("the observer failed, so the event was not committed{}", lost(unrecorded))]
+    #[error("the observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
     Commit {
         /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
         unrecorded: Vec<String>,
         /// Why.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
     #[error("the decision was refused: {0}")]
     Decision(DecisionError),
     /// An answer did not fit: the instructions cannot be rendered.
-    #[error("the run could not go on")]
-    Feed(#[source] FeedError),
+    #[error("the run could not go on: {0}")]
+    Feed(FeedError),
 }
 
 /// What an error says of outcomes that are lost.
@@ -327,8 +351,5 @@ impl fmt::Display for RunError {
     }
 }
 
-impl Error for RunError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.fault.source()
-    }
-}
+/// The text shows what failed and its causes, so there is no `source()`; see [`fault`](RunError::fault).
+impl Error for RunError {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::State;
+use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
 use crate::run::{Exit, Run, UnknownCall};
@@ -66,7 +67,7 @@ impl Outcome {
     /// When there is none, or it cannot be read as a `T`.
     pub fn output<T: DeserializeOwned>(&self) -> Result<T, OutputError> {
         let value = self.run.output().ok_or_else(|| OutputError::Missing { exit: self.exit.clone() })?;
-        T::deserialize(value).map_err(|source| OutputError::Decode { source })
+        decode(value).map_err(|source| OutputError::Decode { source })
     }
 
     /// Why the model's last reply ended where it did.
@@ -187,9 +188,9 @@ pub enum OutputError {
         exit: Exit,
     },
     /// It is of another type.
-    #[error("the output cannot be read as the type that was asked for")]
+    #[error("the output cannot be read as the type that was asked for: {source}")]
     Decode {
         /// Why not.
-        source: serde_json::Error,
+        r#source: DecodeError,
     },
 }

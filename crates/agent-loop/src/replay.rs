@@ -398,13 +398,13 @@ impl Observer for Recording {
     }
 }
 
-/// Where a replay goes another way than the record.
+/// Where a replay diverges from the record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Divergence {
     /// The run cannot begin with this agent.
-    #[error("the recorded run cannot begin with this agent")]
-    Start(#[source] LoadError),
+    #[error("the recorded run cannot begin with this agent: {0}")]
+    Start(LoadError),
     /// The state has another schema.
     #[error("the state schema has changed since the run was recorded: {}", changes.join("; "))]
     Schema {
@@ -424,14 +424,14 @@ pub enum Divergence {
         difference: Box<Difference>,
     },
     /// The tools cannot be listed that a live run would have asked for.
-    #[error("the tools of event {event} (replied, step {step}) cannot be listed")]
+    #[error("the tools of event {event} (replied, step {step}) cannot be listed: {source}")]
     Toolset {
         /// The place of the event in the recording, from 0.
         event: usize,
         /// The step it belongs to.
         step: u64,
         /// Why.
-        source: ToolsetError,
+        r#source: ToolsetError,
     },
     /// All events are the same, and the end is another.
     #[error("the recorded run ended here, because {recorded}; the run would need {need}")]

@@ -13,7 +13,8 @@ use stepfold::runner::WhenClaimed;
 /// A file that has nodes is a graph, and works wherever an agent does.
 ///
 /// Exit status: 0 done; 1 something failed (a run can be resumed); 2 the command line or the agent file is wrong;
-/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted.
+/// 3 the run waits for decisions; 4 the run ended without an answer (a limit, a refusal); 130 interrupted; 143 and
+/// 129 ended by SIGTERM or SIGHUP (a run can be resumed).
 #[derive(Debug, Parser)]
 #[command(name = "stepfold", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -152,6 +153,9 @@ pub(crate) enum Command {
         /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
         to: At,
+        /// What to do while another process is at work in the session.
+        #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+        when_claimed: WhenBusy,
     },
     /// Name versions of a session: a label stands wherever a version does.
     Label {
@@ -165,6 +169,9 @@ pub(crate) enum Command {
         /// The user's values (`user:`) as well, which are shared with the user's other sessions.
         #[arg(long)]
         user_state: bool,
+        /// What to do while another process is at work in the session.
+        #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+        when_claimed: WhenBusy,
     },
     /// Check what is stored against its checksums, and list what is damaged or missing. Nothing is changed.
     ///

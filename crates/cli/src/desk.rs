@@ -18,12 +18,14 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::agent_file::{AgentFile, Built};
 use crate::args::{Asked, At, Mode, Place, WhenBusy};
-use crate::error::Misuse;
+use crate::error::{Ending, Misuse};
 use crate::migrate::{session_schema, untyped};
 use crate::model::{Failures, Models};
+use crate::show;
+use crate::signals::Signals;
 
-/// How long the claim of a command on its session outlives the command, if it is killed: so long the next one waits.
-const CLAIM: Duration = Duration::from_secs(2);
+/// How long a command that has ended waits for what it is still at work on.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// How often a made-up name may be in use.
 const TRIES: usize = 5;
@@ -32,8 +34,6 @@ const TRIES: usize = 5;
 pub(crate) struct Desk {
     pub(crate) runner: Runner,
     pub(crate) user: String,
-    /// The name of this process in the claims on sessions.
-    pub(crate) worker: String,
     /// Of a graph: the nodes that are agents and go on with its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
     /// The keys of the agent with any types: for reading, which works whatever is stored.
@@ -60,14 +60,19 @@ impl Desk {
 
     /// Without one, for a command that ends a run.
     pub(crate) fn to_give_up(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
-        Desk::open(place, Some(asked), &Models::None, unbounded_channel().1, |path| {
-            open_existing(place, path)
-        })
+        let open = |path: &Path| open_existing(place, path);
+        Desk::open(place, Some(asked), &Models::None, unbounded_channel().1, open)
     }
 
     /// Without a model, for commands that write to a session.
     pub(crate) fn to_write(place: &Place) -> anyhow::Result<Self> {
         Desk::open(place, None, &Models::None, unbounded_channel().1, |path| open_existing(place, path))
+    }
+
+    /// Without a model, for commands that change a session in which another process may be at work.
+    pub(crate) fn to_change(place: &Place, when_claimed: WhenBusy) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(place, path);
+        Desk::open_when(when_claimed, place, None, &Models::None, unbounded_channel().1, open)
     }
 
     /// Without a model, for commands that only read: no file is created or changed.
@@ -85,6 +90,18 @@ impl Desk {
     }
 
     fn open(
+        place: &Place,
+        asked: Option<&Asked>,
+        models: &Models<'_>,
+        failures: Failures,
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+    ) -> anyhow::Result<Self> {
+        let when_claimed = asked.map(|asked| asked.when_claimed).unwrap_or_default();
+        Desk::open_when(when_claimed, place, asked, models, failures, open_store)
+    }
+
+    fn open_when(
+        when_claimed: WhenBusy,
         place: &Place,
         asked: Option<&Asked>,
         models: &Models<'_>,
@@ -111,18 +128,40 @@ impl Desk {
         let store = open_store(&store_path(place)?)?;
         let schema = session_schema(agent.schema(), migrations);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let when_claimed = asked.map(|asked| asked.when_claimed).unwrap_or_default();
-        let worker = format!("process-{}-{}", std::process::id(), short_id());
         let runner = Runner::builder(agent, store)
             .schema(schema)
-            .worker(worker.as_str())?
-            .claim_for(CLAIM)
+            .process_worker()
             .when_claimed(when_claimed.into())
             // They are for the model and the terminal of another command.
             .leave_inbox()
             .build();
         let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
-        Ok(Desk { runner, user, worker, speakers, untyped, failures, place, asked })
+        Ok(Desk { runner, user, speakers, untyped, failures, place, asked })
+    }
+
+    /// Does the work of a command, until it is done or the process is told to end. Then nothing is at work any more, and
+    /// other processes can go on at once.
+    pub(crate) async fn work(
+        &self,
+        command: impl Future<Output = anyhow::Result<Ending>>,
+    ) -> anyhow::Result<Ending> {
+        let mut signals = Signals::listen().context("signals cannot be waited for")?;
+        let ended = tokio::select! {
+            ended = command => ended,
+            stopped = signals.received() => {
+                show::note(format!(
+                    "stopped; a run that was at work is interrupted, go on with\n  stepfold resume {}",
+                    self.words()
+                ));
+                Ok(stopped)
+            }
+        };
+        let grace = match &ended {
+            Ok(Ending::Stopped(_)) | Err(_) => Duration::ZERO,
+            Ok(_) => GRACE,
+        };
+        self.runner.shutdown(grace).await;
+        ended
     }
 
     /// The session that was asked for, which has to be there; the one that was written last if none was.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{ErrorKind, SessionError};
+use stepfold::state_core::ErrorChain;
 
 use crate::agent_file::FileFaults;
 
@@ -24,6 +25,8 @@ pub(crate) enum Ending {
     NoAnswer,
     /// The user interrupted it.
     Interrupted,
+    /// This signal ended it.
+    Stopped(u8),
 }
 
 impl From<Ending> for ExitCode {
@@ -35,9 +38,22 @@ impl From<Ending> for ExitCode {
             Ending::Waits => 3,
             Ending::NoAnswer => 4,
             Ending::Interrupted => 130,
+            Ending::Stopped(signal) => 128_u8.saturating_add(signal),
         })
     }
 }
+
+/// That the command ends here, and nothing is left to be told.
+#[derive(Debug)]
+pub(crate) struct Stop(pub(crate) Ending);
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the command is stopped")
+    }
+}
+
+impl Error for Stop {}
 
 /// A wrong use of the command: nothing was done.
 #[derive(Debug)]
@@ -51,30 +67,16 @@ impl fmt::Display for Misuse {
 
 impl Error for Misuse {}
 
-/// An error with its sources, in one text. What was said already is left out: a source that is named, and all sources
-/// where the innermost one, the cause, is named.
+/// An error with its causes, in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let sources = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
-    let cause = sources.last().map(ToString::to_string).filter(|cause| !cause.is_empty());
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        if cause.as_ref().is_some_and(|cause| text.contains(cause)) {
-            break;
-        }
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = error.source();
-    }
-    text
+    ErrorChain(error).to_string()
 }
 
 /// An error as a user of the command is told it.
 pub(crate) fn told(error: &anyhow::Error) -> String {
-    let Some(stored) = session_error(error) else { return chain(error.as_ref()) };
+    let Some(stored) = session_error(error) else {
+        return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
+    };
     if is_request_fault(stored) {
         return chain(stored);
     }

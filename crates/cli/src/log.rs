@@ -14,8 +14,8 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
     let asked = crate::environment("RUST_LOG").and_then(|filter| filter.into_string().ok());
     let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
-            // An export that failed is told at the end, in words.
-            0 => "warn,opentelemetry_sdk=off",
+            // An export that failed is told at the end, in words. An agent file shows whether there are tools.
+            0 => "warn,opentelemetry_sdk=off,stepfold_agent_loop::agent=error",
             1 => "warn,stepfold=info",
             2 => "info,stepfold=debug",
             _ => "trace",

@@ -15,6 +15,7 @@ mod model;
 mod other;
 mod prompt;
 mod show;
+mod signals;
 mod tool;
 mod turn;
 
@@ -25,7 +26,7 @@ use clap::Parser as _;
 use stepfold::otel::Guard;
 
 use crate::args::Args;
-use crate::error::{Ending, Misuse};
+use crate::error::{Ending, Misuse, Stop};
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -45,7 +46,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<Ending> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // What is shown is written by this thread, and runs are driven by others: who reads slowly, or does not read, holds
+    // no heartbeat up.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(command::run(args));
     // Whoever still waits for a line of standard input would hold the process up.
     runtime.shutdown_background();
@@ -66,6 +69,9 @@ fn refuse(error: &clap::Error) -> Ending {
 
 /// Says what went wrong: in words, or with `--json` as an object.
 fn tell(args: &Args, error: &anyhow::Error) -> Ending {
+    if let Some(Stop(ending)) = error.downcast_ref() {
+        return *ending;
+    }
     let mut text = error::told(error);
     if let Some(path) = args.command.place().and_then(|place| desk::store_path(place).ok())
         && error::is_of_store(error)

@@ -6,8 +6,7 @@ use stepfold::agent_loop::{EventKind, RunEvent};
 use stepfold::prelude::*;
 use stepfold::runner::{Seen, SystemClock, WallClock as _};
 use stepfold::session_scopes::{
-    Claim, EventRange, GetSession, InboxEntry, InvocationId, ReadInbox, Session, SessionError,
-    SessionStore as _,
+    Claim, EventRange, GetSession, InvocationId, Session, SessionError, SessionStore as _,
 };
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -28,9 +27,9 @@ pub(crate) struct Other {
 impl Other {
     /// The process that is at work in the session, if it is another one.
     pub(crate) async fn in_session(desk: &Desk, session: &SessionHandle) -> Option<Self> {
-        let Session { claim, version, .. } = head(desk, session).await.ok()?;
-        let claim = claim.filter(|claim| claim.owner.as_str() != desk.worker)?;
-        Some(Other { claim, version, run: interrupted(session).await })
+        let head = head(desk, session).await.ok()?;
+        let claim = desk.runner.other_worker(&head)?.clone();
+        Some(Other { claim, version: head.version, run: interrupted(session).await })
     }
 
     /// When to [look](Self::look) again.
@@ -79,11 +78,6 @@ impl Other {
 /// The last run, if it has not ended. What cannot be read is told by the command that goes on with it.
 pub(crate) async fn interrupted(session: &SessionHandle) -> Option<Run> {
     session.unfinished().await.ok().flatten()
-}
-
-/// The messages that are stored in the inbox of a session, in order.
-pub(crate) async fn inbox(desk: &Desk, session: &SessionHandle) -> Result<Vec<InboxEntry>, SessionError> {
-    desk.runner.store().inbox(ReadInbox::new(session.key().clone())).await
 }
 
 /// The session with neither its events nor its state.

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
-use stepfold::session_scopes::{DequeueInput, InvocationId, SessionStore as _};
+use stepfold::session_scopes::InvocationId;
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
-use crate::error::{Ending, Misuse, chain};
-use crate::other::{Other, inbox, interrupted};
+use crate::error::{Ending, Misuse, Stop, chain};
+use crate::other::{Other, interrupted};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
 
@@ -25,6 +25,17 @@ pub(crate) struct Turns<'a> {
     pub(crate) prompt: Option<Prompt>,
 }
 
+/// What an invocation is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum About {
+    /// The message that was sent.
+    Message,
+    /// A message that was stored before it: its answer is not the one that was asked for.
+    EarlierMessage,
+    /// The run that is there.
+    Run,
+}
+
 /// An invocation that was followed to its end.
 struct Followed {
     /// Its name; none if its message was not accepted.
@@ -34,19 +45,12 @@ struct Followed {
     ended: Ended,
 }
 
-impl Followed {
-    fn is_pending(&self) -> bool {
-        matches!(self.ended, Err(RunnerError::Pending { .. }))
-    }
-}
-
 impl Turns<'_> {
     /// Sends a message and follows the turn to its end, and those that decisions about it begin. One that the session
     /// does not take, since it waits for decisions, is sent again once they are made.
     pub(crate) async fn send(
         &mut self,
         session: &SessionHandle,
-        message: &str,
         input: Input,
         key: Option<&str>,
     ) -> anyhow::Result<Ending> {
@@ -58,22 +62,22 @@ impl Turns<'_> {
                 Some(key) => session.send_once(key, input.clone()).await,
                 None => session.send(input.clone()).await,
             };
-            let Some(sent) = self.watch(session, Some(message), send).await? else {
+            let Some(sent) = self.watch(session, About::Message, send).await? else {
                 return Ok(Ending::Interrupted);
             };
-            if !sent.is_pending() {
+            let Err(RunnerError::Pending { is_accepted, .. }) = &sent.ended else {
                 let stored = sent.id.clone();
                 let ended = self.decide(session, sent).await;
                 self.tell_stored(session, stored.as_ref(), &ended).await;
                 return ended;
-            }
+            };
             if self.prompt.is_some() {
                 show::note("the message is not taken yet: the session waits for a decision; decide first");
             }
             // One that is stored is taken from the inbox, and not sent again.
-            if let Some(id) = sent.id.clone() {
+            if let Some(id) = sent.id.clone().filter(|_| *is_accepted) {
                 let ended = self.decide(session, sent).await?;
-                let ended = self.take_stored(session, ended, Some(message), &[id.to_string()]).await;
+                let ended = self.take_stored(session, ended, std::slice::from_ref(&id), true).await;
                 self.tell_stored(session, Some(&id), &ended).await;
                 return ended;
             }
@@ -89,38 +93,43 @@ impl Turns<'_> {
     pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
         let stored = match self.other(session).await {
             Some(_) => Vec::new(),
-            None => inbox(self.desk, session).await?,
+            None => session.inbox().await?,
         };
         if let Some(run) = self.interrupted(session).await {
             self.tell_restart(&run);
         }
-        let Some(resumed) = self.watch(session, None, async || resume.start()).await? else {
+        let Some(resumed) = self.watch(session, About::Run, async || resume.start()).await? else {
             return Ok(Ending::Interrupted);
         };
         let ending = self.decide(session, resumed).await?;
-        let stored: Vec<String> = stored.iter().map(|entry| entry.idempotency_key.to_string()).collect();
-        self.take_stored(session, ending, None, &stored).await
+        let stored: Vec<InvocationId> = stored.into_iter().map(|message| message.id).collect();
+        self.take_stored(session, ending, &stored, false).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as all goes well.
+    /// Goes on with these messages of the inbox, for as long as all goes well. If they are this command's own, the answers
+    /// to those that stand before them are not.
     async fn take_stored(
         &mut self,
         session: &SessionHandle,
         mut ending: Ending,
-        message: Option<&str>,
-        ids: &[String],
+        ids: &[InvocationId],
+        are_own: bool,
     ) -> anyhow::Result<Ending> {
         while ending == Ending::Done {
-            let waiting = inbox(self.desk, session).await?;
-            if !waiting.iter().any(|entry| ids.iter().any(|id| id == entry.idempotency_key.as_str())) {
+            let waiting = session.inbox().await?;
+            let Some(first) = waiting.first().filter(|_| waiting.iter().any(|one| ids.contains(&one.id)))
+            else {
                 break;
+            };
+            if !are_own && !self.json {
+                let said = show::short(&show::said_in(first));
+                show::aside(&format!("goes on with a message that was stored: \"{said}\""));
             }
-            if message.is_none() && !self.json {
-                let said = waiting.first().and_then(show::said_in).unwrap_or_default();
-                show::aside(&format!("goes on with a message that was stored: \"{}\"", show::short(&said)));
-            }
-            let take = async || session.resume().start();
-            let Some(taken) = self.watch(session, message, take).await? else {
+            let about = match are_own && !ids.contains(&first.id) {
+                true => About::EarlierMessage,
+                false => About::Run,
+            };
+            let Some(taken) = self.watch(session, about, async || session.resume().start()).await? else {
                 return Ok(Ending::Interrupted);
             };
             ending = self.decide(session, taken).await?;
@@ -159,7 +168,9 @@ impl Turns<'_> {
             }
             let decisions = self.desk.decided(decisions);
             let decide = async || session.resume().decide_all(decisions).start();
-            let Some(next) = self.watch(session, None, decide).await? else { return Ok(Ending::Interrupted) };
+            let Some(next) = self.watch(session, About::Run, decide).await? else {
+                return Ok(Ending::Interrupted);
+            };
             last = next;
         }
     }
@@ -169,7 +180,7 @@ impl Turns<'_> {
     async fn watch(
         &self,
         session: &SessionHandle,
-        message: Option<&str>,
+        about: About,
         start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Option<Followed>> {
         // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
@@ -180,7 +191,7 @@ impl Turns<'_> {
             interrupt.set(tokio::signal::ctrl_c());
             is_interrupted = true;
         }
-        let mut watch = self.watcher(session).await?.answer_to(message.map(str::to_owned));
+        let mut watch = self.watcher(session, about).await;
         let mut other = self.other(session).await;
         if let Some(other) = &other {
             self.tell_other(other);
@@ -204,8 +215,7 @@ impl Turns<'_> {
                     Some(seen) => {
                         if let Some(other) = other.take() {
                             watch.end();
-                            let taken_up = self.take_up(session, other, &invocation, &seen).await?;
-                            watch = taken_up.answer_to(message.map(str::to_owned));
+                            watch = self.take_up(session, other, &invocation, &seen, about).await?;
                         }
                         watch.see(&seen);
                         if let Seen::Event { event, .. } = &seen {
@@ -225,9 +235,10 @@ impl Turns<'_> {
                     interrupt.set(tokio::signal::ctrl_c());
                     interrupts += 1;
                     if interrupts > 1 {
-                        std::process::exit(130);
+                        return Err(Stop(Ending::Interrupted).into());
                     }
-                    if other.is_some() && (message.is_none() || self.withdraw(session, &invocation).await) {
+                    let is_message = about == About::Message;
+                    if other.is_some() && (!is_message || self.withdraw(session, &invocation).await) {
                         return Ok(None);
                     }
                     invocation.cancel();
@@ -242,7 +253,7 @@ impl Turns<'_> {
         if ended.as_ref().is_err_and(|error| error.outcome().is_none()) {
             invocation.recovered().iter().for_each(|recovered| self.tell_unknown(recovered));
         }
-        Ok(Some(Followed { id: Some(invocation.id().clone()), is_shown: watch.has_answered(), ended }))
+        Ok(Some(Followed { id: Some(invocation.id().clone()), is_shown: watch.has_seen_run(), ended }))
     }
 
     /// That decisions are stored: for programs, which may send them again.
@@ -269,12 +280,7 @@ impl Turns<'_> {
 
     /// Withdraws a message that no process has taken. Gives whether it was withdrawn.
     async fn withdraw(&self, session: &SessionHandle, invocation: &Invocation) -> bool {
-        let store = self.desk.runner.store();
-        let Ok(stored) = inbox(self.desk, session).await else { return false };
-        let own = stored.iter().find(|entry| entry.idempotency_key.as_str() == invocation.id().as_str());
-        let Some(own) = own else { return false };
-        let withdraw = DequeueInput::new(session.key().clone(), [own.position]);
-        let is_withdrawn = store.dequeue(withdraw).await.is_ok_and(|withdrawn| !withdrawn.is_empty());
+        let is_withdrawn = session.withdraw(invocation.id()).await.unwrap_or(false);
         if is_withdrawn {
             self.tell_fate(false, "the message is withdrawn");
         }
@@ -282,15 +288,14 @@ impl Turns<'_> {
     }
 
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
-    async fn watcher(&self, session: &SessionHandle) -> anyhow::Result<Watch> {
+    async fn watcher(&self, session: &SessionHandle, about: About) -> Watch {
         // Values that do not fit the schema are said by whoever needs them.
-        let state = session.state().await.ok();
-        Ok(self.watcher_of(state, interrupted(session).await.as_ref()))
+        self.watcher_of(session.state().await.ok(), interrupted(session).await.as_ref(), about)
     }
 
     /// The same for a run that begins on this state, or goes on with this run.
-    fn watcher_of(&self, state: Option<State>, run: Option<&Run>) -> Watch {
-        let watch = Watch::new(self.json, state);
+    fn watcher_of(&self, state: Option<State>, run: Option<&Run>, about: About) -> Watch {
+        let watch = Watch::new(self.json, state).aside_if(about == About::EarlierMessage);
         match &self.desk.speakers {
             None => watch,
             Some(speakers) => {
@@ -308,13 +313,14 @@ impl Turns<'_> {
         other: Other,
         invocation: &Invocation,
         first: &Seen,
+        about: About,
     ) -> anyhow::Result<Watch> {
         let left = other.left(self.desk, session, invocation.id()).await?;
         let run = other.into_run(first);
         if let Some(run) = &run {
             self.tell_restart(run);
         }
-        Ok(self.watcher_of(left.state(self.desk.runner.schema()).ok(), run.as_ref()))
+        Ok(self.watcher_of(left.state(self.desk.runner.schema()).ok(), run.as_ref(), about))
     }
 
     /// What whoever sits there decides; nothing, if nobody does or they leave it open.
@@ -366,8 +372,8 @@ impl Turns<'_> {
         ended: &anyhow::Result<Ending>,
     ) {
         let (Some(id), Ok(Ending::Waits) | Err(_)) = (id, ended) else { return };
-        let stored = inbox(self.desk, session).await.unwrap_or_default();
-        if stored.iter().any(|entry| entry.idempotency_key.as_str() == id.as_str()) {
+        let stored = session.inbox().await.unwrap_or_default();
+        if stored.iter().any(|message| message.id == *id) {
             self.tell_fate(true, "the message is stored, and is answered once the run before it has ended");
         }
     }

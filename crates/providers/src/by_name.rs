@@ -60,12 +60,12 @@ pub enum NameError {
         looked_for: String,
     },
     /// What was found does not make a model.
-    #[error("the model `{name}` cannot be made")]
+    #[error("the model `{name}` cannot be made: {source}")]
     Build {
         /// What was asked for.
         name: String,
         /// Why not.
-        source: ModelError,
+        r#source: ModelError,
     },
 }
 

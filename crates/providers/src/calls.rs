@@ -14,7 +14,7 @@ pub(crate) struct CallIds {
 }
 
 impl CallIds {
-    /// An id for one more call: the server's, unless there is none or another call has it.
+    /// Makes the id of the next call: the server's, or a fresh one if it is missing or taken.
     pub(crate) fn unique(&mut self, id: Option<&str>) -> String {
         let given = id.filter(|id| !id.is_empty() && !self.taken.contains(*id)).map(str::to_owned);
         let id = given.unwrap_or_else(|| self.fresh());
@@ -22,7 +22,7 @@ impl CallIds {
         id
     }
 
-    /// The lowest number that is free: what is passed over is never looked at again.
+    /// The lowest free number. Numbers that were skipped are not checked again.
     fn fresh(&mut self) -> String {
         loop {
             let id = format!("call_{}", self.next);

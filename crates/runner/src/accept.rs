@@ -32,6 +32,11 @@ impl Acceptance {
         (Acceptance(Arc::new(Mutex::new(Some(Open { told, _door: door })))), accepted)
     }
 
+    /// Whether the sender has heard of it.
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// The first word counts. The sender hears of it before the next one comes in.
     pub(crate) fn tell(&self, accepted: Result<(), RunnerError>) {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -3,15 +3,43 @@
 use backon::Retryable;
 use stepfold_session_scopes::{
     ClaimSession, DequeueInput, ErrorKind, ReadInbox, ReleaseClaim, RenewClaim, SessionError, SessionStore,
+    TakeOver,
 };
 use stepfold_tools::CancellationToken;
+use tokio::task::JoinHandle;
 
 use crate::journal::pauses;
 use crate::turn::Turn;
 
+/// A run that is attended to, until this is dropped. It is done in a task of its own: a tool or a hook that blocks the
+/// thread of the run does not cost it the claim.
+pub(crate) struct Attending(JoinHandle<SessionError>);
+
+impl Attending {
+    pub(crate) fn begin(turn: Turn, cancellation: CancellationToken) -> Self {
+        Attending(tokio::spawn(async move { turn.attend(&cancellation).await }))
+    }
+
+    /// Waits until the claim is lost, and gives the reason.
+    pub(crate) async fn lost(&mut self) -> SessionError {
+        match (&mut self.0).await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(lost) => lost,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The runtime ends, and the run with it.
+            Err(Err(_)) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Attending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Turn {
     /// Attends to a run for as long as the claim is held. Gives the reason when it is lost.
-    pub(crate) async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
+    async fn attend(&self, cancellation: &CancellationToken) -> SessionError {
         let (clock, claims) = (&self.runner.clock, &self.runner.claims);
         let mut beat = clock.sleep(claims.beat());
         loop {
@@ -73,7 +101,7 @@ impl Turn {
     }
 
     /// Claims the session, if the store has claims.
-    pub(crate) async fn claim(&self, take_over: bool) -> Result<(), SessionError> {
+    pub(crate) async fn claim(&self, take_over: TakeOver) -> Result<(), SessionError> {
         let claims = &self.runner.claims;
         let (owner, now) = (claims.worker.clone(), self.runner.clock.now());
         let mut request = ClaimSession::new(self.slot.key.clone(), owner, claims.duration, now);

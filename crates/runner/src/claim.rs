@@ -1,14 +1,22 @@
 //! The claim of this process on a session: held while a run is at work, so that no other worker goes on with it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepfold_session_scopes::{AppendClaim, Claim, WorkerId};
+use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, WorkerId};
+
+use crate::runner::Inner;
+
+/// The first pause while another worker holds the claim, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What happens when another worker holds the claim on a session: another process that is at work in it, or one that
 /// died less than the duration of a claim ago.
 ///
-/// Whatever is chosen, the session is taken over at once when the claim has expired or was released.
+/// Whatever is chosen, the session is taken over at once when the claim has expired or was released, and when the worker
+/// is [known to be dead](crate::RunnerBuilder::process_worker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenClaimed {
@@ -38,6 +46,8 @@ impl Default for WhenClaimed {
 #[derive(Clone, Debug)]
 pub(crate) struct Claims {
     pub(crate) worker: WorkerId,
+    /// Tells which other workers are dead.
+    pub(crate) is_dead: IsDead,
     pub(crate) duration: Duration,
     pub(crate) when_claimed: WhenClaimed,
     /// What others have stored in the inbox is left to them.
@@ -54,18 +64,26 @@ impl Claims {
     pub(crate) fn asked(&self, held: &Held, gives_up: bool) -> AppendClaim {
         let duration = self.duration;
         match held.token() {
-            None => AppendClaim::Take { owner: self.worker.clone(), duration, take_over: false },
+            None => AppendClaim::Take { owner: self.worker.clone(), duration, take_over: TakeOver::Never },
             Some(token) if gives_up => AppendClaim::Release { token },
             Some(token) => AppendClaim::Hold { token, duration },
         }
+    }
+
+    /// The claim of another worker, unless it is known to be dead.
+    pub(crate) fn of_other<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
+        let is_other = |claim: &&Claim| claim.owner != self.worker && !self.is_dead.is_dead(&claim.owner);
+        session.claim.as_ref().filter(is_other)
     }
 
     /// Who holds the claim that a session was read with.
     pub(crate) fn holder(&self, stored: Option<&Claim>, held: &Held) -> Holder {
         match stored {
             Some(claim) if Some(claim.token) == held.token() => Holder::Us,
-            Some(claim) if claim.owner != self.worker => Holder::Other,
-            _ => Holder::Nobody,
+            Some(claim) if claim.owner == self.worker => Holder::Nobody,
+            Some(claim) if self.is_dead.is_dead(&claim.owner) => Holder::Dead(claim.token),
+            Some(_) => Holder::Other,
+            None => Holder::Nobody,
         }
     }
 }
@@ -77,8 +95,48 @@ pub(crate) enum Holder {
     Nobody,
     /// This process.
     Us,
+    /// Another worker that is known to be dead, under this token.
+    Dead(u64),
     /// Another worker.
     Other,
+}
+
+/// Tells whether a worker is known to be dead.
+#[derive(Clone, Default)]
+pub(crate) struct IsDead(Option<Arc<dyn Fn(&WorkerId) -> bool + Send + Sync>>);
+
+impl IsDead {
+    pub(crate) fn new(is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {
+        IsDead(Some(Arc::new(is_dead)))
+    }
+
+    fn is_dead(&self, worker: &WorkerId) -> bool {
+        self.0.as_ref().is_some_and(|is_dead| is_dead(worker))
+    }
+}
+
+impl fmt::Debug for IsDead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IsDead").field("is_known", &self.0.is_some()).finish()
+    }
+}
+
+/// How long something has waited for another worker.
+#[derive(Debug, Default)]
+pub(crate) struct Waited(Duration);
+
+impl Waited {
+    /// Waits a while; gives whether it did, or has waited as long as it may.
+    pub(crate) async fn a_while(&mut self, runner: &Inner) -> bool {
+        let WhenClaimed::Wait { at_most } = runner.claims.when_claimed else { return false };
+        if self.0 >= at_most {
+            return false;
+        }
+        let pause = self.0.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most.saturating_sub(self.0));
+        runner.clock.sleep(pause).await;
+        self.0 += pause;
+        true
+    }
 }
 
 /// The token of the claim that this process holds on a session, if it does.

@@ -13,18 +13,18 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum RunnerError {
     /// The store refused or failed.
-    #[error("the store failed in session {key}{}", lost(unrecorded))]
+    #[error("the store failed in session {key}{}: {source}", lost(unrecorded))]
     Store {
         /// The session.
         key: Box<SessionKey>,
         /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
         unrecorded: Vec<String>,
         /// Why.
-        source: Arc<SessionError>,
+        r#source: Arc<SessionError>,
     },
     /// Another worker wrote to the session meanwhile. What this one had committed before is there.
     #[error(
-        "another worker is writing to session {key}; wait for it, then resume or send again{}",
+        "another worker is writing to session {key}; wait for it, then resume or send again{}: {source}",
         lost(unrecorded)
     )]
     Conflict {
@@ -33,7 +33,7 @@ pub enum RunnerError {
         /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
         unrecorded: Vec<String>,
         /// The versions.
-        source: Arc<SessionError>,
+        r#source: Arc<SessionError>,
     },
     /// Another worker holds the claim on the session: it is at work there, or died less than the duration of a claim
     /// ago.
@@ -53,14 +53,14 @@ pub enum RunnerError {
         is_accepted: bool,
     },
     /// Another worker took the session over. The run stopped here; what was committed before is there.
-    #[error("another worker took session {key} over, and goes on with the run{}", lost(unrecorded))]
+    #[error("another worker took session {key} over, and goes on with the run{}: {source}", lost(unrecorded))]
     ClaimLost {
         /// The session.
         key: Box<SessionKey>,
         /// The calls whose outcomes could not be stored: see [`unrecorded`](RunnerError::unrecorded).
         unrecorded: Vec<String>,
         /// The store's reason.
-        source: Arc<SessionError>,
+        r#source: Arc<SessionError>,
     },
     /// The run before the message failed: one that was interrupted, or that of an earlier message. The message is stored.
     #[error(
@@ -79,23 +79,23 @@ pub enum RunnerError {
         /// The cause, and what caused that.
         cause: String,
         /// The last failure, with the outcome as far as there is one.
-        source: Arc<RunError>,
+        r#source: Arc<RunError>,
     },
     /// The run failed; it can be resumed.
-    #[error("the run in session {key} failed")]
+    #[error("the run in session {key} failed: {source}")]
     Run {
         /// The session.
         key: Box<SessionKey>,
         /// Why, with the outcome as far as there is one.
-        source: Arc<RunError>,
+        r#source: Arc<RunError>,
     },
     /// The input does not fit.
-    #[error("the input for session {key} does not fit")]
+    #[error("the input for session {key} does not fit: {source}")]
     Input {
         /// The session.
         key: Box<SessionKey>,
         /// Why not.
-        source: Arc<StartError>,
+        r#source: Arc<StartError>,
     },
     /// The session is busy, and the runner was told to refuse, or too many wait already.
     #[error("session {key} is busy: {reason}")]
@@ -105,7 +105,7 @@ pub enum RunnerError {
         /// Why that is in the way.
         reason: &'static str,
     },
-    /// Somebody has to decide about calls before anything else can happen.
+    /// The run waits for decisions about calls.
     #[error(
         "session {key} waits for decisions about {}; decide with `resume()`, or give the run up with `abandon()`{}",
         pending.join(", "),
@@ -124,8 +124,7 @@ pub enum RunnerError {
     },
     /// The input would have to wait for the session, and cannot be stored.
     #[error(
-        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and values, \
-         or send it again when the session is idle"
+        "session {key} is at work, and the input has a state of its own, which is not stored; send messages and values, or send it again when the session is idle"
     )]
     CannotWait {
         /// The session.
@@ -150,15 +149,15 @@ pub enum RunnerError {
         /// The session.
         key: Box<SessionKey>,
     },
-    /// There is nothing that was cut off.
+    /// No run of the session is interrupted or paused.
     #[error("there is nothing to resume in session {key}: its last run has ended")]
     NothingToResume {
         /// The session.
         key: Box<SessionKey>,
     },
-    /// The run that was cut off is of an agent that was another one.
+    /// The agent has changed since the run was interrupted.
     #[error(
-        "the agent has changed since the run in session {key} was cut off: {}; \
+        "the agent has changed since the run in session {key} was interrupted: {}; \
          resume it all the same with `with_changed_agent()`, or give it up with `abandon()`",
         changes.join("; ")
     )]
@@ -169,14 +168,14 @@ pub enum RunnerError {
         changes: Vec<String>,
     },
     /// The record of a run cannot be read.
-    #[error("the record of version {version} of session {key} cannot be read")]
+    #[error("the record of version {version} of session {key} cannot be read: {source}")]
     Record {
         /// The session.
         key: Box<SessionKey>,
         /// The version.
         version: u64,
         /// Why not.
-        source: Arc<serde_json::Error>,
+        r#source: Arc<serde_json::Error>,
     },
     /// The record of a run was written by a newer version.
     #[error("version {version} of session {key} was written by a newer stepfold (format {found}); update")]
@@ -188,27 +187,42 @@ pub enum RunnerError {
         /// The format that was found.
         found: u64,
     },
-    /// The record of the run does not lead where it should.
-    #[error("the run that was cut off in session {key} cannot be put together again at version {version}")]
+    /// The interrupted run cannot be restored from its record.
+    #[error(
+        "the run that was interrupted in session {key} cannot be restored at version {version}: {source}"
+    )]
     Recover {
         /// The session.
         key: Box<SessionKey>,
         /// The version of the event that does not fit.
         version: u64,
         /// Why not.
-        source: Arc<FeedError>,
+        r#source: Arc<FeedError>,
     },
-    /// A replay went another way than the record.
-    #[error("invocation {invocation} of session {key} goes another way")]
+    /// A replay diverged from the record.
+    #[error("invocation {invocation} of session {key} diverged: {source}")]
     Diverged {
         /// The session.
         key: Box<SessionKey>,
         /// The invocation.
         invocation: String,
         /// Where, and how.
-        source: Arc<Divergence>,
+        r#source: Arc<Divergence>,
     },
-    /// The task of the invocation died of a panic in a hook, an observer or a model.
+    /// The runner was [shut down](crate::Runner::shutdown). What was committed is there, and another process can go on
+    /// at once.
+    #[error(
+        "the runner is shut down, and does nothing more in session {key}; what was committed is there, go on in \
+         another process{}",
+        if *is_accepted { "; the message is stored, and taken by whoever is at work next" } else { "" }
+    )]
+    ShutDown {
+        /// The session.
+        key: Box<SessionKey>,
+        /// Whether a message was stored.
+        is_accepted: bool,
+    },
+    /// A hook, an observer or a model panicked.
     #[error("the invocation in session {key} panicked; what was committed is there, resume it")]
     Panicked {
         /// The session.

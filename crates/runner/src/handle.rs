@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, ApprovalRequest, Input, Run};
 use stepfold_session_scopes::{
-    Author, DequeueInput, EventId, EventRange, ForkSession, GetSession, InboxKind, InvocationId, ReadInbox,
-    RewindSession, Session, SessionError, SessionId, SessionKey, SessionStore,
+    AppendClaim, Author, DeleteSession, Deleted, DequeueInput, EventId, EventRange, ForkSession, GetSession,
+    InboxKind, InvocationId, ReadInbox, RewindSession, Session, SessionError, SessionId, SessionKey,
+    SessionStore, TakeOver,
 };
 use stepfold_state_core::state::State;
 
 use crate::accept::Acceptance;
+use crate::claim::{Holder, Waited, WhenClaimed};
 use crate::compare::{Comparison, compare};
 use crate::decided::RecordedDecision;
 use crate::error::RunnerError;
@@ -82,6 +84,7 @@ impl SessionHandle {
         key: impl Into<Arc<str>>,
         input: impl Into<Input>,
     ) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
         let waiting = if self.slot.is_busy() { self.may_wait()? } else { self.place_to_wait()? };
         let _door = self.slot.door.enter().await;
@@ -93,6 +96,7 @@ impl SessionHandle {
     }
 
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
         // The place in the queue is taken here, and not by a task when it is first polled.
         let door = self.slot.door.enter().await;
@@ -202,7 +206,7 @@ impl SessionHandle {
         let now = self.runner.0.clock.now();
         let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state().now(now);
         let session = self.runner.0.store.get(get).await.map_err(|error| self.failed(error))?;
-        if session.claim.is_none() {
+        if self.holder(&session) != Holder::Other {
             return Ok(false);
         }
         self.turn().enqueue_cancel().await?;
@@ -355,24 +359,20 @@ impl SessionHandle {
     }
 
     /// Goes back to a version, by an event that says so: nothing is erased, and what was shared with other
-    /// sessions stays.
+    /// sessions stays. While another worker is at work in the session, what happens is as the runner was
+    /// [told](WhenClaimed).
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is at work here; when there is no such version, another worker was
-    /// faster, or the store fails.
+    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when there
+    /// is no such version, another worker was faster, or the store fails.
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else {
             return Err(self.busy("an invocation is at work"));
         };
         (known.history, known.stopped) = (None, None);
+        let (session, take_over) = self.until_free().await?;
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
-        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await.map_err(failed)?;
-        if let Some(claim) = session.claim.filter(|claim| claim.owner != self.runner.0.claims.worker) {
-            let (key, owner, expires) = (Box::new(self.slot.key.clone()), claim.owner, claim.expires);
-            return Err(RunnerError::Claimed { key, owner, expires, is_accepted: false });
-        }
         let request = RewindSession {
             key: self.slot.key.clone(),
             expected: session.version.into(),
@@ -381,10 +381,81 @@ impl SessionHandle {
             invocation: InvocationId::new(name).map_err(failed)?,
             author: Author::new("user").map_err(failed)?,
             at: self.runner.0.clock.now(),
-            claim: None,
+            claim: Some(AppendClaim::Once { take_over }),
             taken: Vec::new(),
         };
         Ok(self.runner.0.store.rewind(request).await.map_err(failed)?.version)
+    }
+
+    /// Deletes the session, and the values of its user (`user:`) too if that is asked for. Forks of it stay whole. While
+    /// another worker is at work in the session, what happens is as the runner was [told](WhenClaimed); one that it is
+    /// taken from loses what it does.
+    ///
+    /// # Errors
+    /// [`RunnerError::Busy`] while the agent is at work here; [`RunnerError::Claimed`] while another worker is; when the
+    /// session is not there, or the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("which area has most stalls?").await?;
+    /// assert_eq!(session.delete(false).await?.events, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn delete(&self, with_user_state: bool) -> Result<Deleted, RunnerError> {
+        let Ok(mut known) = self.slot.gate.try_lock() else {
+            return Err(self.busy("an invocation is at work"));
+        };
+        let (_, take_over) = self.until_free().await?;
+        let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
+        (request.user_state, request.take_over) = (with_user_state, take_over);
+        let deleted = self.runner.0.store.delete(request).await.map_err(|error| self.failed(error))?;
+        (known.history, known.left, known.stopped) = (None, None, None);
+        self.slot.mail.forget();
+        self.slot.held.take();
+        Ok(deleted)
+    }
+
+    /// Waits until no other worker is at work in the session, for as long as the runner was told to. Gives the session,
+    /// and which claim is not in the way: one that is left of this worker or of a dead one, or any.
+    async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
+        let (inner, mut waited) = (&self.runner.0, Waited::default());
+        loop {
+            let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
+            let session = inner.store.get(get.now(inner.clock.now())).await;
+            let session = session.map_err(|error| self.failed(error))?;
+            let Some(claim) = &session.claim else { return Ok((session, TakeOver::Never)) };
+            let take_over = TakeOver::Token(claim.token);
+            match self.holder(&session) {
+                Holder::Nobody | Holder::Us | Holder::Dead(_) => return Ok((session, take_over)),
+                Holder::Other if inner.claims.when_claimed == WhenClaimed::TakeOver => {
+                    return Ok((session, TakeOver::Always));
+                }
+                Holder::Other if waited.a_while(inner).await => {}
+                Holder::Other => {
+                    let (key, owner) = (Box::new(self.slot.key.clone()), claim.owner.clone());
+                    return Err(RunnerError::Claimed {
+                        key,
+                        owner,
+                        expires: claim.expires,
+                        is_accepted: false,
+                    });
+                }
+            }
+        }
+    }
+
+    fn holder(&self, session: &Session) -> Holder {
+        self.runner.0.claims.holder(session.claim.as_ref(), &self.slot.held)
     }
 
     /// Goes through every run of the session with another agent, asking neither its model nor its tools: where
@@ -398,7 +469,7 @@ impl SessionHandle {
     /// the record. Gives the number of runs that go the same way: all of them.
     ///
     /// # Errors
-    /// [`RunnerError::Diverged`] for the first run that goes another way.
+    /// [`RunnerError::Diverged`] for the first run that diverged.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::replay::replay(&self.turn(), agent).await
     }
@@ -448,6 +519,15 @@ impl SessionHandle {
         RunnerError::store(&self.slot.key, error)
     }
 
+    /// Refuses what comes after the runner was shut down.
+    fn check_open(&self) -> Result<(), RunnerError> {
+        let key = || Box::new(self.slot.key.clone());
+        match self.runner.0.closing.is_closed() {
+            true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),
+            false => Ok(()),
+        }
+    }
+
     fn busy(&self, reason: &'static str) -> RunnerError {
         RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
     }
@@ -463,12 +543,13 @@ impl SessionHandle {
                 (false, _) => desk.begin(job),
             }
         };
-        tokio::spawn(self.turn().work(job));
+        tokio::spawn(self.turn().work(job, self.runner.0.closing.enter()));
         None
     }
 
     /// Starts what is not stored: it is asked for by somebody who is there.
     pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
+        self.check_open()?;
         let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
         let mut ticket = Ticket::new(&self.slot.key, id, waiting);

@@ -94,6 +94,7 @@
 mod accept;
 mod attend;
 mod claim;
+mod closing;
 mod compare;
 mod decided;
 mod error;
@@ -107,6 +108,7 @@ mod kept;
 mod next;
 mod observers;
 mod ports;
+mod process;
 mod record;
 mod replay;
 mod resume;

@@ -1,5 +1,7 @@
 //! What a worker does next in a session: a pure function of what is wanted and of how the session is.
 
+use stepfold_session_scopes::TakeOver;
+
 use crate::claim::{Holder, WhenClaimed};
 use crate::inbox::Kind;
 
@@ -43,7 +45,7 @@ pub(crate) enum Next {
     /// Claim the session, and look again.
     Claim {
         /// Also if another worker holds the claim.
-        take_over: bool,
+        take_over: TakeOver,
     },
     /// Wait for the worker that holds the claim, and look again.
     Wait,
@@ -82,7 +84,8 @@ pub(crate) struct Seen {
 pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next {
     let next = match (wants, seen.holder, when_claimed) {
         (Wants::Nothing, ..) | (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
-        (_, Holder::Other, WhenClaimed::TakeOver) => Next::Claim { take_over: true },
+        (_, Holder::Dead(token), _) => Next::Claim { take_over: TakeOver::Token(token) },
+        (_, Holder::Other, WhenClaimed::TakeOver) => Next::Claim { take_over: TakeOver::Always },
         (_, Holder::Other, WhenClaimed::Refuse) => Next::RefuseClaimed,
         (Wants::Begin, Holder::Other, WhenClaimed::Wait { .. }) => Next::Store,
         (_, Holder::Other, WhenClaimed::Wait { .. }) => Next::Wait,
@@ -90,7 +93,7 @@ pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next 
     match next {
         // A turn that begins claims the session with its first commit; a run that goes on has made its own.
         Next::Recover | Next::Resume | Next::Abandon if seen.holder == Holder::Nobody => {
-            Next::Claim { take_over: false }
+            Next::Claim { take_over: TakeOver::Never }
         }
         next => next,
     }
@@ -176,8 +179,18 @@ mod tests {
                     super::next(wants, Seen { last: last.clone(), first: None, holder: Holder::Other }, when)
                 };
                 assert_eq!(next(WhenClaimed::Refuse), Next::RefuseClaimed);
-                assert_eq!(next(WhenClaimed::TakeOver), Next::Claim { take_over: true });
+                assert_eq!(next(WhenClaimed::TakeOver), Next::Claim { take_over: TakeOver::Always });
                 assert_eq!(next(WAIT), if wants == Wants::Begin { Next::Store } else { Next::Wait });
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_of_a_dead_worker_is_taken_over_at_once_and_from_nobody_else() {
+        for wants in [Wants::Begin, Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
+            for when in [WAIT, WhenClaimed::Refuse, WhenClaimed::TakeOver] {
+                let seen = Seen { last: Last::Ended, first: None, holder: Holder::Dead(7) };
+                assert_eq!(super::next(wants, seen, when), Next::Claim { take_over: TakeOver::Token(7) });
             }
         }
     }
@@ -186,7 +199,7 @@ mod tests {
     fn a_run_goes_on_only_under_a_claim() {
         for wants in [Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
             let seen = Seen { last: Last::Interrupted, first: None, holder: Holder::Nobody };
-            assert_eq!(super::next(wants, seen, WAIT), Next::Claim { take_over: false });
+            assert_eq!(super::next(wants, seen, WAIT), Next::Claim { take_over: TakeOver::Never });
         }
         let seen = Seen { last: Last::Ended, first: None, holder: Holder::Nobody };
         assert_eq!(super::next(Wants::Begin, seen, WAIT), Next::Begin);

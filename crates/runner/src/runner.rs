@@ -7,15 +7,17 @@ use std::time::Duration;
 use serde_json::Value;
 use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
-    AnyStore, AppId, CreateSession, ErrorKind, EventRange, GetSession, SessionError, SessionId, SessionKey,
-    SessionSchema, SessionStore, UserId, WorkerId,
+    AnyStore, AppId, Claim, CreateSession, ErrorKind, EventRange, GetSession, Session, SessionError,
+    SessionId, SessionKey, SessionSchema, SessionStore, UserId, WorkerId,
 };
 
-use crate::claim::{Claims, WhenClaimed};
+use crate::claim::{Claims, IsDead, WhenClaimed};
+use crate::closing::Closing;
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::observers::Observers;
 use crate::ports::{ShortIds, SystemClock, WallClock};
+use crate::process;
 use crate::slots::Slots;
 
 /// What happens to a message for a session whose agent is at work.
@@ -81,6 +83,7 @@ pub(crate) struct Inner {
     pub(crate) claims: Claims,
     /// After so many equal failures a run is given up; never, if none.
     pub(crate) abandon_after: Option<u32>,
+    pub(crate) closing: Closing,
     /// The sessions that somebody holds, so that each is worked on by one invocation at a time.
     slots: Mutex<Slots>,
 }
@@ -122,6 +125,7 @@ impl Runner {
             claims: Claims {
                 worker: WorkerId::new(ShortIds.next())
                     .unwrap_or_else(|_| unreachable!("letters and digits are a valid id")),
+                is_dead: IsDead::default(),
                 duration: Duration::from_secs(30),
                 when_claimed: WhenClaimed::default(),
                 leaves_inbox: false,
@@ -176,9 +180,48 @@ impl Runner {
         Ok(self.handle(key))
     }
 
-    /// The store: for whatever the runner does not do, such as listing, forking and deleting sessions.
+    /// Shuts the runner down, for all its clones and sessions: an orderly end of a process.
+    ///
+    /// From now on nothing begins: what is asked for is refused with [`ShutDown`](RunnerError::ShutDown), and messages
+    /// that wait in an inbox stay there. What is at work has the grace period to come to its end; then it is stopped
+    /// where it is, as a crash would, but its claim is released, so that another process can resume it at once. Gives
+    /// whether everything came to its end by itself. Whoever wants runs to be cancelled cancels them before.
+    ///
+    /// Without it, a process that ends takes what its workers are doing with it, also what they have begun by themselves:
+    /// a message of another process that was waiting in the inbox.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use std::time::Duration;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// let invocation = session.send("which area has most stalls?").await?;
+    /// assert!(runner.shutdown(Duration::from_secs(10)).await);
+    /// assert_eq!(invocation.await?.text(), "area 3");
+    /// assert!(matches!(session.send("and fewest?").await, Err(RunnerError::ShutDown { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn shutdown(&self, grace: Duration) -> bool {
+        self.0.closing.close(grace).await
+    }
+
+    /// The store: for whatever the runner does not do, such as listing and forking sessions.
     pub fn store(&self) -> &AnyStore {
         &self.0.store
+    }
+
+    /// The claim of another worker that may be at work in a session: as the session was read, and unless the worker is
+    /// [known to be dead](RunnerBuilder::worker_is_dead).
+    pub fn other_worker<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
+        self.0.claims.of_other(session)
     }
 
     /// The agent.
@@ -260,6 +303,36 @@ impl RunnerBuilder {
     pub fn worker(mut self, name: impl Into<Arc<str>>) -> Result<Self, SessionError> {
         self.claims.worker = WorkerId::new(name)?;
         Ok(self)
+    }
+
+    /// Names this worker after its process, and takes over at once what another process left that was killed, without
+    /// waiting until its claim has expired: where both run on the same host, for the same user and in the same PID
+    /// namespace, and named their workers so. Other systems than Linux cannot tell; there a claim has to expire.
+    ///
+    /// For programs that people start: one that is stopped (`SIGSTOP`) or blocked is alive, and waited for.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).process_worker().build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn process_worker(mut self) -> Self {
+        self.claims.worker = WorkerId::new(process::worker_name(&ShortIds.next()))
+            .unwrap_or_else(|_| unreachable!("letters, digits and dashes are a valid id"));
+        self.worker_is_dead(|worker| process::is_dead(worker.as_str()))
+    }
+
+    /// How to tell that another worker is dead, so that what it left is taken over at once; by default, nobody can. It
+    /// has to be sure: a worker that is alive loses what it does.
+    pub fn worker_is_dead(mut self, is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {
+        self.claims.is_dead = IsDead::new(is_dead);
+        self
     }
 
     /// How long a claim on a session holds unless it is renewed; 30 seconds by default. While a run is at work,
@@ -354,6 +427,7 @@ impl RunnerBuilder {
             observers,
             claims,
             abandon_after,
+            closing: Closing::default(),
             slots,
         }))
     }

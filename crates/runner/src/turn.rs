@@ -12,6 +12,7 @@ use stepfold_session_scopes::{
 };
 
 use crate::accept::Acceptance;
+use crate::closing::AtWork;
 use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::History;
@@ -48,7 +49,7 @@ pub(crate) type Read = (Arc<History>, Session);
 
 impl Turn {
     /// One invocation after the other, until nothing waits any more in this process.
-    pub(crate) async fn work(self, first: Job) {
+    pub(crate) async fn work(self, first: Job, _at_work: AtWork) {
         let mut worker = Worker { slot: Arc::clone(&self.slot), is_at_work: true };
         let mut job = Some(first);
         while let Some(Job { order, mut ticket }) = job.take() {
@@ -77,7 +78,7 @@ impl Turn {
         ticket.begins();
         let turn = self.clone();
         let mut work = Work::new(self, known, ticket, order);
-        let ended = work.run_to_end().await;
+        let ended = turn.until_stopped(&mut work).await;
         // A message that was accepted stays so, whatever came of its run.
         work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         if let Err(error) = &ended {
@@ -88,6 +89,17 @@ impl Turn {
             turn.release().await;
         }
         ended
+    }
+
+    /// Works until the invocation has ended, or the runner is stopped. Once that is shut down, nothing begins.
+    async fn until_stopped(&self, work: &mut Work<'_>) -> Ended {
+        let closing = &self.runner.closing;
+        if !closing.is_closed()
+            && let Some(ended) = closing.unless_stopped(work.run_to_end()).await
+        {
+            return ended;
+        }
+        Err(work.shut_down())
     }
 
     /// Whether something is next for this worker.

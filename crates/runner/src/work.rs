@@ -1,20 +1,19 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
-use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
 use stepfold_session_scopes::{
     AppendEvent, EventRange, GetSession, InvocationId, Seen as SeenVersions, Session, SessionError,
-    SessionKey, SessionStore,
+    SessionKey, SessionStore, TakeOver,
 };
 use stepfold_state_core::chat::{Message, Role};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::accept::Acceptance;
-use crate::claim::{Holder, WhenClaimed};
+use crate::attend::Attending;
+use crate::claim::{Holder, Waited};
 use crate::decided::Receipts;
 use crate::error::RunnerError;
 use crate::history::{Failed, History, run_prefix};
@@ -29,10 +28,6 @@ use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
-/// The first pause while another worker holds the claim, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
 /// An invocation at work.
 pub(crate) struct Work<'a> {
     turn: Turn,
@@ -42,13 +37,15 @@ pub(crate) struct Work<'a> {
     /// The message that is not stored yet.
     input: Option<Input>,
     acceptance: Option<Acceptance>,
+    /// Whether a message is what it is about.
+    has_message: bool,
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
     /// The store has no claims, so nobody else can hold one.
     has_no_claims: bool,
     /// How long it waited for another worker.
-    waited: Duration,
+    waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
     taker: Option<(InvocationId, bool)>,
     /// Whether the last run has stored an event.
@@ -87,7 +84,8 @@ impl<'a> Work<'a> {
             receipts: Receipts::default(),
             with_changed_agent: false,
             has_no_claims: false,
-            waited: Duration::ZERO,
+            waited: Waited::default(),
+            has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
             has_stored: false,
             is_earlier: false,
@@ -213,7 +211,7 @@ impl<'a> Work<'a> {
         let holder = self.holder(&read.1);
         let (stopped, last) = match holder {
             // What another worker is doing is looked at by nobody else.
-            Holder::Other => (None, Last::Ended),
+            Holder::Other | Holder::Dead(_) => (None, Last::Ended),
             Holder::Nobody | Holder::Us => self.look_at_last_run(&read)?,
         };
         Ok((Some(Found { read, stopped }), Seen { last, first: self.first(), holder }))
@@ -250,7 +248,7 @@ impl<'a> Work<'a> {
         if self.has_no_claims { Holder::Us } else { holder }
     }
 
-    async fn claim(&mut self, take_over: bool) -> Result<(), RunnerError> {
+    async fn claim(&mut self, take_over: TakeOver) -> Result<(), RunnerError> {
         match self.turn.claim(take_over).await {
             Ok(()) => self.has_no_claims = self.turn.slot.held.token().is_none(),
             // The next look sees who was faster.
@@ -262,16 +260,24 @@ impl<'a> Work<'a> {
 
     /// Waits a while for the worker that holds the claim.
     async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
-        match self.turn.runner.claims.when_claimed {
-            WhenClaimed::Wait { at_most } if self.waited < at_most => {
-                let pause =
-                    self.waited.clamp(FIRST_PAUSE, LONGEST_PAUSE).min(at_most.saturating_sub(self.waited));
-                self.turn.runner.clock.sleep(pause).await;
-                self.waited += pause;
-                Ok(())
-            }
-            _ => Err(self.claimed(session, self.wants)),
+        let runner = Arc::clone(&self.turn.runner);
+        tokio::select! {
+            biased;
+            () = runner.closing.closed() => Err(self.shut_down()),
+            has_waited = self.waited.a_while(&runner) => match has_waited {
+                true => Ok(()),
+                false => Err(self.claimed(session, self.wants)),
+            },
         }
+    }
+
+    /// That the runner does nothing more.
+    pub(crate) fn shut_down(&self) -> RunnerError {
+        let is_stored = self.acceptance.as_ref().is_none_or(Acceptance::is_told);
+        let key = Box::new(self.turn.slot.key.clone());
+        // What runs still is told to stop.
+        self.ticket.current.cancellation.cancel();
+        RunnerError::ShutDown { key, is_accepted: self.has_message && is_stored }
     }
 
     fn new_invocation(&self) -> Result<InvocationId, RunnerError> {
@@ -346,7 +352,7 @@ impl<'a> Work<'a> {
             RunnerError::Claimed { .. } => true,
             // It was faster, and is done.
             RunnerError::Conflict { .. } => {
-                self.turn.claim(false).await.is_ok() && self.turn.slot.held.token().is_some()
+                self.turn.claim(TakeOver::Never).await.is_ok() && self.turn.slot.held.token().is_some()
             }
             _ => false,
         }
@@ -409,7 +415,7 @@ impl<'a> Work<'a> {
     fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
         let Failed { cause, times } =
-            self.failed.clone().unwrap_or_else(|| Failed::again(None, &causes(&*source)));
+            self.failed.clone().unwrap_or_else(|| Failed::again(None, &source.to_string()));
         RunnerError::EarlierRunFailed { key, message, times, cause, source }
     }
 
@@ -592,6 +598,7 @@ impl<'a> Work<'a> {
             claims: inner.claims.clone(),
             acceptance: self.acceptance.clone(),
         };
+        let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
         let run = run
             .resume()
@@ -604,7 +611,7 @@ impl<'a> Work<'a> {
         let ended = tokio::select! {
             biased;
             ended = run => ended.map_err(|error| self.run_failed(error)),
-            lost = self.turn.attend(&cancellation) => Err(self.failed(lost)),
+            lost = attending.lost() => Err(self.failed(lost)),
         };
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
@@ -644,7 +651,7 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run.
             RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &causes(&**source)).await
+                self.record_failure(invocation, version, &source.to_string()).await
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;
@@ -695,21 +702,6 @@ impl<'a> Work<'a> {
             }
         }
     }
-}
-
-/// An error with what caused it.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The next message of what was read, or of what is read then.

@@ -1,5 +1,6 @@
 //! What can go wrong with a session, said with the key, the versions and what to do.
 
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{Faults, HandlerError, StateError, is_invisible};
 use thiserror::Error;
 
@@ -140,12 +141,12 @@ pub enum SessionError {
         scope: &'static str,
     },
     /// A delta, initial values or a schema do not fit.
-    #[error("{what} cannot be applied")]
+    #[error("{what} cannot be applied: {source}")]
     State {
         /// What was to be applied.
         what: String,
         /// Why not.
-        source: StateError,
+        r#source: StateError,
     },
     /// A stored value does not fit the schema that it is opened with.
     #[error(
@@ -163,12 +164,12 @@ pub enum SessionError {
         faults: Faults,
     },
     /// A registered migration could not convert a stored value.
-    #[error("the migration of key \"{key}\" failed")]
+    #[error("the migration of key \"{key}\" failed: {source}")]
     Migration {
         /// The key.
         key: String,
         /// What the migration says.
-        source: HandlerError,
+        r#source: HandlerError,
     },
     /// An event is larger than a store takes.
     #[error("{what} has {bytes} bytes, more than the {limit} that are stored")]
@@ -190,12 +191,12 @@ pub enum SessionError {
     #[error("the cursor of a page cannot be read; use the one that the page before gave")]
     InvalidCursor,
     /// What is stored cannot be read.
-    #[error("the stored {what} cannot be read")]
+    #[error("the stored {what} cannot be read: {source}")]
     Stored {
         /// What was being read.
         what: String,
         /// Why not.
-        source: serde_json::Error,
+        r#source: serde_json::Error,
     },
     /// What is stored was written by a newer version of this crate.
     #[error(
@@ -232,20 +233,20 @@ pub enum SessionError {
         table: String,
     },
     /// The database was busy, unreachable, or lost in between. Repeat the operation.
-    #[error("the store could not {what} now; repeat it with the same ids")]
+    #[error("the store could not {what} now: {}; repeat it with the same ids", ErrorChain(&**source))]
     Unavailable {
         /// What was being done.
         what: &'static str,
         /// What the database says.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        r#source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The database failed.
-    #[error("the store could not {what}")]
+    #[error("the store could not {what}: {}", ErrorChain(&**source))]
     Store {
         /// What was being done.
         what: &'static str,
         /// What the database says.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        r#source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// What is stored is not what was written: a digest or a checksum does not fit, or a part is gone.
     #[error(

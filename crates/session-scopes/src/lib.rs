@@ -77,8 +77,8 @@
 //! use serde_json::json;
 //! use stepfold_session_scopes::{
 //!     AppendClaim, AppendEvent, Author, ClaimSession, CreateSession, EnqueueInput, Event, EventId, InboxKind,
-//!     InvocationId, MemoryStore, OperationId, ReadInbox, SessionError, SessionSchema, SessionStore, Timestamp,
-//!     WorkerId,
+//!     InvocationId, MemoryStore, OperationId, ReadInbox, SessionError, SessionSchema, SessionStore, TakeOver,
+//!     Timestamp, WorkerId,
 //! };
 //! use stepfold_state_core::chat::Message;
 //!
@@ -104,7 +104,7 @@
 //! let event = |id: &str| Ok::<_, SessionError>(Event::new(EventId::new(id)?, InvocationId::new("i1")?, Author::new("user")?, now));
 //! let message = event("e1")?.with_message(Message::user(entry.body.as_str().unwrap_or_default()));
 //! let append = AppendEvent::new(key.clone(), 0, message, &schema)
-//!     .with_claim(AppendClaim::Take { owner, duration, take_over: false })
+//!     .with_claim(AppendClaim::Take { owner, duration, take_over: TakeOver::Never })
 //!     .taking([entry.position]);
 //! let receipt = store.append(append).await?;
 //! let claim = receipt.claim.unwrap();
@@ -175,6 +175,8 @@
 //! - `contract`: the exam of any store, for tests.
 
 mod apply;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod chain;
 mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
@@ -189,6 +191,8 @@ mod postgres;
 mod rows;
 mod schema;
 mod scope;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod seal;
 mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -219,6 +223,7 @@ pub use crate::store::{
     ForkInfo, ForkSession, GetSession, InboxEntry, InboxKind, LabelVersion, ListForks, ListSessions,
     MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, PruneSession, Pruned, REMEMBERED_INPUTS,
     REMEMBERED_OPERATIONS, REMEMBERED_REMOVALS, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
-    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
+    Renewed, RewindSession, ScopeKey, SessionPage, SessionStore, TakeOver, Verified, VerifySessions,
+    WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -320,6 +320,18 @@ impl Segment {
     }
 }
 
+/// What a fork at a version shares of a lineage, and its own part: newest segment first.
+pub(crate) fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segment> {
+    let oldest = lineage.last().map(|segment| segment.stream);
+    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
+    // The oldest one has the initial state, even if none of its events.
+    let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
+    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
+    let mut forked: Vec<Segment> = std::iter::once(own).chain(shared).collect();
+    forked.sort_by_key(|segment| std::cmp::Reverse((segment.after, segment.upto)));
+    forked
+}
+
 /// Whether a history, given newest segment first, has the row of this stream and version.
 #[cfg(feature = "postgres")]
 pub(crate) fn in_lineage(lineage: &[Segment], stream: i64, version: u64) -> bool {

@@ -231,6 +231,7 @@ impl Values {
     }
 
     /// The keys whose values were read.
+    #[cfg(feature = "contract")]
     pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
         self.held.keys().map(|key| &**key)
     }

@@ -20,29 +20,55 @@ use std::fmt::Write as _;
 /// assert!(['a', ' ', 'é', '\u{301}', '漢'].into_iter().all(|character| !is_invisible(character)));
 /// ```
 pub fn is_invisible(character: char) -> bool {
-    character.is_control() || is_joining(character) || is_hiding(character)
+    matches!(Unprinted::of(character), Some(Unprinted::Control | Unprinted::Joining | Unprinted::Hiding))
 }
 
-/// Invisible characters that ordinary text of some scripts is written with, and emoji: joiners, variation selectors.
-fn is_joining(character: char) -> bool {
-    matches!(character, '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}')
+/// The kind of a character that prints nothing, or nothing of its own.
+///
+/// It is a table of Unicode 17: control characters, `DefaultIgnorableCodePoint`, general categories `Cf`, `Zl` and `Zp`,
+/// and what is blank by its glyph, with the planes' whole ranges that are reserved for such characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unprinted {
+    Control,
+    /// What ordinary text of some scripts is written with, and emoji: joiners, variation selectors.
+    Joining,
+    /// What ordinary text can do without.
+    Hiding,
+    /// Format characters with a form that encloses what follows, as the Arabic number sign.
+    Enclosing,
 }
 
-/// Invisible characters that ordinary text can do without.
-fn is_hiding(character: char) -> bool {
-    matches!(character,
-        '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}'
-        | '\u{180B}'..='\u{180F}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
-        | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FE00}'..='\u{FE0D}' | '\u{FEFF}' | '\u{FFA0}'
-        | '\u{FFF0}'..='\u{FFFB}' | '\u{13430}'..='\u{1345F}' | '\u{1BCA0}'..='\u{1BCA3}'
-        | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
+impl Unprinted {
+    pub(crate) fn of(character: char) -> Option<Self> {
+        match character {
+            _ if character.is_control() => Some(Unprinted::Control),
+            '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}' => Some(Unprinted::Joining),
+            '\u{600}'..='\u{605}' | '\u{6DD}' | '\u{70F}' | '\u{890}' | '\u{891}' | '\u{8E2}' | '\u{110BD}'
+            | '\u{110CD}' => Some(Unprinted::Enclosing),
+            '\u{AD}' // Soft hyphen.
+            | '\u{34F}' // Combining grapheme joiner.
+            | '\u{61C}'
+            | '\u{115F}' | '\u{1160}' | '\u{3164}' | '\u{FFA0}' // Hangul fillers.
+            | '\u{17B4}' | '\u{17B5}' // Khmer vowels without a glyph.
+            | '\u{180B}'..='\u{180F}' // Mongolian selectors and separator.
+            | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+            | '\u{2800}' // Braille without a dot.
+            | '\u{FE00}'..='\u{FE0D}' // Variation selectors.
+            | '\u{FEFF}' | '\u{FFF0}'..='\u{FFFB}'
+            | '\u{13430}'..='\u{1345F}' // Hieroglyph controls, blanks and modifiers.
+            | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}'
+            | '\u{E0000}'..='\u{E0FFF}' // Tags, and more variation selectors.
+                => Some(Unprinted::Hiding),
+            _ => None,
+        }
+    }
 }
 
 /// Escapes the characters of a text that hide, reorder or fake text at a terminal, as JSON escapes them: `\u001b`.
 ///
 /// Line feeds and tabs stay, a carriage return before a line feed is left out, and so stay the joiners and variation
 /// selectors that Persian, Hindi and emoji are written with. JSON stays the same value.
-/// [`escape_all_invisible`] leaves nothing, for what is approved.
+/// [`escape_all_invisible`] escapes these as well, for approvals.
 ///
 /// # Examples
 /// ```
@@ -54,7 +80,8 @@ fn is_hiding(character: char) -> bool {
 /// ```
 pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     escape(text, |character| {
-        !matches!(character, '\n' | '\t') && (character.is_control() || is_hiding(character))
+        !matches!(character, '\n' | '\t')
+            && matches!(Unprinted::of(character), Some(Unprinted::Control | Unprinted::Hiding))
     })
 }
 

@@ -85,11 +85,15 @@
 //! - `preserve_order`: keep the order in which the fields of JSON objects were written.
 
 pub mod chat;
+mod decode;
 mod depth;
+mod error_chain;
 mod invisible;
 mod list;
 pub mod state;
 
+pub use crate::decode::{DecodeError, DecodeErrorKind, decode};
 pub use crate::depth::MAX_DEPTH;
+pub use crate::error_chain::ErrorChain;
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;

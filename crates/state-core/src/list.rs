@@ -212,8 +212,8 @@ impl<T: Clone> List<T> {
         }
     }
 
-    /// Drops all but the first `count` items. Copies one chunk and the path to it: O(64), at any length. Nothing
-    /// of what it drops is kept alive by this list.
+    /// Drops all but the first `count` items. Copies one chunk and the path to it: O(64), at any length. The
+    /// dropped items are released.
     ///
     /// # Examples
     /// ```

@@ -16,6 +16,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use reqwest::header::{HeaderName, HeaderValue};
 use rustls_platform_verifier::BuilderVerifierExt as _;
+use stepfold_state_core::ErrorChain;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
@@ -281,24 +282,25 @@ pub enum OtelError {
         name: String,
     },
     /// The exporter could not be made.
-    #[error("the exporter of spans could not be set up")]
+    #[error("the exporter of spans could not be set up: {}", ErrorChain(&**source))]
     Setup {
         /// Why not.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// The program has a subscriber already.
     #[error(
-        "spans cannot be exported by a subscriber of their own: add `Exporter::layer` to the one there is"
+        "spans cannot be exported by a subscriber of their own: {}; add `Exporter::layer` to the one there is",
+        ErrorChain(&**source)
     )]
     Subscriber {
         /// What `tracing` says.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// Spans were not taken.
-    #[error("spans could not be sent to the collector")]
+    #[error("spans could not be sent to the collector: {}", ErrorChain(&**source))]
     Export {
         /// Why not.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
 }
 

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::fmt;
 
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::Faults;
 use thiserror::Error as ThisError;
 
@@ -96,27 +97,15 @@ impl fmt::Display for ToolError {
         match &self.0 {
             Kind::Failed { message, .. } => f.write_str(message),
             Kind::InvalidArguments(faults) => write!(f, "the arguments do not fit: {faults}"),
-            Kind::Fatal(source) => source.fmt(f),
+            Kind::Fatal(source) => ErrorChain(&**source).fmt(f),
         }
     }
 }
 
 impl<E: Error + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
-        ToolError::new(chain(&error))
+        ToolError::new(ErrorChain(&error).to_string())
     }
-}
-
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// Why a tool, a toolset or the tools of an agent could not be put together. All faults are listed.
@@ -144,12 +133,12 @@ pub enum BuildError {
 #[non_exhaustive]
 pub enum ToolsetError {
     /// A dynamic toolset failed to list its tools.
-    #[error("toolset \"{toolset}\" cannot list its tools")]
+    #[error("toolset \"{toolset}\" cannot list its tools: {}", ErrorChain(&**source))]
     List {
         /// The toolset.
         toolset: String,
         /// Why not.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// The tools do not fit each other, or have names that models cannot use.
     #[error(transparent)]

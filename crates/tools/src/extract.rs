@@ -9,11 +9,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{Fault, Handler, Key, WriteKey, json_schema_of};
 
 use crate::context::{ToolContext, WriteError};
 use crate::error::ToolError;
-use crate::schema;
 
 /// A parameter of a tool function that is made from the [`ToolContext`].
 ///
@@ -140,14 +140,8 @@ impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     }
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
-        // The path of a fault costs time to find, so it is looked for only when there is one.
-        if let Ok(arguments) = T::deserialize(context.arguments()) {
-            return Ok(Args(arguments));
-        }
-        match serde_path_to_error::deserialize(context.arguments()) {
-            Ok(arguments) => Ok(Args(arguments)),
-            Err(error) => Err(ToolError::invalid_arguments(schema::decode_fault(&error).into())),
-        }
+        let arguments = decode(context.arguments());
+        arguments.map(Args).map_err(|error| ToolError::invalid_arguments(Fault::from(error).into()))
     }
 }
 

@@ -182,7 +182,7 @@ impl Tool {
         self.0.strict_faults.as_ref()
     }
 
-    /// The keys of the state that a call reads: those that feed its parameters, and those that it says it reads.
+    /// The state keys that a call reads: those bound to its parameters, and those declared with `reads`.
     ///
     /// # Examples
     /// ```
@@ -204,7 +204,7 @@ impl Tool {
         self.0.access.writes.iter().map(|(key, _)| &**key)
     }
 
-    /// What the tool takes from the state and writes to it, as JSON: to tell whether it still does the same.
+    /// The bindings of the tool to the state, as JSON, to compare them with recorded ones.
     ///
     /// # Examples
     /// ```
@@ -248,7 +248,7 @@ impl Tool {
     pub fn check(&self, schema: &Schema, resources: &Resources) -> Result<(), BuildError> {
         let mut faults = Vec::new();
         for key in &self.0.access.reads {
-            if **key != *MESSAGES && schema.key(key).is_none() && !schema.is_open() {
+            if schema.key(key).is_none() && !schema.is_open() {
                 faults.push(Fault::new(
                     format!("state key \"{key}\""),
                     "is read, but the schema does not declare it",
@@ -257,7 +257,7 @@ impl Tool {
         }
         for (key, handler) in &self.0.access.writes {
             if let Err(error) = schema.check_write_to(key, handler.as_ref()) {
-                faults.push(Fault::new(format!("state key \"{key}\""), crate::error::chain(&error)));
+                faults.push(Fault::new(format!("state key \"{key}\""), error.to_string()));
             }
         }
         for (id, name) in &*self.0.resources {

@@ -25,6 +25,8 @@ pub struct AgentBuilder {
     known_exits: Vec<String>,
     /// The schema of the graph that the agent is to be a node of.
     graph_schema: Option<Schema>,
+    /// It changes an agent that was built before.
+    is_rebuild: bool,
 }
 
 impl AgentBuilder {
@@ -59,11 +61,12 @@ impl AgentBuilder {
             },
             known_exits: Vec::new(),
             graph_schema: None,
+            is_rebuild: false,
         }
     }
 
     pub(super) fn of(config: Config) -> Self {
-        AgentBuilder { config, known_exits: Vec::new(), graph_schema: None }
+        AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
     /// For one run, which may leave out tools that the agent's exit conditions name.
@@ -339,8 +342,11 @@ impl AgentBuilder {
     /// [`AgentError`] with all faults: tools with faults or bindings that the schema does not have, an exit
     /// condition that names no tool, a limit of zero, instructions that name a key that no state can have, an
     /// output whose schema is none.
+    ///
+    /// An agent without tools is built, and a warning is traced (`tracing`, level WARN) when it is built for the first
+    /// time.
     pub fn build(self) -> Result<Agent, AgentError> {
-        let AgentBuilder { mut config, known_exits, graph_schema } = self;
+        let AgentBuilder { mut config, known_exits, graph_schema, is_rebuild } = self;
         if let Some(graph) = &graph_schema {
             config.schema = with_keys_of_graph(&config, graph);
         }
@@ -374,8 +380,19 @@ impl AgentBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
+        if !is_rebuild && graph_schema.is_none() && config.graph.is_none() {
+            warn_without_tools(&config, tools.as_ref());
+        }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
         Ok(Agent(Arc::new(Built::new(config, offer, output))))
+    }
+}
+
+/// Without tools there is nothing to loop over (spec/001). A dynamic toolset may offer some later; a node of a graph, or
+/// an agent whose output is asked for, need none.
+fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
+    if config.output.is_none() && tools.is_some_and(Tools::is_empty) {
+        tracing::warn!(agent = config.name, "the agent has no tools: each run is one request to the model");
     }
 }
 
@@ -386,7 +403,7 @@ fn faults_of_name(name: &str) -> Option<Fault> {
 /// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
 /// before they are asked for, all keys may be named.
 fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
-    let keys = graph.keys().map(KeySchema::name);
+    let keys = graph.declared_keys().map(KeySchema::name);
     let Some(tools) = config.toolset.static_tools() else {
         return config.schema.with_keys_of(graph, keys);
     };

@@ -53,7 +53,7 @@ impl Fingerprint {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
         add("rules", digest_of(&RulesIn::of(config)));
-        for key in config.schema.keys() {
+        for key in config.schema.declared_keys() {
             let words = (key.json_schema(), key.handler().to_string(), key.default());
             add(&format!("state key {}", key.name()), digest_of(&words));
         }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ResponseFormat, ToolSpec};
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{Fault, ValueType, json_schema_of};
 
 /// The tool that takes the output in [`OutputMode::Tool`].
@@ -67,7 +68,7 @@ impl Output {
         let name: String =
             T::schema_name().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         let name = if name.is_empty() { "output".to_owned() } else { name };
-        let decodes = |value: &Value| T::deserialize(value).map(drop).map_err(|error| error.to_string());
+        let decodes = |value: &Value| decode::<T>(value).map(drop).map_err(|error| error.to_string());
         Output { decodes, ..Output::schema(name, json_schema_of::<T>()) }
     }
 

@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{
 };
 
 use super::Host;
-use crate::error::RunFault;
+use crate::error::{RunFault, StartError};
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
 use crate::trim::SummaryPlan;
@@ -37,6 +37,9 @@ impl Host<'_> {
             return Ok(());
         }
         let request = run.request();
+        if request.messages.is_empty() {
+            return Err(RunFault::Start(StartError::NoMessages));
+        }
         match self.reply(run, request).await {
             Ok(reply) => {
                 self.commit(run, Answer::Reply(reply)).await?;

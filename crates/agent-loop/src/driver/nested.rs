@@ -96,8 +96,7 @@ impl AgentTool {
     /// [`BuildError`] as for any tool, and when the inner agent does not declare a shared key.
     pub fn build(self) -> Result<Tool, BuildError> {
         let AgentTool { agent, name, description, shared, effect } = self;
-        let unknown =
-            shared.iter().filter(|key| agent.schema().key(key).is_none() && !agent.schema().is_open());
+        let unknown = shared.iter().filter(|key| !agent.schema().declares(key) && !agent.schema().is_open());
         let faults: Vec<_> = unknown
             .map(|key| {
                 let words = format!("is shared, but agent '{}' does not declare it", agent.name());

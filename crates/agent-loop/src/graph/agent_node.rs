@@ -223,7 +223,7 @@ impl AgentNode {
     /// Builds the agent if that is still to be done, on the keys of the graph's schema that are shared.
     pub(super) fn build(&mut self, graph: &Schema) -> Result<(), AgentError> {
         if let Stage::Draft(builder) = &self.agent.0 {
-            let keys = graph.keys().map(KeySchema::name).filter(|name| self.wants(name));
+            let keys = graph.declared_keys().map(KeySchema::name).filter(|name| self.wants(name));
             let keys = Schema::default().with_keys_of(graph, keys);
             self.agent = builder.as_ref().clone().graph_schema(keys).build()?.into();
         }
@@ -243,7 +243,7 @@ impl AgentNode {
 
     /// The keys that both schemas declare alike, as far as they are shared.
     pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
-        graph.keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
+        graph.declared_keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
     }
 
     fn is_shared(&self, graph: &Schema, name: &str) -> bool {

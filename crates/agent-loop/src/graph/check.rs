@@ -43,7 +43,7 @@ pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
 /// A key whose items a fan-out is over.
 pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Fault> {
     let key = key?;
-    let is_known = schema.key(key).is_some() || schema.is_open();
+    let is_known = schema.declares(key) || schema.is_open();
     (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "the schema does not declare that key"))
 }
 

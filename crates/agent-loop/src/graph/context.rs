@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, Snapshot};
 use stepfold_tools::{CancellationToken, Resources, ToolError};
 use tokio::sync::mpsc;
@@ -130,7 +131,7 @@ impl NodeContext {
                 self.node()
             ))
         })?;
-        T::deserialize(item).map_err(|error| {
+        decode(item).map_err(|error| {
             NodeError::permanent(format!("the item of node '{}' cannot be read: {error}", self.node()))
         })
     }

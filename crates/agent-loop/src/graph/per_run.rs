@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{ChatModel, ModelParams};
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{State, ValueRef};
 use stepfold_tools::Approval;
 
@@ -74,7 +75,7 @@ fn params_of(mut params: Map<String, Value>) -> Result<ModelParams, NodeError> {
             known.insert(name.to_owned(), value);
         }
     }
-    let read: Result<ModelParams, _> = serde_json::from_value(Value::Object(known));
+    let read: Result<ModelParams, _> = decode(&Value::Object(known));
     let mut read =
         read.map_err(|error| NodeError::permanent(format!("the state's params cannot be read: {error}")))?;
     read.extras = params.into_iter().collect();

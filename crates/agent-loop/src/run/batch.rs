@@ -69,7 +69,9 @@ impl Counts {
 impl From<Vec<Call>> for Calls {
     fn from(calls: Vec<Call>) -> Self {
         let mut counts = Counts::default();
-        calls.iter().for_each(|call| counts.add(call));
+        for call in &calls {
+            counts.add(call);
+        }
         Calls { calls, counts }
     }
 }

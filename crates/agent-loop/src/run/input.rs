@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::chat::{Message, Role, Transcript};
 use stepfold_state_core::state::{Delta, State};
 
 use super::call_ids::CallIds;
 use super::event::Event;
 use super::machine::Run;
 use super::prompt::Prompt;
+use crate::error::StartError;
 use crate::trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
@@ -154,6 +155,18 @@ impl Input {
         self.known = left_by.and_then(Known::of);
         self.state = Some(state);
         self
+    }
+
+    /// A message of the user or the system says something. An assistant's may be empty: models reply so. What was
+    /// recorded stays as it is.
+    pub(crate) fn check_messages(&self) -> Result<(), StartError> {
+        let is_blank = |message: &Message| {
+            message.parts().is_empty() && matches!(message.role(), Role::User | Role::System)
+        };
+        match self.messages.iter().position(|message| is_blank(message)) {
+            Some(index) if !self.is_recorded => Err(StartError::NoParts { index }),
+            _ => Ok(()),
+        }
     }
 
     /// The messages, if there is nothing else: no state, no values, no summary.

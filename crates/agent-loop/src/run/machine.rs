@@ -230,10 +230,11 @@ impl Run {
     ///
     /// # Errors
     /// [`StartError`] when the input does not fit the schema: an unknown key, a value of another type, a state
-    /// of another schema.
+    /// of another schema; or when a message of the user or the system has no parts.
     pub fn new(agent: &Agent, input: impl Into<Input>, id: impl Into<Arc<str>>) -> Result<Self, StartError> {
         let input = input.into();
         let id = id.into();
+        input.check_messages()?;
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());

@@ -93,12 +93,12 @@ struct VersionIn {
 #[non_exhaustive]
 pub enum LoadError {
     /// It is not a stored run.
-    #[error("the stored {what} cannot be read")]
+    #[error("the stored {what} cannot be read: {source}")]
     Json {
         /// What was being read.
         what: &'static str,
         /// Why not.
-        source: serde_json::Error,
+        r#source: serde_json::Error,
     },
     /// It was written by a newer version.
     #[error(
@@ -122,18 +122,24 @@ pub enum LoadError {
         changes: Vec<String>,
     },
     /// The state does not fit the schema of the agent.
-    #[error("the state of the stored run does not fit the agent's schema")]
-    State(#[from] StateError),
+    #[error("the state of the stored run does not fit the agent's schema: {0}")]
+    State(StateError),
     /// A file could not be read or written.
-    #[error("the file {} cannot be {doing}", path.display())]
+    #[error("the file {} cannot be {doing}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
         /// Why not.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
+}
+
+impl From<StateError> for LoadError {
+    fn from(error: StateError) -> Self {
+        LoadError::State(error)
+    }
 }
 
 /// Refuses what a newer version wrote.

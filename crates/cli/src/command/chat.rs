@@ -5,7 +5,7 @@ use stepfold::prelude::*;
 use super::run::tell_session;
 use crate::args::{Asked, Place};
 use crate::desk::Desk;
-use crate::error::{Ending, told};
+use crate::error::{Ending, Stop, told};
 use crate::prompt::{Line, Prompt};
 use crate::show;
 use crate::turn::Turns;
@@ -15,6 +15,10 @@ const HELP: &str = "a line is a turn; /state shows the state, /session the sessi
 
 pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_run(place, asked)?;
+    desk.work(talk(&desk, asked, json)).await
+}
+
+async fn talk(desk: &Desk, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
     let session = desk.session_for_turn().await?;
     let mut lines = Prompt::open()?;
     let is_terminal = lines.is_terminal();
@@ -41,22 +45,22 @@ pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
             "/quit" | "/exit" => return Ok(ended(last, is_refused)),
             "/help" => show::note(HELP),
             "/session" => show::note(session.key().id.as_str()),
-            "/state" => show_state(&desk, &session).await?,
+            "/state" => show_state(desk, &session).await?,
             text => {
                 let asks = is_terminal || asked.interactive;
-                let mut turns = Turns { desk: &desk, json, prompt: None };
+                let mut turns = Turns { desk, json, prompt: None };
                 // One reader of standard input at a time: lent to the turn, and taken back.
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
-                let turn = turns.send(&session, text, text.into(), None).await;
+                let turn = turns.send(&session, text.into(), None).await;
                 if let Some(lent) = turns.prompt.take() {
                     lines = lent;
                 }
                 last = match turn {
                     Ok(ending) => ending,
                     // Somebody sits there and can say something else.
-                    Err(error) if is_terminal => {
+                    Err(error) if is_terminal && !error.is::<Stop>() => {
                         tell_error(&told(&error), json);
                         Ending::Failed
                     }

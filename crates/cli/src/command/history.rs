@@ -3,7 +3,7 @@
 use serde_json::json;
 use stepfold::runner::RunnerError;
 
-use crate::args::{At, Place};
+use crate::args::{At, Place, WhenBusy};
 use crate::desk::{Desk, short_id};
 use crate::error::{Ending, chain};
 use crate::show;
@@ -58,8 +58,13 @@ pub(super) async fn fork(
     Ok(Ending::Done)
 }
 
-pub(super) async fn rewind(place: &Place, to: &At, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_write(place)?;
+pub(super) async fn rewind(
+    place: &Place,
+    to: &At,
+    when_claimed: WhenBusy,
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let desk = Desk::to_change(place, when_claimed)?;
     let session = desk.session().await?;
     let to = desk.version(session.key(), to).await?;
     let version = session.rewind(to).await?;

@@ -1,7 +1,6 @@
 //! `stepfold inbox`: messages that were accepted and wait.
 
 use serde_json::json;
-use stepfold::prelude::*;
 use stepfold::runner::WaitingMessage;
 
 use crate::args::Place;
@@ -38,11 +37,8 @@ fn list(waiting: &[WaitingMessage], json: bool) {
         return show::line(serde_json::Value::Array(messages.collect()).to_string());
     }
     for message in waiting {
-        let said = message.input.only_messages().unwrap_or_default();
-        let text: Vec<String> = said.iter().map(|message| message.text().into_owned()).collect();
-        let at = message.at.to_string();
-        let at = at.get(..19).unwrap_or(&at);
-        show::line(format!("{}  {at}  {}", message.id, show::short(&text.join(" "))));
+        let (at, said) = (show::moment(message.at), show::said_in(message));
+        show::line(format!("{}  {at}  {}", message.id, show::short(&said)));
     }
     if waiting.is_empty() {
         show::note("no message waits");

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
-use stepfold::runner::{RECORD_FORMAT, failure};
+use stepfold::runner::{RECORD_FORMAT, WaitingMessage, failure};
 use stepfold::session_scopes::{
-    CommittedEvent, Event, EventRange, GetSession, InboxEntry, Label, ReadInbox, ReadLabels, Session,
-    SessionKey, SessionSchema, SessionStore as _,
+    CommittedEvent, Event, EventRange, GetSession, Label, ReadLabels, Session, SessionKey, SessionSchema,
+    SessionStore as _,
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
@@ -31,7 +31,8 @@ pub(super) struct What<'a> {
 
 pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_read(place)?;
-    let key = desk.session().await?.key().clone();
+    let handle = desk.session().await?;
+    let key = handle.key().clone();
     let cutter = Cutter::new(what.full);
     if let Some(range) = what.diff {
         let (from, to) = versions(range)?;
@@ -49,10 +50,10 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
     }
     let session = at(&desk, &key, what.at).await?;
     let (origin, state) = (origin(&desk, &session).await?, session.state(&desk.untyped)?);
-    let labels = desk.runner.store().labels(ReadLabels::new(key.clone())).await?;
+    let labels = desk.runner.store().labels(ReadLabels::new(key)).await?;
     let inbox = match session.inbox {
         0 => Vec::new(),
-        _ => desk.runner.store().inbox(ReadInbox::new(key)).await?,
+        _ => handle.inbox().await?,
     };
     let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
     let view =
@@ -71,7 +72,7 @@ struct View<'a> {
     session: &'a Session,
     labels: Vec<(Label, u64)>,
     /// What waits in its inbox.
-    inbox: Vec<InboxEntry>,
+    inbox: Vec<WaitingMessage>,
     /// Its values before the first event of the log.
     origin: State,
     state: State,
@@ -123,7 +124,7 @@ impl View<'_> {
         for (label, version) in &self.labels {
             show::line(format!("label {label}: version {version}"));
         }
-        for message in self.inbox.iter().filter_map(show::said_in) {
+        for message in self.inbox.iter().map(show::said_in) {
             show::line(self.cutter.cut(&format!("stored, not answered yet: {message}")));
         }
     }
@@ -197,7 +198,7 @@ impl View<'_> {
             "app": self.session.key.app.as_str(),
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
-            "inbox": self.inbox.iter().filter_map(show::said_in).collect::<Vec<_>>(),
+            "inbox": self.inbox.iter().map(show::said_in).collect::<Vec<_>>(),
             "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),
             "state": state.collect::<serde_json::Map<_, _>>(),

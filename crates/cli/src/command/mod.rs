@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Fork { place, at, to } => history::fork(place, at.as_ref(), to.as_deref(), json).await,
         Command::Forks { place } => branches::forks(place, json).await,
         Command::Compare { place, left, right } => branches::compare(place, left, right, json).await,
-        Command::Rewind { place, to } => history::rewind(place, to, json).await,
+        Command::Rewind { place, to, when_claimed } => history::rewind(place, to, *when_claimed, json).await,
         Command::Label { command: LabelCommand::Set { place, label, at } } => {
             branches::set_label(place, label, at.as_ref(), json).await
         }
@@ -51,7 +51,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
             branches::remove_label(place, label, json).await
         }
         Command::Label { command: LabelCommand::List { place } } => branches::labels(place, json).await,
-        Command::Delete { place, user_state } => sessions::delete(place, *user_state, json).await,
+        Command::Delete { place, user_state, when_claimed } => {
+            sessions::delete(place, *user_state, *when_claimed, json).await
+        }
         Command::Verify { place } => verify::verify(place, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await

@@ -28,6 +28,16 @@ pub(super) async fn resume(
     json: bool,
 ) -> anyhow::Result<Ending> {
     let desk = Desk::to_resume(place, asked)?;
+    desk.work(go_on(&desk, asked, decided, with_changed_agent, json)).await
+}
+
+async fn go_on(
+    desk: &Desk,
+    asked: &Asked,
+    decided: &Decided<'_>,
+    with_changed_agent: bool,
+    json: bool,
+) -> anyhow::Result<Ending> {
     let session = desk.session().await?;
     tell_session(&session, json);
     let decisions = decided.of(&session).await?;
@@ -39,16 +49,19 @@ pub(super) async fn resume(
         resume = resume.with_changed_agent();
     }
     let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
-    let mut turns = Turns { desk: &desk, json, prompt };
+    let mut turns = Turns { desk, json, prompt };
     turns.resume(&session, resume).await
 }
 
 /// Gives the run up. No model is asked.
 pub(super) async fn abandon(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_give_up(place, asked)?;
-    let session = desk.session().await?;
-    tell_session(&session, json);
-    Turns { desk: &desk, json, prompt: None }.abandon(&session).await
+    desk.work(async {
+        let session = desk.session().await?;
+        tell_session(&session, json);
+        Turns { desk: &desk, json, prompt: None }.abandon(&session).await
+    })
+    .await
 }
 
 impl Decided<'_> {

@@ -34,15 +34,25 @@ pub(super) async fn run(
         let written = desk.runner.schema().schema().write(key.as_str(), value.clone());
         written.map_err(|error| Misuse(error.to_string()))?;
     }
-    let session = desk.session_for_turn().await?;
-    let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
-    let mut turns = Turns { desk: &desk, json, prompt };
-    let mut input = Input::new().say(question.as_str());
+    let mut input = Input::new().say(question);
     if !set.is_empty() {
         input = input.with_values(values);
     }
+    desk.work(ask(&desk, asked, input, key, json)).await
+}
+
+async fn ask(
+    desk: &Desk,
+    asked: &Asked,
+    input: Input,
+    key: Option<&str>,
+    json: bool,
+) -> anyhow::Result<Ending> {
+    let session = desk.session_for_turn().await?;
+    let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
+    let mut turns = Turns { desk, json, prompt };
     tell_session(&session, json);
-    let ending = turns.send(&session, &question, input, key).await?;
+    let ending = turns.send(&session, input, key).await?;
     if !json && ending == Ending::Done {
         let id = &session.key().id;
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));

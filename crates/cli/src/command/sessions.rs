@@ -1,12 +1,11 @@
 //! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
 
 use serde_json::json;
+use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
-use stepfold::session_scopes::{
-    DeleteSession, EventRange, GetSession, ReadInbox, Session, SessionStore as _, WorkerId,
-};
+use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
 
-use crate::args::Place;
+use crate::args::{Place, WhenBusy};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
 use crate::show;
@@ -16,13 +15,13 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
     let sessions = desk.list(limit).await?;
     let mut statuses = Vec::with_capacity(sessions.len());
     for session in &sessions {
-        statuses.push(status(&desk, session).await?);
+        statuses.push(Status::of(&desk, session).await?);
     }
     if json {
         let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
             json!({
                 "created": session.created.to_string(),
-                "messages": status.messages,
+                "inbox": status.messages,
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
                 "pending": status.activity.pending(),
                 "session": session.key.id.as_str(),
@@ -45,7 +44,7 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
             "{id:width$}  {updated}  version {}{}{}",
             session.version,
             parent.unwrap_or_default(),
-            status.words()
+            status.words(),
         ));
     }
     if sessions.is_empty() {
@@ -66,40 +65,59 @@ enum Activity {
     Idle,
     /// It waits for decisions about these.
     Waits(Vec<String>),
-    /// This process is at work in it, or was killed a moment ago.
+    /// This process is at work in it, or was killed a moment ago on another host.
     Running(WorkerId),
     /// Its last run was interrupted or failed.
     Interrupted,
 }
 
-async fn status(desk: &Desk, session: &Session) -> anyhow::Result<Status> {
-    let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-    let read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
-    let messages = match read.inbox {
-        0 => 0,
-        _ => desk.runner.store().inbox(ReadInbox::new(session.key.clone())).await?.len() as u64,
-    };
-    Ok(Status { activity: activity(desk, read).await?, messages })
+impl Status {
+    /// What a session is at, by its claim and its newest event, and what is in its inbox.
+    async fn of(desk: &Desk, session: &Session) -> anyhow::Result<Self> {
+        let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
+        let read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
+        let messages = match read.inbox {
+            0 => 0,
+            _ => handle(desk, session).await?.inbox().await?.len() as u64,
+        };
+        Ok(Status { activity: Activity::of(desk, &read).await?, messages })
+    }
+
+    /// What a person should know, at the end of the line.
+    fn words(&self) -> String {
+        let activity = match &self.activity {
+            Activity::Idle => String::new(),
+            Activity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            Activity::Running(worker) => format!(", running in {worker}"),
+            Activity::Interrupted => ", interrupted".to_owned(),
+        };
+        match self.messages {
+            0 => activity,
+            messages => format!("{activity}, {} in the inbox", show::counted(messages, "message")),
+        }
+    }
 }
 
-async fn activity(desk: &Desk, mut session: Session) -> anyhow::Result<Activity> {
-    if let Some(claim) = session.claim {
-        return Ok(Activity::Running(claim.owner));
-    }
-    let newest = session.events.pop();
-    if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
-        return Ok(Activity::Idle);
-    }
-    let handle = desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?;
-    // With an agent that has changed since, it may not be known what is waited for.
-    let pending = handle.pending().await.unwrap_or_default();
-    Ok(match pending.is_empty() {
-        true => Activity::Interrupted,
-        false => Activity::Waits(pending.into_iter().map(|request| request.id).collect()),
-    })
+async fn handle(desk: &Desk, session: &Session) -> anyhow::Result<SessionHandle> {
+    Ok(desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?)
 }
 
 impl Activity {
+    async fn of(desk: &Desk, session: &Session) -> anyhow::Result<Self> {
+        if let Some(claim) = desk.runner.other_worker(session) {
+            return Ok(Activity::Running(claim.owner.clone()));
+        }
+        if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
+            return Ok(Activity::Idle);
+        }
+        // With an agent that has changed since, it may not be known what is waited for.
+        let pending = handle(desk, session).await?.pending().await.unwrap_or_default();
+        Ok(match pending.is_empty() {
+            true => Activity::Interrupted,
+            false => Activity::Waits(pending.into_iter().map(|request| request.id).collect()),
+        })
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Activity::Idle => "idle",
@@ -124,32 +142,19 @@ impl Activity {
     }
 }
 
-impl Status {
-    /// What a person should know, at the end of the line.
-    fn words(&self) -> String {
-        let activity = match &self.activity {
-            Activity::Idle => String::new(),
-            Activity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
-            Activity::Running(worker) => format!(", running in {worker}"),
-            Activity::Interrupted => ", interrupted".to_owned(),
-        };
-        match self.messages {
-            0 => activity,
-            messages => format!("{activity}, {} stored", show::counted(messages, "message")),
-        }
-    }
-}
-
-pub(super) async fn delete(place: &Place, user_state: bool, json: bool) -> anyhow::Result<Ending> {
+pub(super) async fn delete(
+    place: &Place,
+    user_state: bool,
+    when_claimed: WhenBusy,
+    json: bool,
+) -> anyhow::Result<Ending> {
     if place.session.is_none() {
         // The one that was written last is a fine guess for looking at, and a bad one for this.
         return Err(Misuse("say which session is to be deleted, with --session ID".to_owned()).into());
     }
-    let desk = Desk::to_write(place)?;
+    let desk = Desk::to_change(place, when_claimed)?;
     let session = desk.session().await?;
-    let mut delete = DeleteSession::new(session.key().clone());
-    delete.user_state = user_state;
-    let deleted = desk.runner.store().delete(delete).await?;
+    let deleted = session.delete(user_state).await?;
     let id = session.key().id.as_str();
     show::line(if json {
         json!({

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{
-    AppendEvent, Author, Event, EventId, EventKind, EventRange, InvocationId, Scope, SessionStore as _,
+    AppendClaim, AppendEvent, Author, Event, EventId, EventKind, EventRange, GetSession, InvocationId, Scope,
+    SessionStore as _, TakeOver,
 };
 use stepfold::state_core::state::{Delta, MESSAGES};
 
@@ -90,7 +91,13 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
         );
     }
     // A write between the steps of a run would be one that the run does not know of.
-    let stored = session.read(EventRange::Last(1)).await?;
+    let get = GetSession::new(session.key().clone()).events(EventRange::Last(1)).without_state();
+    let stored = desk.runner.store().get(get.now(SystemClock.now())).await?;
+    if let Some(claim) = desk.runner.other_worker(&stored) {
+        let (key, owner) = (session.key(), &claim.owner);
+        anyhow::bail!("{owner} is at work in session {key}, until {} at least; wait for it", claim.expires);
+    }
+    let take_over = stored.claim.as_ref().map_or(TakeOver::Never, |claim| TakeOver::Token(claim.token));
     if stored.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
         let words = "a run of the session has not ended; bring it to its end with `stepfold resume`, or give it up \
                      with `stepfold resume --abandon`";
@@ -106,6 +113,7 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
     );
     let event = event.with_kind(EventKind::new("state")).with_delta(delta);
     let append = AppendEvent::new(session.key().clone(), version, event, schema);
+    let append = append.with_claim(AppendClaim::Once { take_over });
     let receipt = desk.runner.store().append(append).await?;
     let id = session.key().id.as_str();
     show::line(if json {

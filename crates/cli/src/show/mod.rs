@@ -10,7 +10,8 @@ mod text;
 mod watch;
 
 use stepfold::prelude::*;
-use stepfold::session_scopes::{InboxEntry, Timestamp};
+use stepfold::runner::WaitingMessage;
+use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
 pub(crate) use self::calls::{approval, arguments, unknown_calls};
@@ -20,7 +21,7 @@ pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, other_reply, print, reply, styled,
+    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, print, reply, styled,
 };
 pub(crate) use self::watch::{Watch, changes};
 
@@ -70,11 +71,11 @@ pub(crate) fn decision(id: &str, decision: &Decision) -> String {
     }
 }
 
-/// The text of a message in an inbox; none if it is no message.
-pub(crate) fn said_in(entry: &InboxEntry) -> Option<String> {
-    let messages: Vec<Message> = serde_json::from_value(entry.body.get("messages")?.clone()).ok()?;
-    let said: Vec<_> = messages.iter().map(Message::text).collect();
-    (!said.is_empty()).then(|| said.join("\n"))
+/// The text of a message in an inbox.
+pub(crate) fn said_in(waiting: &WaitingMessage) -> String {
+    let messages = waiting.input.only_messages().unwrap_or_default();
+    let said: Vec<_> = messages.iter().map(|message| message.text()).collect();
+    said.join("\n")
 }
 
 /// A time, to the second.

@@ -85,12 +85,6 @@ pub(crate) fn reply(text: &str) {
     });
 }
 
-/// More of a reply that is not the one that was asked for, on standard error, at once.
-pub(crate) fn other_reply(text: &str) {
-    // When nobody can be told, there is nobody to tell.
-    let _ = Text::from(text).write(&mut anstream::stderr().lock(), "");
-}
-
 fn to_output(write: impl FnOnce() -> io::Result<()>) {
     if IS_CLOSED.load(Ordering::Relaxed) {
         return;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use crate::model::FailedRequest;
 
 use super::nodes::{Nodes, Shown, is_shown};
-use super::{aside, call_of, line, note, on_this_line, other_reply, reply, short};
+use super::{aside, call_of, line, note, on_this_line, reply, short};
 
 /// How long the wheel stands still.
 const TURN: Duration = Duration::from_millis(120);
@@ -37,10 +37,14 @@ pub(crate) struct Watch {
     state: Option<State>,
     waiting: Option<Waiting>,
     is_in_text: bool,
+    /// Whether what happens now is of a run before the one that was asked for.
+    is_earlier: bool,
+    /// Whether none of its runs is the one that was asked for.
+    is_aside: bool,
+    /// What the model has said in such a run.
+    earlier: String,
     has_wheel: bool,
-    /// The message whose answer goes to standard output, until its turn begins: what is answered before it goes to
-    /// standard error.
-    awaited: Option<String>,
+    has_seen_run: bool,
     /// Of a graph.
     nodes: Option<Nodes>,
 }
@@ -56,12 +60,23 @@ impl Watch {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
         let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch { json, state, waiting: None, is_in_text: false, has_wheel, awaited: None, nodes: None }
+        Watch {
+            json,
+            state,
+            waiting: None,
+            is_in_text: false,
+            is_earlier: false,
+            is_aside: false,
+            earlier: String::new(),
+            has_wheel,
+            has_seen_run: false,
+            nodes: None,
+        }
     }
 
-    /// Of which only the answer to this message goes to standard output.
-    pub(crate) fn answer_to(mut self, message: Option<String>) -> Self {
-        self.awaited = message;
+    /// Whose replies are not the one that was asked for, if so.
+    pub(crate) fn aside_if(mut self, is_aside: bool) -> Self {
+        (self.is_aside, self.is_earlier) = (is_aside, is_aside);
         self
     }
 
@@ -90,6 +105,7 @@ impl Watch {
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
+        self.has_seen_run |= !matches!(seen, Seen::Event { is_earlier: true, .. });
         match seen {
             Seen::Event { number, event, is_earlier } if self.json => {
                 let mut told = json!({"event": event, "number": number});
@@ -99,7 +115,14 @@ impl Watch {
                 line(told.to_string());
                 self.tell_progress(event);
             }
-            Seen::Event { event, .. } => self.show(event),
+            Seen::Event { event, is_earlier, .. } => {
+                let is_earlier = *is_earlier || self.is_aside;
+                if is_earlier != self.is_earlier {
+                    self.end();
+                    self.is_earlier = is_earlier;
+                }
+                self.show(event);
+            }
             Seen::Missed { events } => note(format!("{events} events were too fast to be shown")),
             _ => {}
         }
@@ -114,9 +137,9 @@ impl Watch {
         self.wait(&failure.model);
     }
 
-    /// Whether the answer that was asked for was shown, if one came.
-    pub(crate) fn has_answered(&self) -> bool {
-        self.awaited.is_none()
+    /// Whether anything was seen of the run that was asked for.
+    pub(crate) fn has_seen_run(&self) -> bool {
+        self.has_seen_run
     }
 
     /// Nothing more comes.
@@ -128,11 +151,7 @@ impl Watch {
     fn show(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => self.wait(model),
-            RunEvent::Text(text) => {
-                self.stop_waiting();
-                self.is_in_text = !text.ends_with('\n');
-                self.reply(text);
-            }
+            RunEvent::Text(text) => self.text(text),
             RunEvent::Reasoning(_) => {}
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.end();
@@ -159,14 +178,10 @@ impl Watch {
     fn show_all(&mut self, shown: Vec<Shown>) {
         for shown in shown {
             match shown {
-                Shown::Text(text) => {
-                    self.stop_waiting();
-                    self.is_in_text = !text.ends_with('\n');
-                    self.reply(&text);
-                }
+                Shown::Text(text) => self.text(&text),
                 Shown::Reply(text) => {
                     self.end();
-                    self.reply(&format!("{text}\n"));
+                    self.text(&format!("{text}\n"));
                 }
                 Shown::Note(text) => {
                     self.end();
@@ -213,8 +228,8 @@ impl Watch {
 
     /// What a commit changes in the state, and says of nodes.
     fn committed(&mut self, event: &Event) {
-        if matches!(event.kind, EventKind::Began { .. }) {
-            self.began(event);
+        if self.is_earlier && matches!(event.kind, EventKind::Began { .. }) {
+            self.earlier_begins(event);
         }
         let before = self.fold(event);
         let shown = self.nodes.as_mut().map(|nodes| nodes.committed(event, self.state.as_ref()));
@@ -231,30 +246,36 @@ impl Watch {
         self.show_all(shown.unwrap_or_default());
     }
 
+    /// The turn of a message that was stored before the one that was sent.
+    fn earlier_begins(&mut self, event: &Event) {
+        let said = event.messages.iter().filter(|message| message.role() == Role::User);
+        let said: Vec<_> = said.map(|message| short(&message.text())).collect();
+        self.aside(&format!("answers a message that was stored before: \"{}\"", said.join("\", \"")));
+    }
+
     fn aside(&mut self, text: &str) {
         self.end();
         aside(text);
     }
 
-    fn end_text(&mut self) {
-        if std::mem::take(&mut self.is_in_text) {
-            self.reply("\n");
+    /// More of a reply. Standard output has the reply that was asked for, and no other.
+    fn text(&mut self, text: &str) {
+        self.stop_waiting();
+        if self.is_earlier {
+            self.earlier.push_str(text);
+        } else {
+            self.is_in_text = !text.ends_with('\n');
+            reply(text);
         }
     }
 
-    fn reply(&self, text: &str) {
-        if self.awaited.is_none() { reply(text) } else { other_reply(text) }
-    }
-
-    /// A turn begins: with the message whose answer is awaited, or with one that comes before it.
-    fn began(&mut self, event: &Event) {
-        let Some(awaited) = &self.awaited else { return };
-        let said: Vec<_> = event.messages.iter().filter(|message| message.role() == Role::User).collect();
-        if said.iter().any(|message| message.text() == awaited.as_str()) {
-            self.awaited = None;
-        } else {
-            let said: Vec<_> = said.iter().map(|message| short(&message.text())).collect();
-            self.aside(&format!("answers a message that was stored before: \"{}\"", said.join("\", \"")));
+    fn end_text(&mut self) {
+        if std::mem::take(&mut self.is_in_text) {
+            reply("\n");
+        }
+        let earlier = std::mem::take(&mut self.earlier);
+        if !earlier.is_empty() {
+            aside(&format!("earlier reply: {}", earlier.trim_end()));
         }
     }
 

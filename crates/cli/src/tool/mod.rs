@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
+use stepfold::state_core::state::{Handlers, KeySchema};
 use stepfold::tools::{ResultText, Retry, Source};
 
 pub(crate) use self::command::Program;
@@ -96,7 +96,7 @@ fn unknown_keys(form: &ToolForm, schema: &Schema) -> Vec<ToolFault> {
         ("outputs_to_state", form.outputs_to_state.keys().collect()),
         ("builtin", form.builtin.iter().flat_map(|builtin| &builtin.keys).collect()),
     ];
-    let known = |key: &str| schema.is_open() || schema.key(key).is_some() || key == MESSAGES;
+    let known = |key: &str| schema.is_open() || schema.key(key).is_some();
     let keys = tables.into_iter().flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
     keys.filter(|(_, key)| !known(key))
         .map(|(table, key)| {

@@ -79,9 +79,9 @@ fn a_run_shows_what_happens_and_is_kept() {
     room.check(
         "state get a.toml nothing",
         expect![[r#"
-        | error: the agent declares no key `nothing`; there are: counted, user:name
-        exit 2
-    "#]],
+            | error: the agent declares no key `nothing`; there are: counted, user:name, messages
+            exit 2
+        "#]],
     );
 }
 

@@ -15,6 +15,11 @@ pub(crate) fn killed(effect: &str) -> Room {
 }
 
 fn killed_in(effect: &str, script: &str) -> Room {
+    ended_by("-KILL", effect, script).0
+}
+
+/// Sends a signal to a run while its tool works, and lets the tool end once the command has.
+fn ended_by(signal: &str, effect: &str, script: &str) -> (Room, Option<i32>) {
     let agent = format!(
         "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
          command = {{ argv = [\"sh\", \"-c\", \"echo x >> runs; test -e go || read line < gate; echo ran\"] }}"
@@ -26,12 +31,15 @@ fn killed_in(effect: &str, script: &str) -> Room {
     notes.find(|line| line.as_ref().unwrap().contains("> c1 slow()")).unwrap().unwrap();
     // It opens when the tool does: the tool is at work then.
     let gate = std::fs::OpenOptions::new().write(true).open(room.path("gate")).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    send(signal, &child);
+    let status = child.wait().unwrap();
     room.write("go", "");
     drop(gate);
-    room.until_free("a.toml");
-    room
+    (room, status.code())
+}
+
+fn send(signal: &str, child: &std::process::Child) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
 #[test]
@@ -87,7 +95,10 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
     let script = format!("{SCRIPT}\nassistant: You are welcome.");
     let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks", "");
     assert!(said.starts_with("You are welcome.\n| session s1\n") && !said.contains("exit"), "{said}");
-    assert!(said.contains("| Done.\n") && said.contains("| outcome unknown: c1 slow()"), "{said}");
+    assert!(
+        said.contains("| earlier reply: Done.\n") && said.contains("| outcome unknown: c1 slow()"),
+        "{said}"
+    );
 
     let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks --json", "");
     let lines: Vec<serde_json::Value> =
@@ -103,7 +114,10 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
 fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_waits() {
     // The script has no reply for the message.
     let said = killed("at_most_once").say("run a.toml -s s1 thanks", "");
-    assert!(said.contains("| Done.\n") && said.contains("| outcome unknown: c1 slow()"), "{said}");
+    assert!(
+        said.contains("| earlier reply: Done.") && said.contains("| outcome unknown: c1 slow()"),
+        "{said}"
+    );
     assert!(said.contains("| error: the run failed") && said.ends_with("exit 1\n"), "{said}");
 
     let script = "assistant: > c1 slow()\nassistant: > c2 now()\nassistant: Done.";
@@ -165,7 +179,7 @@ fn a_decision_is_stored_with_who_made_it() {
 /// A run whose tool waits at a gate: the process, and the gate.
 fn at_work(effect: &str) -> (Room, std::process::Child, std::fs::File) {
     let agent = format!(
-        "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
+        "open_state = true\n[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
          command = {{ argv = [\"sh\", \"-c\", \"read line < gate; echo ran\"] }}"
     );
     let room = Room::new(&agent, &format!("{SCRIPT}\nassistant: Done again."));
@@ -232,4 +246,82 @@ fn an_interrupt_answers_open_calls_and_the_session_can_be_used() {
         | go on: stepfold chat a.toml --session s1
     "#]],
     );
+}
+
+/// `/proc` tells whether the process of a claim is dead.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_killed_process_left_is_free_at_once() {
+    let room = killed("idempotent");
+    assert!(room.say("sessions a.toml", "").contains(", interrupted"));
+    let said = room.say("resume a.toml --when-claimed refuse", "");
+    assert!(said.starts_with("Done.\n"), "{said}");
+}
+
+#[test]
+fn a_process_that_is_told_to_end_leaves_its_session_to_others() {
+    for (signal, status) in [("-TERM", 143), ("-HUP", 129)] {
+        if signal == "-HUP" && !cfg!(target_os = "linux") {
+            continue;
+        }
+        let (room, ended) = ended_by(signal, "idempotent", SCRIPT);
+        assert_eq!(ended, Some(status));
+        let stored = room.say("sessions a.toml --json", "");
+        assert!(stored.contains(r#""status":"interrupted""#), "{stored}");
+        let said = room.say("resume a.toml --when-claimed refuse", "");
+        assert!(said.starts_with("Done.\n"), "{said}");
+    }
+}
+
+/// A process that is stopped is alive: nobody takes its call for one whose outcome is unknown.
+#[test]
+fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
+    let (room, child, gate) = at_work("at_most_once");
+    send("-STOP", &child);
+    // tidy: allow sleep, because it is about a process that does nothing for longer than a claim once held.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let said = room.say("resume a.toml --when-claimed refuse", "");
+    assert!(said.contains("is at work in session a/local/s1, until "), "{said}");
+    send("-CONT", &child);
+    drop(gate);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let log = room.say("inspect a.toml", "");
+    assert!(log.contains("tool c1 slow:") && !log.contains("unknown"), "{log}");
+}
+
+/// Whoever shows the answer may be held up; the run is not, nor is its heartbeat.
+#[test]
+fn a_pipe_that_nobody_reads_holds_no_run_up() {
+    let room = Room::new("", &format!("assistant: {}\n", "many words ".repeat(100_000)));
+    let mut child = room.command("run a.toml -s s1 go").spawn().unwrap();
+    let stored = || room.say("sessions a.toml --json", "");
+    let has_ended = |stored: &str| stored.contains(r#""status":"idle""#) && stored.contains(r#""version":2"#);
+    while !has_ended(&stored()) {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before it was read");
+    }
+    let text = child.wait_with_output().unwrap().stdout;
+    assert!(text.len() > 1_000_000, "{}", text.len());
+}
+
+#[test]
+fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_whoever_takes_it_over() {
+    let (room, child, gate) = at_work("at_most_once");
+    for line in ["delete a.toml -s s1 --when-claimed refuse", "rewind a.toml --when-claimed refuse 1"] {
+        let said = room.say(line, "");
+        assert!(said.contains("is at work in session a/local/s1, until "), "{line}: {said}");
+        assert!(
+            said.contains("with `--when-claimed take-over`") && said.ends_with("exit 1\n"),
+            "{line}: {said}"
+        );
+    }
+    let said = room.say("state set a.toml k=1", "");
+    assert!(
+        said.contains(" is at work in session a/local/s1, until ") && said.ends_with("exit 1\n"),
+        "{said}"
+    );
+    let said = room.say("delete a.toml -s s1 --when-claimed take-over", "");
+    assert!(said.starts_with("session s1 is deleted"), "{said}");
+    drop(gate);
+    assert!(!child.wait_with_output().unwrap().status.success());
 }

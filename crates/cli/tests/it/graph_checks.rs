@@ -97,7 +97,7 @@ fn every_fault_has_its_line() {
             g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
             g.toml:13:1: names `questoin`, which the state does not declare; declare it, or double the braces if it is text
             g.toml:13:1: names `later`, which the state does not declare; declare it, or double the braces if it is text
-            g.toml:14:1: the state has no key `notse`; there are: found, verdict
+            g.toml:14:1: the state has no key `notse`; there are: found, verdict, messages
             g.toml:15:1: `reads` is of a program, which this node is not
             g.toml:17:8: a node is one of `agent`, `command` and `says`; this one is none
             g.toml:18:1: `asks` is of an agent, which this node is not
@@ -105,7 +105,7 @@ fn every_fault_has_its_line() {
             g.toml:25:13: there is no program ./save.sh, seen from the folder of this file
             g.toml:25:35: expected integer, found string
             g.toml:26:1: a field is taken from JSON; write the command as a table, with `output = "json"`
-            g.toml:26:26: the state has no key `missing`; there are: found, verdict
+            g.toml:26:26: the state has no key `missing`; there are: found, verdict, messages
             g.toml:27:10: the state has no key `fuond`; did you mean `found`?
             g.toml:28:1: there is no node `rescue`; there are: END, both, inline, none, plan, save, wrong
             g.toml:30:1: what must not run twice is not tried again

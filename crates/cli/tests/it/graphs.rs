@@ -584,7 +584,6 @@ fn killed(effect: &str) -> Room {
     child.wait().unwrap();
     room.write("go", "");
     drop(gate);
-    room.until_free("g.toml");
     room
 }
 
@@ -681,7 +680,6 @@ fn after_a_kill_the_agent_of_a_node_goes_on_where_it_was() {
     child.wait().unwrap();
     room.write("go", "");
     drop(gate);
-    room.until_free("g.toml");
     check_in_order(
         &room,
         "resume g.toml",

@@ -54,7 +54,7 @@ impl AtWork {
 
     /// Waits until a message stands in the inbox.
     fn until_stored(&self) {
-        while !self.room.say("sessions a.toml", "").contains(", 1 message stored") {}
+        while !self.room.say("sessions a.toml", "").contains(", 1 message in the inbox") {}
     }
 
     /// Lets the first command end.
@@ -153,7 +153,7 @@ fn a_message_that_is_stored_stays_so_while_the_other_run_waits_for_a_decision() 
     "#]]
     .assert_eq(&crate::room::without_digests(&second.told()));
     let said = room.say("sessions a.toml", "");
-    assert!(said.contains(", waits for a decision about p1#DIGEST, 1 message stored"), "{said}");
+    assert!(said.contains(", waits for a decision about p1#DIGEST, 1 message in the inbox"), "{said}");
     // Whoever decides goes on with it.
     room.check(
         "resume a.toml --approve p1",
@@ -283,14 +283,14 @@ fn a_message_whose_sender_is_gone_is_answered_before_the_next_one() {
     let (room, first) = work.ends();
     assert!(first.starts_with("Done.\n| session s1\n"), "{first}");
     let said = room.say("sessions a.toml", "");
-    assert!(said.ends_with("version 4, 1 message stored\n"), "{said}");
+    assert!(said.ends_with("version 4, 1 message in the inbox\n"), "{said}");
     room.check(
         "run a.toml -s s1 'a third time'",
         expect![[r#"
         Done a third time.
         | session s1
         | answers a message that was stored before: "again"
-        | Done again.
+        | earlier reply: Done again.
         | go on: stepfold chat a.toml --session s1
     "#]],
     );

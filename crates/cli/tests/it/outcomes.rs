@@ -99,7 +99,7 @@ fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
     let said = room.say("inbox a.toml", "");
     assert!(said.contains("  two\n") && said.contains("retry  20"), "{said}");
     let said = room.say("sessions a.toml", "");
-    assert!(said.contains(", interrupted, 2 "), "{said}");
+    assert!(said.contains(", interrupted, 2 messages in the inbox"), "{said}");
     let said = room.say("inspect a.toml", "");
     assert_eq!(said.matches("  failed    ").count(), 4, "{said}");
 

@@ -65,11 +65,6 @@ impl Room {
         without_digests(&text.replace(&*self.folder().to_string_lossy(), "ROOM"))
     }
 
-    /// Waits until the claim of a killed process on the sessions of an agent has expired.
-    pub(crate) fn until_free(&self, agent: &str) {
-        while self.say(&format!("sessions {agent}"), "").contains(", running") {}
-    }
-
     /// What a command says, prints and notes as they come.
     pub(crate) fn say_in_order(&self, line: &str) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();

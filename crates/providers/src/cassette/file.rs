@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    ChatRequest, Message, ModelParams, ResponseFormat, ToolChoice, ToolSpec, Transcript,
+    ChatRequest, Message, ModelError, ModelParams, ResponseFormat, ToolChoice, ToolSpec, Transcript,
 };
 
 use super::exchange::{Answer, End, Exchange};
@@ -36,20 +36,20 @@ const HEADER: &str = "# stepfold cassette 1, ";
 #[non_exhaustive]
 pub enum CassetteError {
     /// The file could not be read.
-    #[error("could not read the cassette {path}; record it first")]
+    #[error("could not read the cassette {path}: {source}; record it first")]
     Read {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file could not be written.
-    #[error("could not write the cassette {path}")]
+    #[error("could not write the cassette {path}: {source}")]
     Write {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file is no cassette that this version can read.
     #[error("the cassette {path} cannot be read, line {line}: {message}; record it anew")]
@@ -62,8 +62,14 @@ pub enum CassetteError {
         message: String,
     },
     /// The model that was to be recorded could not be made.
-    #[error("the model to record could not be made")]
-    Model(#[from] stepfold_state_core::chat::ModelError),
+    #[error("the model to record could not be made: {0}")]
+    Model(ModelError),
+}
+
+impl From<ModelError> for CassetteError {
+    fn from(error: ModelError) -> Self {
+        CassetteError::Model(error)
+    }
 }
 
 /// All that is on a cassette.

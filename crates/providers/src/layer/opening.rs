@@ -47,21 +47,5 @@ fn is_noticed(chunk: &Chunk) -> bool {
 pub(super) fn all_failed(last: ModelError, what: &str, attempts: &[String]) -> ModelError {
     let listed = if attempts.is_empty() { String::new() } else { format!(": {}", attempts.join("; ")) };
     let message = format!("{} ({what}{listed})", last.message());
-    let mut error = ModelError::new(last.kind().clone(), message.trim_start());
-    if let Some(provider) = last.provider() {
-        error = error.with_provider(provider);
-    }
-    if let Some(model) = last.model() {
-        error = error.with_model(model);
-    }
-    if let Some(request_id) = last.request_id() {
-        error = error.with_request_id(request_id);
-    }
-    if let Some(wait) = last.retry_after() {
-        error = error.with_retry_after(wait);
-    }
-    if let Some(partial) = last.partial() {
-        error = error.with_partial(partial.clone());
-    }
-    error.with_source(last)
+    last.with_message(message.trim_start())
 }

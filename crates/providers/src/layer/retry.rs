@@ -178,7 +178,7 @@ async fn attempts<M: ChatModel>(
     }
 }
 
-/// The failures with their numbers; none if all are the same as the last one, which the error says anyway.
+/// Lists the failures with their numbers; empty if all are equal to the last one, which the error shows.
 fn listed(failures: &[String]) -> Vec<String> {
     if failures.iter().all(|failure| Some(failure) == failures.last()) {
         return Vec::new();

@@ -11,10 +11,7 @@ fn check(name: &str, variables: &[(&str, &str)], expected: Expect) {
     let model = if name.is_empty() { model_from(look_up) } else { model_with(name, look_up) };
     let shown = match model {
         Ok(model) => model.id().to_owned(),
-        Err(error) => match std::error::Error::source(&error) {
-            Some(source) => format!("error: {error}: {source}"),
-            None => format!("error: {error}"),
-        },
+        Err(error) => format!("error: {error}"),
     };
     expected.assert_eq(&(shown + "\n"));
 }

@@ -153,7 +153,7 @@ fn auto_asks_only_what_is_not_there() {
     let folder = Folder::new("auto");
     let none = || Err::<Scripted, _>(ModelError::new(ModelErrorKind::Authentication, "no key"));
     let error = Cassette::auto(folder.tape(), none).unwrap_err();
-    assert_eq!(error.to_string(), "the model to record could not be made");
+    assert_eq!(error.to_string(), "the model to record could not be made: not authorized: no key");
     let first = Cassette::auto(folder.tape(), || Ok(Scripted::new(["one"]))).unwrap();
     ask(&first, request("user: a")).unwrap();
     let script = Scripted::new(["two"]);

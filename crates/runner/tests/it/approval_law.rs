@@ -460,7 +460,8 @@ impl Law<'_> {
             }
             Next::Anew { at } => {
                 let [session, _] = self.open(workers, at).await;
-                let _ = workers.0[0].store().delete(DeleteSession::new(session.key().clone())).await;
+                let _ =
+                    workers.0[0].store().delete(DeleteSession::new(session.key().clone()).take_over()).await;
                 workers.0[1].session("ada", session.key().id.as_str()).await.unwrap();
             }
             Next::Fault { after, fault } => self.world.wire.faults([(after, fault)]),

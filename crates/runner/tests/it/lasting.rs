@@ -79,10 +79,7 @@ fn check_faults(faults: &[(usize, Fault)], first: Expect, second: Expect) {
         world.wire.faults(faults.iter().copied());
         let ended = |ended: Ended| match ended {
             Ok(outcome) => outcome.exit().to_string(),
-            Err(error) => match std::error::Error::source(&error) {
-                Some(source) => format!("{error}: {source}"),
-                None => error.to_string(),
-            },
+            Err(error) => error.to_string(),
         };
         process(async {
             let session = world.session(world.agent(LOOK_AND_PAY)).await;
@@ -108,7 +105,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: began i1.0 at 1
             the model is asked
             the store breaks: replied i1.1
-            the store failed in session stalls/ada/s1: the store could not append an event"#]],
+            the store failed in session stalls/ada/s1: the store could not append an event: it is broken"#]],
         expect![[r#"
             the model is asked
             stored: replied i1.1.i3 at 2
@@ -131,7 +128,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: started i1.2 at 3
             look stalls/ada/s1/i1/1/c1
             the store breaks: answered i1.3
-            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c1`: the store could not append an event"#]],
+            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c1`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.3.i3 at 4
             look stalls/ada/s1/i1/1/c1
@@ -152,7 +149,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: answered i1.3 at 4
             pay stalls/ada/s1/i1/1/c2
             the store breaks: answered i1.4
-            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c2`: the store could not append an event"#]],
+            the store failed in session stalls/ada/s1; outcomes that are not recorded: `c2`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.4.i3 at 5
             the model is asked

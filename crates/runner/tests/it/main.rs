@@ -17,6 +17,7 @@ mod approval_law;
 mod busy;
 mod changes;
 mod claims;
+mod closing;
 mod crash;
 mod cut_off;
 mod decisions;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use serde_json::{Value, json};
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError};
 
 use crate::error::SessionError;
@@ -34,16 +35,9 @@ impl fmt::Display for Fault {
     }
 }
 
-impl<E: std::error::Error> From<E> for Fault {
+impl<E: std::error::Error + 'static> From<E> for Fault {
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Fault(text)
+        Fault(ErrorChain(&error).to_string())
     }
 }
 

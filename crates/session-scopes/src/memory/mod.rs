@@ -244,6 +244,8 @@ impl Inner {
 
     fn delete(&mut self, request: &DeleteSession) -> Result<Deleted, SessionError> {
         let key = &request.key;
+        let (.., entry) = self.entry(key)?;
+        entry.work.fence.check_free(key, request.take_over, request.at)?;
         let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
         let removed = tenant.and_then(|tenant| Some((tenant.remove(&key.id)?, tenant)));
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;

@@ -40,7 +40,7 @@ impl PlainClaim {
             Some(AppendClaim::Release { token }) => {
                 Some(PlainClaim { token: Some(to_db(*token)), duration: None })
             }
-            Some(AppendClaim::Take { .. }) => None,
+            Some(AppendClaim::Take { .. } | AppendClaim::Once { .. }) => None,
         }
     }
 }
@@ -127,7 +127,7 @@ pub(super) async fn release(connection: Object, request: &ReleaseClaim) -> Resul
     let ReleaseClaim { key, token } = request;
     in_transaction!(connection, |inside| {
         let found = lock(inside, key).await?;
-        if let Some(row) = found.first().map(SessionRow::read).transpose()?
+        if let Some(row) = found.first().map(|row| SessionRow::read(row, key)).transpose()?
             && let Ok(fence) = row.fence.released(key, *token)
         {
             put(inside, row.number, fence).await?;

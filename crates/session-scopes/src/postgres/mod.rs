@@ -1,7 +1,8 @@
 //! Sessions in PostgreSQL: many workers, one truth.
 //!
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes
-//! one. Handlers run here, on values that are locked for as long as that takes.
+//! one. Handlers run here, on a worker thread of the runtime and on
+//! values that are locked for as long as that takes: they must not block.
 
 mod at_version;
 mod branches;
@@ -12,9 +13,11 @@ mod plan;
 mod read;
 mod rows;
 mod statements;
+mod sums;
 mod tables;
 mod tls;
 mod transaction;
+mod verify;
 mod write;
 
 use std::fmt;
@@ -28,7 +31,7 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
-use self::rows::Schemas;
+use self::rows::Cache;
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::Label;
@@ -36,9 +39,9 @@ use crate::rows::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks, ListSessions,
-    PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession,
-    ScopeKey, SessionPage, SessionStore, WriteScope,
+    Enqueued, EventRange, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListForks,
+    ListSessions, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, SessionPage, SessionStore, Verified, VerifySessions, WriteScope,
 };
 
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
@@ -163,7 +166,7 @@ impl PostgresOptions {
         }
         tables::set_up(&config, tls.clone()).await?;
         let pool = self.pool(config, tls)?;
-        Ok(PostgresStore(Arc::new(Inner { pool, schemas: Schemas::default() })))
+        Ok(PostgresStore(Arc::new(Inner { pool, cache: Cache::default() })))
     }
 
     fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
@@ -227,7 +230,7 @@ pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
     pool: Pool,
-    schemas: Schemas,
+    cache: Cache,
 }
 
 impl PostgresStore {
@@ -263,17 +266,21 @@ impl SessionStore for PostgresStore {
     async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let connection = self.connection().await?;
-        Box::pin(write::create(connection, &self.0.schemas, request, &delta)).await
+        let key = Box::pin(write::create(connection, &self.0.cache, request, &delta)).await?;
+        // Others may write to what the session shares meanwhile; what is read is of one moment.
+        let connection = self.connection().await?;
+        let get = GetSession::new(key).events(EventRange::None);
+        Box::pin(read::get(connection, &self.0.cache, &get)).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::get(connection, &self.0.schemas, &request)).await
+        Box::pin(read::get(connection, &self.0.cache, &request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::list(connection, &self.0.schemas, &request)).await
+        Box::pin(read::list(connection, &self.0.cache, &request)).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
@@ -285,19 +292,19 @@ impl SessionStore for PostgresStore {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
-        Box::pin(write::append(connection, &self.0.schemas, &request, &body)).await
+        Box::pin(write::append(connection, &self.0.cache, &request, &body)).await
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(write::fork(connection, &self.0.schemas, request)).await
+        Box::pin(write::fork(connection, &self.0.cache, request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
         let connection = self.connection().await?;
-        Box::pin(write::rewind(connection, &request, &event, &body)).await
+        Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
@@ -317,19 +324,24 @@ impl SessionStore for PostgresStore {
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::read_scope(connection, &self.0.schemas, &scope)).await
+        Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope)).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;
-        Box::pin(write::write_scope(connection, &self.0.schemas, &request, &body)).await
+        Box::pin(write::write_scope(connection, &self.0.cache.schemas, &request, &body)).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
         Box::pin(write::prune(connection, &request)).await
+    }
+
+    async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
+        let connection = self.connection().await?;
+        Box::pin(verify::verify(connection, &self.0.cache, &request)).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {

@@ -11,32 +11,35 @@ use tokio_postgres::Row;
 use super::at_version::past_rows;
 use super::branches;
 use super::rows::{
-    History, Schemas, ScopeRow, Scopes, SessionRow, events, heads, session_items, shared_items, values,
+    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, digest_at,
+    events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
 };
 use super::statements::{
-    CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SHARED, FIND_SHARED_ITEMS,
-    LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS, READ_LINEAGE, READ_REWINDS,
-    READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS,
+    CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SCOPE, FIND_SHARED,
+    FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS, READ_LINEAGE,
+    READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS, SHARED_SUMS,
 };
-use super::transaction::{Transaction, begin_reading, commit, query};
+use super::sums;
+use super::transaction::{Given, Transaction, begin_reading, commit, query};
+use crate::chain::pieces;
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
-use crate::event::CommittedEvent;
 use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
-use crate::session::{Rewound, Session, Values, Visible};
+use crate::seal::SessionRecord;
+use crate::session::{Session, Values, Visible};
 use crate::store::{Cursor, EventRange, ForkInfo, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
 pub(super) async fn get(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let transaction = Transaction::new(connection);
     let connection = transaction.connection()?;
-    let ((), session) = try_join!(biased; begin_reading(connection), session(connection, schemas, request))?;
+    let ((), session) = try_join!(biased; begin_reading(connection), session(connection, cache, request))?;
     commit(connection).await?;
     transaction.end();
     Ok(session)
@@ -45,7 +48,7 @@ pub(super) async fn get(
 /// A session, as much of it as is asked for, inside a transaction.
 pub(super) async fn session(
     connection: &Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let key = &request.key;
@@ -62,22 +65,54 @@ pub(super) async fn session(
         Changed::read(connection, request),
     )?;
     let row = SessionRow::of(&row, key)?;
-    let scopes = Scopes::of(&scopes);
-    let history = History::read(&lineage, &rewinds);
+    let scopes = Scopes::of(&scopes, app)?;
+    let history = History::read(&lineage, &rewinds, &row)?;
+    cache.records.set(key, row.record.clone());
     let version = request.version_in(row.oldest, row.version)?;
     let visible = Visible::at(version, &history.rewinds);
     let ranges = request.event_ranges(&visible, version);
-    let events = read_events(connection, row.number, (row.oldest, &ranges), request.events).await?;
+    let pieces = event_pieces(connection, &row, &ranges, request.events).await?;
+    let edges = pieces.iter().flat_map(|(after, last)| [*after, *last]).chain([version]);
+    let (states, events) = try_join!(biased;
+        states_of(connection, &row, &history, edges),
+        read_pieces(connection, &row, &pieces),
+    )?;
+    let events = events_of(&events, &pieces, &row, &states)?;
+    let head = digest_at(&row, &states, version)?;
+    let of = Of { key, record: &row, history: &history, visible: &visible, scopes: &scopes };
     let values = match (request.state, whole) {
         (false, _) => None,
-        (true, Some(whole)) => Some(whole.values(connection, schemas, &history, &visible).await?),
+        (true, Some(whole)) => {
+            Some(whole.values(connection, &cache.schemas, of, Some(row.state.cells)).await?)
+        }
         (true, None) => {
             let asked = changed.asked(request, &row, &history, &scopes);
-            let of = Of { key, number: row.number, version: request.version, history: &history };
-            Some(some_values(connection, schemas, of, &visible, asked).await?)
+            let past =
+                request.version.map(|version| (version, states.get(&version).map(|state| state.cells)));
+            Some(some_values(connection, &cache.schemas, of, past, asked).await?)
         }
     };
-    Ok(Session { version, values, events, ..row.session(key.clone(), visible, scopes.versions())? })
+    let session = row.session(key.clone(), visible, scopes.versions())?;
+    Ok(Session { version, head: Some(head), values, events, ..session })
+}
+
+/// What held after those events of a session whose versions are asked for and told by no other row.
+pub(super) async fn states_of(
+    connection: &Object,
+    record: &SessionRecord,
+    history: &History,
+    versions: impl IntoIterator<Item = u64>,
+) -> Result<States, SessionError> {
+    let told = [record.oldest, record.version];
+    let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !told.contains(version)).collect();
+    if versions.is_empty() {
+        return Ok(States::new());
+    }
+    let (streams, versions): (Vec<i64>, Vec<i64>) = versions
+        .into_iter()
+        .filter_map(|version| Some((history.stream_with(version)?, to_db(version))))
+        .unzip();
+    states(&query(connection, SEALS, &[&streams, &versions]).await?)
 }
 
 /// The rows of a scope's values, and of the items of its lists.
@@ -99,25 +134,36 @@ impl Whole {
         Ok(Whole(ByScope { app, user, session: own }))
     }
 
+    /// The values; `cells` are the combined checksums that all of a session's have, if its rows are all of them.
     async fn values(
         self,
         connection: &Object,
         schemas: &Schemas,
-        history: &History,
-        visible: &Visible,
+        of: Of<'_>,
+        cells: Option<i64>,
     ) -> Result<ByScope<Values>, SessionError> {
         let Whole(ByScope { app, user, session }) = self;
+        let own = heads(&session.cells, RowsOf::Session)?;
+        if let Some(cells) = cells {
+            sums::compare_cells(sum(&own, RowsOf::Session), cells)?;
+        }
+        let items = session_items(&own, &session.items, of.history, of.visible)?;
         Ok(ByScope {
-            app: app.shared_values(connection, schemas).await?,
-            user: user.shared_values(connection, schemas).await?,
-            session: session.own_values(connection, schemas, history, visible).await?,
+            app: app.shared_values(connection, schemas, &of.scopes.app, true).await?,
+            user: user.shared_values(connection, schemas, &of.scopes.user, true).await?,
+            session: values(connection, schemas, own, items).await?,
         })
     }
 }
 
+/// The combined checksums of rows.
+pub(super) fn sum(heads: &[HeadRow], of: RowsOf) -> i64 {
+    heads.iter().fold(0, |sum, head| sum ^ head.sum(of))
+}
+
 impl Part {
     /// The rows of a session's own values: all, or those of these keys.
-    async fn own(
+    pub(super) async fn own(
         connection: &Object,
         key: &SessionKey,
         keys: Option<&[String]>,
@@ -135,7 +181,7 @@ impl Part {
     }
 
     /// The rows of a shared scope's values: all, or those of these keys.
-    async fn shared(
+    pub(super) async fn shared(
         connection: &Object,
         (app, owner): (&str, &str),
         keys: Option<&[String]>,
@@ -152,66 +198,115 @@ impl Part {
         Ok(Part { cells, items })
     }
 
-    async fn own_values(
+    /// The values of a shared scope, whose rows may be all of them.
+    async fn shared_values(
         self,
         connection: &Object,
         schemas: &Schemas,
-        history: &History,
-        visible: &Visible,
+        scope: &ScopeRow,
+        is_whole: bool,
     ) -> Result<Values, SessionError> {
-        let heads = heads(&self.cells)?;
-        let items = session_items(&heads, &self.items, history, visible)?;
+        let of = RowsOf::Shared(scope.scope);
+        let heads = heads(&self.cells, of)?;
+        if is_whole {
+            scope.check_cells(sum(&heads, of))?;
+        }
+        let items = shared_items(&heads, &self.items, scope.scope)?;
         values(connection, schemas, heads, items).await
-    }
-
-    async fn shared_values(self, connection: &Object, schemas: &Schemas) -> Result<Values, SessionError> {
-        values(connection, schemas, heads(&self.cells)?, shared_items(&self.items)?).await
     }
 }
 
 /// The keys of each scope whose values are read; none: all of them.
 type Asked = ByScope<Option<BTreeSet<Arc<str>>>>;
 
-/// Whose values are read, and of which version, if not of the newest.
+/// Whose values are read.
+#[derive(Clone, Copy)]
 struct Of<'a> {
     key: &'a SessionKey,
-    number: i64,
-    version: Option<u64>,
+    record: &'a SessionRecord,
     history: &'a History,
+    visible: &'a Visible,
+    scopes: &'a Scopes,
 }
 
-/// The values of some keys.
+impl Of<'_> {
+    /// Checks that keys without a row never had one, or lost it to a write.
+    async fn check_missing(
+        &self,
+        connection: &Object,
+        asked: &Asked,
+        found: &ByScope<Part>,
+        is_past: bool,
+    ) -> Result<(), SessionError> {
+        let misses = |asked: &Option<BTreeSet<Arc<str>>>, found: &Part| {
+            asked.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
+        };
+        if !is_past && misses(&asked.session, &found.session) {
+            let rows = query(connection, CELL_SUMS, &[&self.record.number]).await?;
+            sums::compare_cells(sums::combined(&rows), self.record.state.cells)?;
+        }
+        for (asked, found, scope) in
+            [(&asked.app, &found.app, &self.scopes.app), (&asked.user, &found.user, &self.scopes.user)]
+        {
+            if misses(asked, found) {
+                let rows = query(connection, SHARED_SUMS, &[&scope.scope]).await?;
+                scope.check_cells(sums::combined_shared(&rows))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The values of some keys; of a session's own, as they were at a version, with the combined checksums that they had
+/// there if these are known.
 async fn some_values(
     connection: &Object,
     schemas: &Schemas,
-    Of { key, number, version, history }: Of<'_>,
-    visible: &Visible,
+    of: Of<'_>,
+    past: Option<(u64, Option<i64>)>,
     asked: Asked,
 ) -> Result<ByScope<Values>, SessionError> {
     let texts = |keys: &Option<BTreeSet<Arc<str>>>| -> Option<Vec<String>> {
         keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect())
     };
+    let (key, number) = (of.key, of.record.number);
     let (own, app, user) = (texts(&asked.session), texts(&asked.app), texts(&asked.user));
-    let (own, app, user) = try_join!(biased;
+    let (session, app, user) = try_join!(biased;
         async {
-            match version {
+            match past {
                 None => Part::own(connection, key, own.as_deref()).await,
-                Some(version) => past_rows(connection, number, history, version, own.as_deref()).await,
+                Some((version, _)) => past_rows(connection, number, of.history, version, own.as_deref()).await,
             }
         },
         Part::shared(connection, (key.app.as_str(), ""), app.as_deref()),
         Part::shared(connection, (key.app.as_str(), key.user.as_str()), user.as_deref()),
     )?;
-    let read = Whole(ByScope { app, user, session: own });
-    let read = read.values(connection, schemas, history, visible).await?;
+    let found = ByScope { app, user, session };
+    of.check_missing(connection, &asked, &found, past.is_some()).await?;
+    let ByScope { app, user, session } = found;
+    let cells = match past {
+        _ if asked.session.is_some() => None,
+        None => Some(of.record.state.cells),
+        Some((version, _)) if version == of.record.version => Some(of.record.state.cells),
+        Some((_, cells)) => cells,
+    };
+    let heads = heads(&session.cells, RowsOf::Session)?;
+    if let Some(cells) = cells {
+        sums::compare_cells(sum(&heads, RowsOf::Session), cells)?;
+    }
+    let items = session_items(&heads, &session.items, of.history, of.visible)?;
     let restricted = |values: Values, keys: Option<BTreeSet<Arc<str>>>| match keys {
         Some(keys) => values.restricted_to(keys),
         None => values,
     };
+    let (of_app, of_user) = (&of.scopes.app, &of.scopes.user);
+    let app = app.shared_values(connection, schemas, of_app, asked.app.is_none()).await?;
+    let user = user.shared_values(connection, schemas, of_user, asked.user.is_none()).await?;
+    let own = values(connection, schemas, heads, items).await?;
     Ok(ByScope {
-        app: restricted(read.app, asked.app),
-        user: restricted(read.user, asked.user),
-        session: restricted(read.session, asked.session),
+        app: restricted(app, asked.app),
+        user: restricted(user, asked.user),
+        session: restricted(own, asked.session),
     })
 }
 
@@ -258,27 +353,44 @@ fn is_known(version: u64, row: &SessionRow, history: &History) -> bool {
     (first.max(row.oldest)..=row.version).contains(&version)
 }
 
-async fn read_events(
+/// The pieces of the history whose events a request asks for, newest first.
+async fn event_pieces(
     connection: &Object,
-    number: i64,
-    (oldest, ranges): (u64, &[(u64, u64)]),
+    record: &SessionRecord,
+    ranges: &[(u64, u64)],
     range: EventRange,
-) -> Result<Vec<CommittedEvent>, SessionError> {
-    let (firsts, lasts): (Vec<i64>, Vec<i64>) =
-        ranges.iter().map(|(first, last)| (to_db(*first), to_db(*last))).unzip();
+) -> Result<Vec<(u64, u64)>, SessionError> {
+    let oldest = record.oldest;
     let (after, limit) = match range {
-        EventRange::None | EventRange::Last(0) => return Ok(Vec::new()),
-        EventRange::All => (oldest, i64::MAX),
-        EventRange::Last(count) => (oldest, i64::try_from(count).unwrap_or(i64::MAX)),
-        EventRange::AfterVersion(version) => (version.max(oldest), i64::MAX),
+        EventRange::None => return Ok(Vec::new()),
+        EventRange::All => (oldest, u64::MAX),
+        EventRange::Last(count) => (oldest, count as u64),
+        EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
         EventRange::Since(time) => {
-            let given: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-                &[&number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
+            let (firsts, lasts) = columns(ranges.iter().copied());
+            let given: Given<'_> = &[&record.number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
             let found = query(connection, LAST_BEFORE, given).await?;
-            (found.first().map_or(oldest, |row| from_db(row.get(0))), i64::MAX)
+            (found.first().map_or(oldest, |row| from_db(row.get(0))), u64::MAX)
         }
     };
-    events(&query(connection, EVENTS, &[&number, &to_db(after), &firsts, &lasts, &limit]).await?)
+    Ok(pieces(ranges, after, limit))
+}
+
+fn columns(ranges: impl Iterator<Item = (u64, u64)>) -> (Vec<i64>, Vec<i64>) {
+    ranges.map(|(first, last)| (to_db(first), to_db(last))).unzip()
+}
+
+/// The rows of the events of pieces of the history, newest first.
+pub(super) async fn read_pieces(
+    connection: &Object,
+    record: &SessionRecord,
+    pieces: &[(u64, u64)],
+) -> Result<Vec<Row>, SessionError> {
+    if pieces.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (firsts, lasts) = columns(pieces.iter().map(|(after, last)| (after + 1, *last)));
+    query(connection, EVENTS, &[&record.number, &0_i64, &firsts, &lasts, &i64::MAX]).await
 }
 
 /// Runs `$read` in a transaction that sees one moment.
@@ -324,13 +436,14 @@ pub(super) async fn scope_values(
     let (app, user) = scope.parts();
     let (app, user) = (app.as_str(), user.map_or("", |user| user.as_str()));
     let ask = |sql| async move { query(connection, sql, &[&app, &user]).await };
-    let (cells, items) = try_join!(biased; ask(READ_SHARED), ask(READ_SHARED_ITEMS))?;
-    Part { cells, items }.shared_values(connection, schemas).await
+    let (row, cells, items) = try_join!(biased; ask(FIND_SCOPE), ask(READ_SHARED), ask(READ_SHARED_ITEMS))?;
+    let row = row.first().map(|row| ScopeRow::read(row, app)).transpose()?.unwrap_or_default();
+    Part { cells, items }.shared_values(connection, schemas, &row, true).await
 }
 
 pub(super) async fn list(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: &ListSessions,
 ) -> Result<SessionPage, SessionError> {
     let after = request.after.as_ref().map(Cursor::position).transpose()?;
@@ -350,14 +463,15 @@ pub(super) async fn list(
     for row in rows.iter().take(request.limit) {
         let id = SessionId::new(row.get::<_, String>(7))?;
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        found.push((key, SessionRow::read(row)?));
+        let row = SessionRow::read(row, &key)?;
+        found.push((key, row));
     }
     let next = found.last().map(|(_, row)| Cursor::behind(row.updated, row.number)).filter(|_| !is_last);
     let sessions = if request.state || request.events != EventRange::None {
         let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
-        try_join_all(gets.iter().map(|get| session(connection, schemas, get))).await?
+        try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?
     } else {
-        metadata(connection, found, Scopes::of(&scopes).versions()).await?
+        metadata(connection, found, Scopes::of(&scopes, app)?.versions()).await?
     };
     commit(connection).await?;
     transaction.end();
@@ -371,14 +485,14 @@ async fn metadata(
     scopes: ScopeVersions,
 ) -> Result<Vec<Session>, SessionError> {
     let numbers: Vec<i64> = found.iter().map(|(_, row)| row.number).collect();
-    let mut rewinds: HashMap<i64, Vec<Rewound>> = HashMap::new();
-    for row in query(connection, LISTED_REWINDS, &[&numbers]).await? {
-        let rewound = Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) };
-        rewinds.entry(row.get(0)).or_default().push(rewound);
+    let rows = query(connection, LISTED_REWINDS, &[&numbers]).await?;
+    let mut of_sessions: HashMap<i64, Vec<&Row>> = HashMap::new();
+    for row in &rows {
+        of_sessions.entry(row.get(4)).or_default().push(row);
     }
     let sessions = found.into_iter().map(|(key, row)| {
-        let rewinds = rewinds.remove(&row.number).unwrap_or_default();
-        let visible = Visible::at(row.version, &rewinds);
+        let rows = of_sessions.remove(&row.number).unwrap_or_default();
+        let visible = Visible::at(row.version, &read_rewinds(rows.into_iter(), &row)?);
         row.session(key, visible, scopes)
     });
     sessions.collect()

@@ -1,7 +1,9 @@
 //! Rows as they come from the server, read into what they mean.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deadpool_postgres::Object;
 use serde_json::Value;
@@ -10,15 +12,24 @@ use stepfold_state_core::state::Cell;
 use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
+use super::sums;
 use super::transaction::{execute, query};
+use crate::chain::{Chain, gap};
 use crate::changes::ScopeVersions;
+use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, LifeId, SessionId, SessionKey, WorkerId};
-use crate::rows::{Assembly, Extent, Head, Segment, from_db, in_lineage, read_json};
-use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+use crate::ids::{EventId, SessionKey, WorkerId};
+use crate::rows::{Assembly, Extent, Head, Segment, from_db, in_lineage, read_json, to_db};
+use crate::seal::{self, EventSeal, ScopeSeal, SessionRecord, SessionSeal, State, row_number};
+use crate::session::{Held, Rewound, Session, Values, Visible};
 use crate::store::Fence;
 use crate::time::Timestamp;
+
+/// The checksum of the row of a schema. It is made before the server gives that a number.
+pub(super) fn schema_sum(text: &str) -> i64 {
+    seal::of_schema(0, text)
+}
 
 /// Schemas by number: a row says under which it was written, and the text is stored once.
 #[derive(Default)]
@@ -41,7 +52,8 @@ impl Schemas {
         if let Some(number) = self.known(|known| known.numbers.get(text).copied()) {
             return Ok(number);
         }
-        execute(connection, ADD_SCHEMA, &[&&**text]).await?;
+        let checksum = schema_sum(text);
+        execute(connection, ADD_SCHEMA, &[&&**text, &checksum]).await?;
         let found = query(connection, FIND_SCHEMA, &[&&**text]).await?;
         let number: Option<i64> = found.first().and_then(|row| row.get(0));
         let number = number.ok_or_else(|| SessionError::Store {
@@ -61,21 +73,69 @@ impl Schemas {
             return Ok(text);
         }
         let rows = query(connection, READ_SCHEMA, &[&number]).await?;
-        let text: Arc<str> = rows.first().map_or("", |row| row.get(0)).into();
+        let damaged = |why| SessionError::damaged(format!("schema {number}"), why);
+        let row = rows.first().ok_or_else(|| damaged("its row is missing"))?;
+        let text: Arc<str> = row.get::<_, &str>(0).into();
+        if schema_sum(&text) != row.get::<_, i64>(1) {
+            return Err(damaged("the checksum of its row does not fit"));
+        }
         self.known(|known| known.texts.insert(number, Arc::clone(&text)));
         Ok(text)
     }
 }
 
+/// The sessions whose rows were read or written last: an event can be added to one in one statement as long as nobody
+/// else has written to it.
+#[derive(Default)]
+pub(super) struct Records(Mutex<Generations>);
+
+/// Those of the newer generation, and of the one before, which is dropped when the newer one is full.
+#[derive(Default)]
+struct Generations {
+    newer: HashMap<SessionKey, SessionRecord>,
+    older: HashMap<SessionKey, SessionRecord>,
+}
+
+/// How many sessions a generation has at most.
+const GENERATION: usize = 4_096;
+
+impl Records {
+    fn locked(&self) -> MutexGuard<'_, Generations> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was known of a session last.
+    pub(super) fn last(&self, key: &SessionKey) -> Option<SessionRecord> {
+        let known = self.locked();
+        known.newer.get(key).or_else(|| known.older.get(key)).cloned()
+    }
+
+    /// What is known of a session now, unless that was overtaken. That it turns out otherwise does no harm: the seal
+    /// tells.
+    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord) {
+        let mut known = self.locked();
+        let is_newer =
+            |known: &SessionRecord| known.number == record.number && known.version > record.version;
+        if known.newer.get(key).is_some_and(is_newer) {
+            return;
+        }
+        if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
+            known.older = mem::take(&mut known.newer);
+        }
+        known.newer.insert(key.clone(), record);
+    }
+}
+
+/// What a store remembers of its database.
+#[derive(Default)]
+pub(super) struct Cache {
+    pub(super) schemas: Schemas,
+    pub(super) records: Records,
+}
+
 /// The row of a session.
 pub(super) struct SessionRow {
-    pub(super) number: i64,
-    pub(super) version: u64,
-    pub(super) oldest: u64,
-    created: Timestamp,
-    pub(super) updated: Timestamp,
-    parent: Option<(String, u64)>,
-    life: String,
+    pub(super) record: SessionRecord,
     pub(super) fence: Fence,
     /// The position of the newest entry that waits in the inbox.
     pub(super) inbox: u64,
@@ -83,10 +143,21 @@ pub(super) struct SessionRow {
     pub(super) now: Timestamp,
 }
 
+impl Deref for SessionRow {
+    type Target = SessionRecord;
+
+    fn deref(&self) -> &SessionRecord {
+        &self.record
+    }
+}
+
 impl SessionRow {
-    pub(super) fn read(row: &Row) -> Result<Self, SessionError> {
+    /// Reads a row, and checks that it is the one of the key.
+    pub(super) fn read(row: &Row, key: &SessionKey) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
-        Ok(SessionRow {
+        let seal = SessionSeal::from_bytes(row.get(14))
+            .ok_or_else(|| SessionError::damaged(format!("session {key}"), "its row has no seal"))?;
+        let record = SessionRecord {
             number: row.get(0),
             version: from_db(row.get(1)),
             oldest: from_db(row.get(2)),
@@ -94,6 +165,12 @@ impl SessionRow {
             updated: Timestamp::from_micros(row.get(4)),
             parent: parent.zip(parent_version.map(from_db)),
             life: row.get(8),
+            state: seal.state,
+            anchor: seal.anchor,
+            lineage: seal.lineage,
+        };
+        Ok(SessionRow {
+            record: record.opened(seal, key)?,
             fence: fence_of(row.get(0), row, 9)?,
             inbox: from_db(row.get(12)),
             now: Timestamp::from_micros(row.get(13)),
@@ -102,7 +179,8 @@ impl SessionRow {
 
     /// The row of a session that has to be there.
     pub(super) fn of(rows: &[Row], key: &SessionKey) -> Result<Self, SessionError> {
-        rows.first().map(SessionRow::read).transpose()?.ok_or_else(|| SessionError::not_found(key))
+        let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
+        SessionRow::read(row, key)
     }
 
     pub(super) fn session(
@@ -111,26 +189,7 @@ impl SessionRow {
         visible: Visible,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
-        let parent = self
-            .parent
-            .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
-        Ok(Session {
-            key,
-            life: LifeId::new(self.life)?,
-            version: self.version,
-            newest: self.version,
-            created: self.created,
-            updated: self.updated,
-            claim: self.fence.unexpired(self.now),
-            inbox: self.inbox,
-            parent: parent.transpose()?,
-            oldest: self.oldest,
-            visible,
-            scopes,
-            head: None,
-            values: None,
-            events: Vec::new(),
-        })
+        self.record.session(key, visible, (self.fence.unexpired(self.now), self.inbox), scopes)
     }
 }
 
@@ -156,60 +215,239 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn read(lineage: &[Row], rewinds: &[Row]) -> Self {
+    /// The history of a session, checked against its row.
+    pub(super) fn read(
+        lineage: &[Row],
+        rewinds: &[Row],
+        record: &SessionRecord,
+    ) -> Result<Self, SessionError> {
         let lineage: Vec<Segment> = lineage
             .iter()
             .map(|row| Segment { stream: row.get(0), after: from_db(row.get(1)), upto: from_db(row.get(2)) })
             .collect();
-        let rewinds = rewinds
-            .iter()
-            .filter(|row| in_lineage(&lineage, row.get(0), from_db(row.get(1))))
-            .map(|row| Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) })
-            .collect();
-        History { lineage, rewinds }
+        seal::compare(seal::of_lineage(&lineage), record.lineage, || "history of a session".to_owned())?;
+        let of_ours = |row: &&Row| in_lineage(&lineage, row.get(0), from_db(row.get(1)));
+        let rewinds = read_rewinds(rewinds.iter().filter(of_ours), record)?;
+        Ok(History { lineage, rewinds })
     }
 
     /// Where the state of a version is written down.
     pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
         self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
     }
+
+    /// The stream of the event of a version.
+    pub(super) fn stream_with(&self, version: u64) -> Option<i64> {
+        self.lineage.iter().find(|segment| segment.contains(version)).map(|segment| segment.stream)
+    }
 }
 
-/// Events, which come newest first.
-pub(super) fn events(rows: &[Row]) -> Result<Vec<CommittedEvent>, SessionError> {
+/// The rewinds of a session, from rows of `stream, version, target, checksum`: each of them.
+pub(super) fn read_rewinds<'r>(
+    rows: impl Iterator<Item = &'r Row>,
+    record: &SessionRecord,
+) -> Result<Vec<Rewound>, SessionError> {
     let read = |row: &Row| {
-        let (id, at) = (EventId::new(row.get::<_, &str>(1))?, Timestamp::from_micros(row.get(2)));
-        let event = Event::from_body(id, at, row.get(3))?;
-        Ok(CommittedEvent { version: from_db(row.get(0)), event: event.into() })
+        let rewound = Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) };
+        let sum = seal::of_rewind(row.get(0), rewound);
+        seal::compare(sum, row.get(3), || "rewind of a session".to_owned()).map(|()| rewound)
     };
-    rows.iter().rev().map(read).collect()
+    let rewinds: Vec<Rewound> = rows.map(read).collect::<Result<_, _>>()?;
+    if rewinds.len() as u64 != from_db(record.state.rewinds) {
+        return Err(SessionError::damaged("history of a session", "a rewind is missing"));
+    }
+    Ok(rewinds)
 }
 
-/// The row of a value: `key, schema, value, generation, start, length`.
+/// What held after some events, by their versions.
+pub(super) type States = HashMap<u64, State>;
+
+/// What held after events, from rows of `stream, version, at, seal`.
+pub(super) fn states(rows: &[Row]) -> Result<States, SessionError> {
+    let read = |row: &Row| {
+        let version = from_db(row.get(1));
+        let state = read_state(row.get(0), version, row.get(2), row.get(3))?;
+        Ok((version, state))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// What held after an event, by its seal.
+pub(super) fn read_state(stream: i64, version: u64, at: i64, seal: &[u8]) -> Result<State, SessionError> {
+    let seal = EventSeal::from_bytes(seal)
+        .ok_or_else(|| SessionError::damaged(format!("event of version {version}"), "its row has no seal"))?;
+    seal.open(row_number(stream, version), at)
+}
+
+/// The digest of a session's history up to a version, given those of its events whose versions were asked for.
+pub(super) fn digest_at(
+    record: &SessionRecord,
+    states: &States,
+    version: u64,
+) -> Result<Digest, SessionError> {
+    match version {
+        _ if version == record.oldest => Ok(record.anchor),
+        _ if version == record.version => Ok(record.state.head),
+        _ => states.get(&version).map(|state| state.head).ok_or_else(|| gap(version)),
+    }
+}
+
+/// Events of pieces of the history, both newest first: each checked, none left out. They come in order.
+pub(super) fn events(
+    rows: &[Row],
+    pieces: &[(u64, u64)],
+    record: &SessionRecord,
+    states: &States,
+) -> Result<Vec<CommittedEvent>, SessionError> {
+    let mut events = Vec::with_capacity(rows.len());
+    let mut rows = rows.iter().peekable();
+    for (after, last) in pieces {
+        let mut chain = Chain::ending(*last, digest_at(record, states, *last)?);
+        while let Some(row) = rows.next_if(|row| from_db(row.get(0)) > *after) {
+            let (version, id, at) = (from_db(row.get(0)), row.get(1), Timestamp::from_micros(row.get(2)));
+            let (body, seal) = (row.get(3), EventSeal::from_bytes(row.get(4)));
+            let seal = seal.ok_or_else(|| {
+                SessionError::damaged(format!("event of version {version}"), "its row has no seal")
+            })?;
+            chain.add(version, Content::new(version, id, at, body), seal.state.head)?;
+            let event = Event::from_body(EventId::new(id)?, at, body)?;
+            events.push(CommittedEvent { version, event: event.into() });
+        }
+        chain.end(*after, digest_at(record, states, *after)?)?;
+    }
+    events.reverse();
+    Ok(events)
+}
+
+/// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`.
 pub(super) struct HeadRow {
     pub(super) key: String,
     pub(super) schema: i64,
     pub(super) head: Head,
+    /// The combined checksums of the rows of a list's items.
+    pub(super) items: i64,
+    pub(super) version: i64,
+    pub(super) checksum: i64,
+    /// The checksum that its content has.
+    found: i64,
 }
 
-pub(super) fn heads(rows: &[Row]) -> Result<Vec<HeadRow>, SessionError> {
-    let read = |row: &Row| {
+/// Whose rows of values are read: a session's, or those of the scope of this number.
+#[derive(Clone, Copy)]
+pub(super) enum RowsOf {
+    Session,
+    Shared(i64),
+}
+
+impl HeadRow {
+    pub(super) fn read(row: &Row, of: RowsOf) -> Result<Self, SessionError> {
+        let (key, schema, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(7));
         let value: Option<&str> = row.get(2);
+        let count = |column| row.get::<_, Option<i64>>(column).unwrap_or_default();
+        let (extent, items) = (
+            Extent { generation: from_db(count(3)), start: from_db(count(4)), length: from_db(count(5)) },
+            count(6),
+        );
+        let is_list = value.is_none();
+        let found = match of {
+            RowsOf::Session => sums::of_content(key, schema, value, is_list.then_some((extent, items))),
+            RowsOf::Shared(scope) => {
+                let list = is_list.then_some((to_db(extent.start), to_db(extent.length)));
+                seal::of_shared(scope, key, version, schema, value, list)
+            }
+        };
         let head = match value {
             Some(text) => Head::Json(read_json("value", text)?),
-            None => Head::List(Extent {
-                generation: from_db(row.get(3)),
-                start: from_db(row.get(4)),
-                length: from_db(row.get(5)),
-            }),
+            None => Head::List(extent),
         };
-        Ok(HeadRow { key: row.get(0), schema: row.get(1), head })
+        Ok(HeadRow { key: key.to_owned(), schema, head, items, version, checksum: row.get(8), found })
+    }
+
+    /// Refuses a row that is not what was written.
+    pub(super) fn check(&self) -> Result<(), SessionError> {
+        seal::compare(self.found, self.checksum, || format!("value of key \"{}\"", self.key))
+    }
+
+    /// The part of the row in the combined checksums of all.
+    pub(super) fn sum(&self, of: RowsOf) -> i64 {
+        match of {
+            RowsOf::Session => sums::of_cell(&self.key, self.version, self.checksum),
+            RowsOf::Shared(_) => self.checksum,
+        }
+    }
+}
+
+/// The rows of values, each checked.
+pub(super) fn heads(rows: &[Row], of: RowsOf) -> Result<Vec<HeadRow>, SessionError> {
+    let read = |row| {
+        let head = HeadRow::read(row, of)?;
+        head.check().map(|()| head)
     };
     rows.iter().map(read).collect()
 }
 
 /// Items of lists by key.
 pub(super) type Items = HashMap<String, List<Arc<Value>>>;
+
+/// A list that is put together.
+struct Gathered {
+    list: Result<Assembly, SessionError>,
+    sum: i64,
+}
+
+impl Gathered {
+    fn add(&mut self, row: &Row) {
+        let (key, stream, generation, version): (&str, i64, i64, i64) =
+            (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (place, items, checksum): (i64, &str, i64) = (row.get(4), row.get(5), row.get(6));
+        self.sum ^= checksum;
+        let Ok(list) = &mut self.list else { return };
+        let added = if sums::of_items((stream, version), key, (generation, place), items) == checksum {
+            list.add(from_db(place), items)
+        } else {
+            Err(damaged_list(key))
+        };
+        if let Err(error) = added {
+            self.list = Err(error);
+        }
+    }
+
+    fn finish(self, head: &HeadRow) -> Result<List<Arc<Value>>, SessionError> {
+        let list = self.list?;
+        if self.sum == head.items { list.finish(&head.key) } else { Err(damaged_list(&head.key)) }
+    }
+}
+
+fn damaged_list(key: &str) -> SessionError {
+    SessionError::damaged(format!("list \"{key}\""), "items are missing or damaged")
+}
+
+/// The lists of a session by key, from rows in the order of their versions.
+pub(super) fn session_lists<'h>(
+    heads: &'h [HeadRow],
+    rows: &[Row],
+    history: &History,
+    visible: &Visible,
+) -> Vec<(&'h HeadRow, Result<List<Arc<Value>>, SessionError>)> {
+    let is_list = |row: &&HeadRow| matches!(row.head, Head::List(_));
+    let gathered = |row: &'h HeadRow| match row.head {
+        Head::List(extent) => Gathered { list: Ok(Assembly::new(extent)), sum: 0 },
+        Head::Json(_) => Gathered { list: Err(damaged_list(&row.key)), sum: 0 },
+    };
+    let mut lists: HashMap<&str, Gathered> =
+        heads.iter().filter(is_list).map(|row| (row.key.as_str(), gathered(row))).collect();
+    for row in rows {
+        let (stream, version) = (row.get(1), from_db(row.get(3)));
+        if let Some(list) = lists.get_mut(row.get::<_, &str>(0))
+            && visible.contains(version)
+            && in_lineage(&history.lineage, stream, version)
+        {
+            list.add(row);
+        }
+    }
+    let finished = |head: &'h HeadRow| Some((head, lists.remove(head.key.as_str())?.finish(head)));
+    heads.iter().filter_map(finished).collect()
+}
 
 /// The items of a session's lists, from rows in the order of their versions.
 pub(super) fn session_items(
@@ -218,40 +456,53 @@ pub(super) fn session_items(
     history: &History,
     visible: &Visible,
 ) -> Result<Items, SessionError> {
-    let mut lists: HashMap<&str, Assembly> = heads
-        .iter()
-        .filter_map(|row| match row.head {
-            Head::List(extent) => Some((row.key.as_str(), Assembly::new(extent))),
-            Head::Json(_) => None,
-        })
-        .collect();
+    let lists = session_lists(heads, rows, history, visible);
+    lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
+}
+
+/// The lists of a shared scope by key, from rows of `key, item, place, checksum` in the order of their places.
+pub(super) fn shared_lists<'h>(
+    heads: &'h [HeadRow],
+    rows: &[Row],
+    scope: i64,
+) -> Vec<(&'h HeadRow, Result<List<Arc<Value>>, SessionError>)> {
+    let mut of_keys: HashMap<&str, Vec<&Row>> = HashMap::new();
     for row in rows {
-        let (key, stream, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(2));
-        let version = from_db(version);
-        if let Some(list) = lists.get_mut(key)
-            && visible.contains(version)
-            && in_lineage(&history.lineage, stream, version)
-        {
-            list.add(from_db(row.get(3)), row.get(4))?;
-        }
+        of_keys.entry(row.get(0)).or_default().push(row);
     }
-    lists.into_iter().map(|(key, list)| Ok((key.to_owned(), list.finish(key)?))).collect()
+    let list = |head: &'h HeadRow| match head.head {
+        Head::List(extent) => {
+            let rows = of_keys.remove(head.key.as_str()).unwrap_or_default();
+            Some((head, shared_list(&head.key, extent, &rows, scope)))
+        }
+        Head::Json(_) => None,
+    };
+    heads.iter().filter_map(list).collect()
+}
+
+fn shared_list(
+    key: &str,
+    extent: Extent,
+    rows: &[&Row],
+    scope: i64,
+) -> Result<List<Arc<Value>>, SessionError> {
+    if rows.len() as u64 != extent.length {
+        return Err(damaged_list(key));
+    }
+    let item = |(expected, row): (u64, &&Row)| {
+        let (text, place, checksum): (&str, i64, i64) = (row.get(1), row.get(2), row.get(3));
+        if place != to_db(expected) || seal::of_item(scope, key, place, text) != checksum {
+            return Err(damaged_list(key));
+        }
+        read_json("item of a list", text).map(Arc::new)
+    };
+    (extent.start..).zip(rows).map(item).collect()
 }
 
 /// The items of shared lists, from rows in the order of their places.
-pub(super) fn shared_items(rows: &[Row]) -> Result<Items, SessionError> {
-    let mut items = Items::new();
-    for row in rows {
-        let (key, text): (&str, &str) = (row.get(0), row.get(1));
-        let item: Value = read_json("item of a list", text)?;
-        match items.get_mut(key) {
-            Some(list) => list.push(Arc::new(item)),
-            None => {
-                items.insert(key.to_owned(), std::iter::once(Arc::new(item)).collect());
-            }
-        }
-    }
-    Ok(items)
+pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Result<Items, SessionError> {
+    let lists = shared_lists(heads, rows, scope);
+    lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
 /// Values from their rows and items.
@@ -262,7 +513,7 @@ pub(super) async fn values(
     mut items: Items,
 ) -> Result<Values, SessionError> {
     let mut values = Vec::with_capacity(heads.len());
-    for HeadRow { key, schema, head } in heads {
+    for HeadRow { key, schema, head, .. } in heads {
         let cell = match head {
             Head::Json(value) => Cell::from(value),
             Head::List(_) => Cell::list(items.remove(&key).unwrap_or_default()),
@@ -274,12 +525,48 @@ pub(super) async fn values(
 }
 
 /// The row of a scope that outlives sessions; zeros, if nobody wrote to it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScopeRow {
+    pub(super) scope: i64,
     /// How often it was written.
     pub(super) version: u64,
     /// What was removed up to this version is forgotten.
     pub(super) known: u64,
+    /// The checksums of the rows of its keys, each in exclusive or with the others.
+    pub(super) cells: i64,
+}
+
+impl ScopeRow {
+    /// Reads `owner, scope, version, known, seal`, and checks that they are those of a scope of the app.
+    pub(super) fn read(row: &Row, app: &str) -> Result<Self, SessionError> {
+        let (owner, scope): (&str, i64) = (row.get(0), row.get(1));
+        let (version, known) = (from_db(row.get(2)), from_db(row.get(3)));
+        let damaged = |why| SessionError::damaged(seal::shared(app, owner), why);
+        let Some(bytes) = row.get::<_, Option<&[u8]>>(4) else {
+            if version == 0 {
+                return Ok(ScopeRow { scope, version, known, cells: 0 });
+            }
+            return Err(damaged("its row has no seal"));
+        };
+        let seal = ScopeSeal::from_bytes(bytes).ok_or_else(|| damaged("its row has no seal"))?;
+        let found = ScopeRow { scope, version, known, cells: seal.cells };
+        if found.seal(app, owner) != seal {
+            return Err(damaged("the checksum of its row does not fit"));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn seal(&self, app: &str, owner: &str) -> ScopeSeal {
+        ScopeSeal::new(self.scope, app, owner, (self.version, self.known), self.cells)
+    }
+
+    /// Refuses keys that are not all, or not the newest, by their combined checksums.
+    pub(super) fn check_cells(&self, found: i64) -> Result<(), SessionError> {
+        if found == self.cells {
+            return Ok(());
+        }
+        Err(SessionError::damaged("shared scope", "a key is missing, or is an older one"))
+    }
 }
 
 /// The scopes that a session shares.
@@ -290,14 +577,14 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    /// Reads `is_app, version, known`.
-    pub(super) fn of(rows: &[Row]) -> Self {
+    /// Reads rows of `owner, scope, version, known, seal`.
+    pub(super) fn of(rows: &[Row], app: &str) -> Result<Self, SessionError> {
         let mut scopes = Scopes::default();
         for row in rows {
-            let place = if row.get(0) { &mut scopes.app } else { &mut scopes.user };
-            *place = ScopeRow { version: from_db(row.get(1)), known: from_db(row.get(2)) };
+            let place = if row.get::<_, &str>(0).is_empty() { &mut scopes.app } else { &mut scopes.user };
+            *place = ScopeRow::read(row, app)?;
         }
-        scopes
+        Ok(scopes)
     }
 
     pub(super) fn versions(&self) -> ScopeVersions {

@@ -39,7 +39,7 @@ macro_rules! session {
             "SELECT number, version, oldest, created, updated, parent_id, parent_version, id, ",
             "life, claims, claim_owner, claim_expires, inbox, ",
             now!(),
-            " FROM stepfold_sessions"
+            ", seal FROM stepfold_sessions"
         )
     };
 }
@@ -51,17 +51,39 @@ macro_rules! scope {
     };
 }
 
+/// What a key of a session has.
+macro_rules! cell {
+    () => {
+        "schema, value, generation, start, length, items, version, checksum"
+    };
+}
+
+/// What a key of a shared scope has, as if it were of a session.
+macro_rules! shared {
+    () => {
+        "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum FROM stepfold_shared"
+    };
+}
+
+/// The rows of the items of lists, `s` having their keys and generations.
+macro_rules! items {
+    () => {
+        "s.key, i.stream, i.generation, i.version, i.place, i.items, i.checksum"
+    };
+}
+
 /// The rows of a state as it was at version $2 in stream $1.
 macro_rules! as_of {
-    ($before:literal, $columns:literal, $after:literal) => {
+    ($before:expr, $columns:expr, $after:literal) => {
         concat!(
             $before,
             " SELECT ",
             $columns,
-            " FROM (SELECT key, version, schema, value, generation, start, length ",
-            "FROM stepfold_cells WHERE stream = $1 AND version <= $2 ",
-            "UNION ALL SELECT key, version, schema, value, generation, start, length ",
-            "FROM stepfold_past WHERE stream = $1 AND until > $2 AND version <= $2) AS state ",
+            " FROM (SELECT key, ",
+            cell!(),
+            " FROM stepfold_cells WHERE stream = $1 AND version <= $2 UNION ALL SELECT key, ",
+            cell!(),
+            " FROM stepfold_past WHERE stream = $1 AND until > $2 AND version <= $2) AS state ",
             $after,
         )
     };
@@ -90,10 +112,10 @@ macro_rules! in_history {
 }
 
 statements! {
-    ADD_SCHEMA = "INSERT INTO stepfold_schemas (text) SELECT $1::text WHERE NOT EXISTS \
+    ADD_SCHEMA = "INSERT INTO stepfold_schemas (text, checksum) SELECT $1::text, $2 WHERE NOT EXISTS \
         (SELECT 1 FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text)";
     FIND_SCHEMA = "SELECT MIN(id) FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text";
-    READ_SCHEMA = "SELECT text FROM stepfold_schemas WHERE id = $1";
+    READ_SCHEMA = "SELECT text, checksum FROM stepfold_schemas WHERE id = $1";
 
     READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
     LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
@@ -103,48 +125,53 @@ statements! {
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
-        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life) \
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING number";
+        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, seal) \
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, ''::bytea) ON CONFLICT DO NOTHING RETURNING number";
     DELETE_SESSION = "DELETE FROM stepfold_sessions WHERE number = $1";
     LOCK_TENANT = "SELECT pg_advisory_xact_lock(hashtext('stepfold ' || $1::text), hashtext($2::text))";
-    MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2 WHERE number = $1";
+    MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2, seal = $3 WHERE number = $1";
+    PUT_SEAL = "UPDATE stepfold_sessions SET seal = $2 WHERE number = $1";
 
     READ_LINEAGE = concat!(
         "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ", number!(),
         " ORDER BY after DESC, upto DESC"
     );
     READ_REWINDS = concat!(
-        "SELECT r.stream, r.version, r.target FROM stepfold_lineage l JOIN stepfold_rewinds r ",
+        "SELECT r.stream, r.version, r.target, r.checksum FROM stepfold_lineage l JOIN stepfold_rewinds r ",
         "ON r.stream = l.stream WHERE l.number = ", number!(), " ORDER BY r.version"
     );
-    LISTED_REWINDS = "SELECT l.number, r.version, r.target FROM stepfold_lineage l JOIN stepfold_rewinds r \
+    LISTED_REWINDS = "SELECT r.stream, r.version, r.target, r.checksum, l.number FROM stepfold_lineage l JOIN stepfold_rewinds r \
         ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
         WHERE l.number = ANY($1::bigint[]) ORDER BY r.version";
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
-    EVENTS = in_history!("e.version, e.id, e.at, e.body", "", "DESC", "$5");
+    EVENTS = in_history!("e.version, e.id, e.at, e.body, e.seal, e.stream", "", "DESC", "$5");
+    // The seals of events, each by its stream and version.
+    SEALS = "SELECT e.stream, e.version, e.at, e.seal FROM UNNEST($1::bigint[], $2::bigint[]) AS n(stream, version) \
+        JOIN stepfold_events e ON e.stream = n.stream AND e.version = n.version";
     LAST_BEFORE = in_history!("e.version", "AND e.at < $5", "DESC", "1");
     FIRST_SINCE = in_history!("e.version", "AND e.at >= $5", "ASC", "1");
     REPEATED = concat!(
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
-    ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body) VALUES ($1, $2, $3, $4, $5)";
-    MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3 WHERE number = $1";
-    ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target) VALUES ($1, $2, $3)";
-    // An event without writes, in one statement. No row: something is not as expected, look closer. With $8 it is
+    ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";
+    MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
+    ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES ($1, $2, $3, $4)";
+    // An event without writes, in one statement, after version $4 with seal $11: it gets the seal $13, and the session
+    // $12. No row: something is not as expected, look closer. With $8 it is
     // written under the claim of this token: held for $9 from now on once half of that is gone, released without $9.
-    APPEND_PLAIN = concat!("WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6, \
+    APPEND_PLAIN = concat!("WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6, seal = $12, \
         claim_owner = CASE WHEN $8::bigint IS NULL OR $9::bigint IS NOT NULL THEN claim_owner END, \
         claim_expires = CASE WHEN $8::bigint IS NULL THEN claim_expires WHEN $9::bigint IS NULL THEN NULL \
         WHEN claim_expires >= ", now!(), " + $9::bigint / 2 THEN claim_expires \
         ELSE GREATEST(claim_expires, ", now!(), " + $9::bigint) END \
-        WHERE app = $1 AND owner = $2 AND id = $3 AND ($4::bigint IS NULL OR version = $4) \
+        WHERE app = $1 AND owner = $2 AND id = $3 AND version = $4 AND seal = $11 \
         AND ($8::bigint IS NULL OR claim_owner IS NOT NULL AND number * $10::bigint + claims = $8::bigint) \
         AND NOT EXISTS (SELECT 1 FROM stepfold_events e WHERE e.stream = number AND e.id = $5) \
         RETURNING number, version, claims, claim_owner, claim_expires, inbox), \
-        added AS (INSERT INTO stepfold_events (stream, version, id, at, body) \
-        SELECT number, version, $5, $6, $7 FROM moved) \
+        added AS (INSERT INTO stepfold_events (stream, version, id, at, body, seal) \
+        SELECT number, version, $5, $6, $7, $13 FROM moved) \
         SELECT version, (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = ''), \
         (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2), \
         number, claims, claim_owner, claim_expires, inbox FROM moved");
@@ -184,60 +211,66 @@ statements! {
     DELETE_TAKEN = "DELETE FROM stepfold_taken WHERE number = $1";
 
     READ_CELLS = concat!(
-        "SELECT key, schema, value, generation, start, length FROM stepfold_cells WHERE stream = ", number!()
+        "SELECT key, ", cell!(), " FROM stepfold_cells WHERE stream = ", number!()
     );
     FIND_CELLS = concat!(
-        "SELECT key, schema, value, generation, start, length FROM stepfold_cells ",
-        "WHERE key = ANY($4::text[]) AND stream = ", number!()
+        "SELECT key, ", cell!(), " FROM stepfold_cells WHERE key = ANY($4::text[]) AND stream = ", number!()
     );
     READ_ITEMS = concat!(
-        "SELECT c.key, i.stream, i.version, i.place, i.items FROM stepfold_cells c ",
-        "JOIN stepfold_lineage l ON l.number = c.stream JOIN stepfold_items i ",
-        "ON i.stream = l.stream AND i.key = c.key AND i.generation = c.generation ",
-        "WHERE c.value IS NULL AND c.stream = ", number!(), " ORDER BY i.version, i.place"
+        "SELECT ", items!(), " FROM stepfold_cells s ",
+        "JOIN stepfold_lineage l ON l.number = s.stream JOIN stepfold_items i ",
+        "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
+        "WHERE s.value IS NULL AND s.stream = ", number!(), " ORDER BY i.version, i.place"
     );
     FIND_ITEMS = concat!(
-        "SELECT c.key, i.stream, i.version, i.place, i.items FROM stepfold_cells c ",
-        "JOIN stepfold_lineage l ON l.number = c.stream JOIN stepfold_items i ",
-        "ON i.stream = l.stream AND i.key = c.key AND i.generation = c.generation ",
-        "WHERE c.key = ANY($4::text[]) AND c.stream = ", number!(), " ORDER BY i.version, i.place"
+        "SELECT ", items!(), " FROM stepfold_cells s ",
+        "JOIN stepfold_lineage l ON l.number = s.stream JOIN stepfold_items i ",
+        "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
+        "WHERE s.key = ANY($4::text[]) AND s.stream = ", number!(), " ORDER BY i.version, i.place"
     );
-    KEEP_PAST = "INSERT INTO stepfold_past (stream, until, key, version, schema, value, generation, start, length) \
-        SELECT stream, $2, key, version, schema, value, generation, start, length FROM stepfold_cells \
-        WHERE stream = $1 AND key = ANY($3::text[])";
+    CELL_SUMS = "SELECT key, version, checksum FROM stepfold_cells WHERE stream = $1";
+    KEEP_PAST = concat!(
+        "INSERT INTO stepfold_past (stream, until, key, ", cell!(), ") SELECT stream, $2, key, ", cell!(),
+        " FROM stepfold_cells WHERE stream = $1 AND key = ANY($3::text[])"
+    );
     DELETE_CELLS = "DELETE FROM stepfold_cells WHERE stream = $1 AND key = ANY($2::text[])";
-    PUT_CELLS = "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length) \
-        SELECT $1, n.key, $2, $3, n.value, n.generation, n.start, n.length \
-        FROM UNNEST($4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) \
-        AS n(key, value, generation, start, length) \
-        ON CONFLICT (stream, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, \
-        value = EXCLUDED.value, generation = EXCLUDED.generation, start = EXCLUDED.start, length = EXCLUDED.length";
-    ADD_ITEMS = "INSERT INTO stepfold_items (stream, key, generation, version, place, items) \
-        SELECT $1, n.key, n.generation, $2, n.place, n.items \
-        FROM UNNEST($3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS n(key, generation, place, items)";
-    KEEP_PAST_SINCE = "INSERT INTO stepfold_past \
-        (stream, until, key, version, schema, value, generation, start, length) \
-        SELECT stream, $3, key, version, schema, value, generation, start, length FROM stepfold_cells \
-        WHERE stream = $1 AND version > $2";
-    DELETE_CELLS_SINCE = "DELETE FROM stepfold_cells WHERE stream = $1 AND version > $2";
+    PUT_CELLS = concat!(
+        "INSERT INTO stepfold_cells (stream, key, ", cell!(), ") ",
+        "SELECT $1, n.key, $3, n.value, n.generation, n.start, n.length, n.items, $2, n.checksum ",
+        "FROM UNNEST($4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]) ",
+        "AS n(key, value, generation, start, length, items, checksum) ",
+        "ON CONFLICT (stream, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, ",
+        "value = EXCLUDED.value, generation = EXCLUDED.generation, start = EXCLUDED.start, ",
+        "length = EXCLUDED.length, items = EXCLUDED.items, checksum = EXCLUDED.checksum"
+    );
+    ADD_ITEMS = "INSERT INTO stepfold_items (stream, key, generation, version, place, items, checksum) \
+        SELECT $1, n.key, n.generation, $2, n.place, n.items, n.checksum \
+        FROM UNNEST($3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[]) \
+        AS n(key, generation, place, items, checksum)";
+    KEEP_PAST_SINCE = concat!(
+        "INSERT INTO stepfold_past (stream, until, key, ", cell!(), ") SELECT stream, $3, key, ", cell!(),
+        " FROM stepfold_cells WHERE stream = $1 AND version > $2"
+    );
+    DELETE_CELLS_SINCE =
+        "DELETE FROM stepfold_cells WHERE stream = $1 AND version > $2 RETURNING key, version, checksum";
     FORK_CELLS = as_of!(
-        "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
-        "$3, key, version, schema, value, generation, start, length",
-        ""
+        concat!("INSERT INTO stepfold_cells (stream, key, ", cell!(), ")"),
+        concat!("$3, key, ", cell!()),
+        "RETURNING key, version, checksum"
     );
     REWIND_CELLS = as_of!(
-        "INSERT INTO stepfold_cells (stream, key, version, schema, value, generation, start, length)",
-        "$3, key, $4, schema, value, generation, start, length",
-        "ON CONFLICT (stream, key) DO NOTHING"
+        concat!("INSERT INTO stepfold_cells (stream, key, ", cell!(), ")"),
+        "$3, key, schema, value, generation, start, length, items, $4, checksum",
+        "ON CONFLICT (stream, key) DO NOTHING RETURNING key, version, checksum"
     );
     // The values at version $2, written down in stream $1, of the keys $3; and the items of their lists, as
     // session $4 has them.
     PAST_CELLS = as_of!(
-        "", "key, schema, value, generation, start, length",
+        "", concat!("key, ", cell!()),
         "WHERE $3::text[] IS NULL OR key = ANY($3::text[])"
     );
     PAST_ITEMS = concat!(
-        "SELECT s.key, i.stream, i.version, i.place, i.items FROM (",
+        "SELECT ", items!(), " FROM (",
         as_of!("", "key, generation", "WHERE value IS NULL AND ($3::text[] IS NULL OR key = ANY($3::text[]))"),
         ") AS s JOIN stepfold_lineage l ON l.number = $4 JOIN stepfold_items i ",
         "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
@@ -275,49 +308,43 @@ statements! {
         "SELECT key FROM stepfold_shared WHERE scope = ", scope!(), " AND version > $3 ",
         "UNION ALL SELECT key FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
     );
-    READ_SCOPES = "SELECT owner = '', version, known FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2)";
+    READ_SCOPES = "SELECT owner, scope, version, known, seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2)";
 
     ADD_SCOPE = "INSERT INTO stepfold_scopes (app, owner) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-    LOCK_SCOPE = "SELECT scope, version FROM stepfold_scopes WHERE app = $1 AND owner = $2 FOR UPDATE";
-    MOVE_SCOPE = "UPDATE stepfold_scopes SET version = $2 WHERE scope = $1";
-    // The readers of other sessions have seen what is gone, and must not take what comes for it.
-    EMPTY_SCOPE = "UPDATE stepfold_scopes c SET (version, known) = \
-        (SELECT o.next, o.next FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfold_sessions s \
-        WHERE s.app = c.app AND s.owner = c.owner) THEN c.version + 1 ELSE 0 END AS next) AS o) WHERE c.scope = $1";
+    FIND_SCOPE = "SELECT owner, scope, version, known, seal FROM stepfold_scopes WHERE app = $1 AND owner = $2";
+    LOCK_SCOPE = "SELECT owner, scope, version, known, seal FROM stepfold_scopes WHERE app = $1 AND owner = $2 FOR UPDATE";
+    MOVE_SCOPE = "UPDATE stepfold_scopes SET version = $2, known = $3, seal = $4 WHERE scope = $1";
+    HAS_SESSIONS = "SELECT EXISTS (SELECT 1 FROM stepfold_sessions WHERE app = $1 AND owner = $2)";
     ADD_REMOVED = "INSERT INTO stepfold_removed (scope, key, version) SELECT $1, n.key, $3 \
         FROM UNNEST($2::text[]) AS n(key) \
         ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version";
     FORGET_REMOVED = "WITH gone AS (DELETE FROM stepfold_removed WHERE scope = $1 AND version <= \
         (SELECT version FROM stepfold_removed WHERE scope = $1 ORDER BY version DESC LIMIT 1 OFFSET $2) \
-        RETURNING version) UPDATE stepfold_scopes \
-        SET known = GREATEST(known, (SELECT MAX(version) FROM gone)) \
-        WHERE scope = $1 AND EXISTS (SELECT 1 FROM gone)";
-    READ_SHARED = concat!(
-        "SELECT key, schema, value, 0::bigint, start, length FROM stepfold_shared WHERE scope = ", scope!()
-    );
-    FIND_SHARED = concat!(
-        "SELECT key, schema, value, 0::bigint, start, length FROM stepfold_shared ",
-        "WHERE key = ANY($3::text[]) AND scope = ", scope!()
-    );
+        RETURNING version) SELECT COALESCE(MAX(version), 0) FROM gone";
+    READ_SHARED = concat!(shared!(), " WHERE scope = ", scope!());
+    FIND_SHARED = concat!(shared!(), " WHERE key = ANY($3::text[]) AND scope = ", scope!());
+    SHARED_SUMS = "SELECT key, version, checksum FROM stepfold_shared WHERE scope = $1";
     READ_SHARED_ITEMS = concat!(
-        "SELECT key, item FROM stepfold_shared_items WHERE scope = ", scope!(), " ORDER BY key, place"
+        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE scope = ", scope!(), " ORDER BY key, place"
     );
     FIND_SHARED_ITEMS = concat!(
-        "SELECT key, item FROM stepfold_shared_items WHERE key = ANY($3::text[]) AND scope = ", scope!(),
-        " ORDER BY key, place"
+        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE key = ANY($3::text[]) AND scope = ",
+        scope!(), " ORDER BY key, place"
     );
     DROP_SHARED_ITEMS = "DELETE FROM stepfold_shared_items i \
         USING UNNEST($2::text[], $3::bigint[]) AS gone(key, before) \
         WHERE i.scope = $1 AND i.key = gone.key AND i.place < gone.before";
     DELETE_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1 AND key = ANY($2::text[])";
-    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length) \
-        SELECT $1, n.key, $7, $2, n.value, n.start, n.length \
-        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[]) AS n(key, value, start, length) \
+    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length, checksum) \
+        SELECT $1, n.key, $7, $2, n.value, n.start, n.length, n.checksum \
+        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[], $8::bigint[]) \
+        AS n(key, value, start, length, checksum) \
         ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, value = EXCLUDED.value, \
-        start = EXCLUDED.start, length = EXCLUDED.length";
-    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, item) \
-        SELECT $1, n.key, n.place, n.item FROM UNNEST($2::text[], $3::bigint[], $4::text[]) AS n(key, place, item) \
-        ON CONFLICT (scope, key, place) DO UPDATE SET item = EXCLUDED.item";
+        start = EXCLUDED.start, length = EXCLUDED.length, checksum = EXCLUDED.checksum";
+    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, item, checksum) \
+        SELECT $1, n.key, n.place, n.item, n.checksum \
+        FROM UNNEST($2::text[], $3::bigint[], $4::text[], $5::bigint[]) AS n(key, place, item, checksum) \
+        ON CONFLICT (scope, key, place) DO UPDATE SET item = EXCLUDED.item, checksum = EXCLUDED.checksum";
     SHARED_KEYS = "SELECT key FROM stepfold_shared WHERE scope = $1";
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
     DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";
@@ -329,6 +356,18 @@ statements! {
     ADD_OPERATION = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
     FORGET_OPERATIONS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
         (SELECT number FROM stepfold_operations WHERE scope = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)";
+
+    PAGE_OF_SCHEMAS = "SELECT id, text, checksum FROM stepfold_schemas WHERE id > $1 ORDER BY id LIMIT $2";
+    PAGE_OF_SESSIONS = "SELECT number, app, owner, id FROM stepfold_sessions \
+        WHERE number > $1 AND ($2::text IS NULL OR app = $2) ORDER BY number LIMIT $3";
+    PAGE_OF_SCOPES = "SELECT scope, app, owner FROM stepfold_scopes \
+        WHERE scope > $1 AND ($2::text IS NULL OR app = $2) ORDER BY scope LIMIT $3";
+    LOST_SESSIONS = "SELECT l.number FROM stepfold_lineage l WHERE NOT EXISTS \
+        (SELECT 1 FROM stepfold_sessions s WHERE s.number = l.number) \
+        UNION SELECT e.stream FROM stepfold_events e WHERE NOT EXISTS \
+        (SELECT 1 FROM stepfold_lineage l WHERE l.stream = e.stream)";
+    LOST_SCOPES = "SELECT DISTINCT v.scope FROM stepfold_shared v WHERE NOT EXISTS \
+        (SELECT 1 FROM stepfold_scopes c WHERE c.scope = v.scope)";
 
     SHARERS = "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) FROM stepfold_lineage l \
         JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = $1";

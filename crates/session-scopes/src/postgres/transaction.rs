@@ -51,6 +51,12 @@ impl Transaction {
         self.connection.take();
     }
 
+    /// The connection, after a `COMMIT` that succeeded.
+    pub(super) fn into_connection(mut self) -> Result<Object, SessionError> {
+        let ended = || SessionError::Store { what: "go on", source: "the transaction has ended".into() };
+        self.connection.take().ok_or_else(ended)
+    }
+
     /// Rolls back, and hands on why.
     pub(super) async fn give_up<T>(mut self, error: SessionError) -> Result<T, SessionError> {
         if self.connection()?.batch_execute("ROLLBACK").await.is_ok() {

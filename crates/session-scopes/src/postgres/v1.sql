@@ -4,10 +4,11 @@ CREATE TABLE stepfold_meta (made_by TEXT NOT NULL, format BIGINT NOT NULL);
 INSERT INTO stepfold_meta VALUES ('stepfold-session-scopes', 0);
 
 -- The JSON of schemas. Texts are too long for an index, so two writers may store the same one twice; that does no harm.
-CREATE TABLE stepfold_schemas (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE stepfold_schemas (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text TEXT NOT NULL, checksum BIGINT NOT NULL);
 
 CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
 
+-- The seal covers what is here beside claim and inbox, and has the digest of the newest event: see `seal.rs`.
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it.
 -- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position that waits (0: none does), `inbox_last` the newest that was ever given.
 CREATE TABLE stepfold_sessions (
@@ -18,6 +19,7 @@ CREATE TABLE stepfold_sessions (
     parent_id TEXT COLLATE "C", parent_version BIGINT,
     life TEXT COLLATE "C" NOT NULL, claims BIGINT NOT NULL DEFAULT 0, claim_owner TEXT COLLATE "C", claim_expires BIGINT,
     inbox BIGINT NOT NULL DEFAULT 0, inbox_last BIGINT NOT NULL DEFAULT 0,
+    seal BYTEA NOT NULL,
     UNIQUE (app, owner, id)
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
@@ -52,45 +54,49 @@ CREATE TABLE stepfold_lineage (
 CREATE INDEX stepfold_lineage_by_stream ON stepfold_lineage (stream);
 
 CREATE TABLE stepfold_events (
-    stream BIGINT NOT NULL, version BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, at BIGINT NOT NULL, body TEXT NOT NULL
+    stream BIGINT NOT NULL, version BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, at BIGINT NOT NULL, body TEXT NOT NULL,
+    seal BYTEA NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_events_by_version ON stepfold_events (stream, version);
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (stream, id);
 
 CREATE TABLE stepfold_rewinds (
-    stream BIGINT NOT NULL, version BIGINT NOT NULL, target BIGINT NOT NULL,
+    stream BIGINT NOT NULL, version BIGINT NOT NULL, target BIGINT NOT NULL, checksum BIGINT NOT NULL,
     PRIMARY KEY (stream, version)
 );
 
--- The values of sessions as they are, and as they were until a version.
+-- The values of sessions as they are, and as they were until a version. A list has the combined checksums of the rows
+-- of its items.
 CREATE TABLE stepfold_cells (
     stream BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
-    value TEXT, generation BIGINT, start BIGINT, length BIGINT
+    value TEXT, generation BIGINT, start BIGINT, length BIGINT, items BIGINT, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 CREATE INDEX stepfold_cells_by_version ON stepfold_cells (stream, version);
 CREATE TABLE stepfold_past (
     stream BIGINT NOT NULL, until BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL,
-    schema BIGINT NOT NULL, value TEXT, generation BIGINT, start BIGINT, length BIGINT
+    schema BIGINT NOT NULL, value TEXT, generation BIGINT, start BIGINT, length BIGINT, items BIGINT,
+    checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_past_by_until ON stepfold_past (stream, until, key);
 
 -- Items of lists, several a row as they were written.
 CREATE TABLE stepfold_items (
     stream BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, generation BIGINT NOT NULL, version BIGINT NOT NULL,
-    place BIGINT NOT NULL, items TEXT NOT NULL
+    place BIGINT NOT NULL, items TEXT NOT NULL, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
 -- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
--- was removed up to `known` is forgotten.
+-- was removed up to `known` is forgotten. It has a seal once it was written.
 CREATE TABLE stepfold_scopes (
     scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL,
-    version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, UNIQUE (app, owner)
+    version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, seal BYTEA,
+    UNIQUE (app, owner)
 );
 CREATE TABLE stepfold_shared (
     scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
-    value TEXT, start BIGINT, length BIGINT
+    value TEXT, start BIGINT, length BIGINT, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -100,7 +106,8 @@ CREATE TABLE stepfold_removed (
 );
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL,
+    checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_items_by_place ON stepfold_shared_items (scope, key, place);
 CREATE TABLE stepfold_operations (

@@ -11,29 +11,31 @@ use super::claims::{self, PlainClaim};
 use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
-use super::rows::{History, Schemas, Scopes, SessionRow, fence};
+use super::rows::{Cache, History, Records, Schemas, ScopeRow, Scopes, SessionRow, digest_at, fence};
 use super::statements::{
     ADD_EVENT, ADD_FORK, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN,
     CELL_KEYS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
-    DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, EMPTY_SCOPE, FIND_CELLS, FIND_OPERATION,
-    FIND_SHARED, FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
-    LOCK_TENANT, MOVE_OLDEST, MOVE_VERSION, NEXT_NUMBER, READ_LINEAGE, READ_REWINDS, READ_SCOPES, REPEATED,
-    REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST,
-    SWEEP_REWINDS,
+    DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_OPERATION, FIND_SHARED,
+    FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
+    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PUT_SEAL, READ_LINEAGE, READ_REWINDS,
+    READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS,
+    SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
 };
+use super::sums;
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::apply::{WritesOf, made_id};
 use crate::changes::ScopeVersions;
+use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
-use crate::rows::{Planner, Segment, from_db, to_db};
+use crate::rows::{Planner, Segment, forked, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
-use crate::session::{Session, Values};
+use crate::seal::{self, EventSeal, SessionRecord, State, row_number};
+use crate::session::{Rewound, Session, Values};
 use crate::store::{
-    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence, ForkSession,
-    GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession,
-    WriteScope,
+    AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -42,18 +44,10 @@ fn owner(user: Option<&UserId>) -> &str {
     user.map_or("", UserId::as_str)
 }
 
-/// A scope that is locked, the version that it has, and the rows of the keys that are written.
+/// A scope that is locked, and the rows of the keys that are written.
 struct LockedScope {
-    scope: i64,
-    version: i64,
+    row: ScopeRow,
     rows: Vec<Row>,
-}
-
-impl LockedScope {
-    /// The version that a write gives the scope.
-    fn next_version(&self) -> i64 {
-        self.version + 1
-    }
 }
 
 /// Locks a scope and reads the rows of these keys. Nothing, if no key is written.
@@ -73,7 +67,7 @@ async fn lock_scope(
         async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
     )?;
     match scope.first() {
-        Some(row) => Ok(Some(LockedScope { scope: row.get(0), version: row.get(1), rows })),
+        Some(row) => Ok(Some(LockedScope { row: ScopeRow::read(row, app)?, rows })),
         // It was deleted between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted just now".into() })
@@ -93,44 +87,77 @@ async fn plan_scope<'a>(
 ) -> Result<Vec<Sent<'a>>, SessionError> {
     let Some(locked) = locked else { return Ok(Vec::new()) };
     let planner = Planner { generation: ANEW, ..*planner };
-    let changes =
-        plan(connection, schemas, &planner, &locked.rows, writes, Source::Shared(app, user)).await?;
-    Ok(changes.into_scope(connection, (locked.scope, locked.next_version()), schema))
+    let source = Source::Shared(app, user, locked.row.scope);
+    let changes = plan(connection, schemas, &planner, &locked.rows, writes, source).await?;
+    changes.into_scope(connection, (app.as_str(), owner(user)), locked.row, schema).await
 }
 
 pub(super) async fn append(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: &AppendEvent,
     body: &str,
 ) -> Result<Receipt, SessionError> {
     if request.event.actions.delta.is_empty()
-        && let Some(receipt) = append_plain(&connection, request, body).await?
+        && let Some(receipt) = append_plain(&connection, &cache.records, request, body).await?
     {
         return Ok(receipt);
     }
-    let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| Box::pin(append_inside(inside, schemas, schema, request, body))
-        .await)
+    let schema = cache.schemas.number(&connection, request.schema.text()).await?;
+    in_transaction!(connection, |inside| Box::pin(append_inside(inside, cache, schema, request, body)).await)
 }
 
-/// Commits an event without writes in one round trip; none if something is not as expected.
+/// A session after one event more, and the seal of the event's row.
+fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
+    let version = record.version + 1;
+    let content = Content::new(version, event.id.as_str(), event.at, body);
+    let state = record.state_after(content, cells, event.actions.rewound_to().is_some());
+    let seal = EventSeal::new(row_number(record.number, version), event.at.as_micros(), state);
+    (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
+}
+
+/// Commits an event without writes in one round trip; none if something is not as expected. The digest of the event is
+/// made here: so what is known of the session has to be what it is.
 async fn append_plain(
     connection: &Object,
+    records: &Records,
     request: &AppendEvent,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let AppendEvent { key, expected, event, .. } = request;
-    let expected = match expected {
-        Expected::Version(version) => Some(to_db(*version)),
-        Expected::Any => None,
-    };
-    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let Some(PlainClaim { token, duration }) = PlainClaim::of(request.into()) else { return Ok(None) };
+    let Some(before) = records.last(key) else { return Ok(None) };
+    if expected.check(key, before.version).is_err() {
+        return Ok(None);
+    }
+    let (after, event_seal) = followed(&before, event, body, 0);
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(Fence::TOKENS));
-    let given: Given<'_> = &[&app, &user, &id, &expected, &event_id, &at, &body, &token, &duration, &tokens];
+    let (version, event_seal) = (to_db(before.version), event_seal.to_bytes());
+    let [seal_before, seal_after] = [&before, &after].map(|record| record.seal(key).to_bytes());
+    let given: Given<'_> = &[
+        &app,
+        &user,
+        &id,
+        &version,
+        &event_id,
+        &at,
+        &body,
+        &token,
+        &duration,
+        &tokens,
+        &seal_before,
+        &seal_after,
+        &event_seal,
+    ];
     match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => rows.first().map(|row| plain_receipt(row, request)).transpose(),
+        Ok(rows) => {
+            let receipt = rows.first().map(|row| plain_receipt(row, request)).transpose()?;
+            if receipt.is_some() {
+                records.set(key, after);
+            }
+            Ok(receipt)
+        }
         // The same event was committed while we waited for the row.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
@@ -156,7 +183,7 @@ fn is_unique_violation(error: &SessionError) -> bool {
 
 async fn append_inside(
     connection: &Object,
-    schemas: &Schemas,
+    cache: &Cache,
     schema: i64,
     request: &AppendEvent,
     body: &str,
@@ -175,27 +202,29 @@ async fn append_inside(
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
     let row = SessionRow::of(&row, key)?;
-    let mut scopes = Scopes::of(&scopes).versions();
+    let mut scopes = Scopes::of(&scopes, app)?.versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
     let left = claims::check(&row, request.into(), &waiting)?;
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
-        *version = locked.as_ref().map_or(*version, |locked| from_db(locked.next_version()));
+        *version = locked.as_ref().map_or(*version, |locked| locked.row.version + 1);
     }
     expected.check(key, row.version)?;
     let version = row.version + 1;
     let planner = Planner { schema: opened, what: WritesOf::Event(&event.id), generation: version };
-    let source = Source::Session(key, row.version);
+    let (schemas, source) = (&cache.schemas, Source::Session(key, &row));
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
-    let mut sent = changes.into_session(connection, row.number, version, schema);
+    let (mut sent, cells) = changes.into_session(connection, row.number, version, schema);
     let scope = (&key.app, None);
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
     let scope = (&key.app, Some(&key.user));
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
-    sent.extend(commit_event(connection, row.number, version, event, body));
+    let (after, seal) = followed(&row, event, body, cells);
+    sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
+    cache.records.set(key, after);
     Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
@@ -214,51 +243,82 @@ fn first_receipt(
     }
 }
 
-/// The statements that store an event and move the session's version.
+/// The statements that store an event and move the session's version: it is then as `after` says.
 fn commit_event<'a>(
     connection: &'a Object,
-    number: i64,
-    version: u64,
+    key: &SessionKey,
+    after: &SessionRecord,
+    seal: EventSeal,
     event: &'a Event,
     body: &'a str,
 ) -> [Sent<'a>; 2] {
-    let (version, at) = (to_db(version), event.at.as_micros());
+    let (number, version, at) = (after.number, to_db(after.version), event.at.as_micros());
+    let (seal, session_seal) = (seal.to_bytes(), after.seal(key).to_bytes());
     [
         Box::pin(async move {
-            execute(connection, ADD_EVENT, &[&number, &version, &event.id.as_str(), &at, &body]).await
+            let given: Given<'_> = &[&number, &version, &event.id.as_str(), &at, &body, &seal];
+            execute(connection, ADD_EVENT, given).await
         }),
-        Box::pin(async move { execute(connection, MOVE_VERSION, &[&number, &version, &at]).await }),
+        Box::pin(
+            async move { execute(connection, MOVE_VERSION, &[&number, &version, &at, &session_seal]).await },
+        ),
     ]
+}
+
+/// The statement that seals the row of a new session.
+fn put_seal<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecord) -> Sent<'a> {
+    let (number, seal) = (record.number, record.seal(key).to_bytes());
+    Box::pin(async move { execute(connection, PUT_SEAL, &[&number, &seal]).await })
+}
+
+/// The statements that add the lineage of a new session.
+fn add_lineage<'a>(
+    connection: &'a Object,
+    number: i64,
+    lineage: &[Segment],
+) -> impl Iterator<Item = Sent<'a>> {
+    lineage.iter().map(move |segment| {
+        let Segment { stream, after, upto } = *segment;
+        let sent: Sent<'a> = Box::pin(async move {
+            execute(connection, ADD_LINEAGE, &[&number, &stream, &to_db(after), &to_db(upto)]).await
+        });
+        sent
+    })
 }
 
 pub(super) async fn create(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: CreateSession,
     initial: &Delta,
-) -> Result<Session, SessionError> {
-    let schema = schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, |inside| Box::pin(create_inside(inside, schemas, schema, request, initial))
+) -> Result<SessionKey, SessionError> {
+    let schema = cache.schemas.number(&connection, request.schema.text()).await?;
+    in_transaction!(connection, |inside| Box::pin(create_inside(inside, cache, schema, request, initial))
         .await)
 }
 
 async fn create_inside(
     connection: &Object,
-    schemas: &Schemas,
+    cache: &Cache,
     schema: i64,
     request: CreateSession,
     initial: &Delta,
-) -> Result<Session, SessionError> {
+) -> Result<SessionKey, SessionError> {
     let CreateSession { app, user, id, life, at, schema: opened, .. } = request;
-    let split = by_scope(initial);
-    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life };
+    let (schemas, split, life) = (&cache.schemas, by_scope(initial), life.unwrap_or_else(LifeId::random));
+    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life: &life };
     let (key, number) = new.insert(connection, id).await?;
+    let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
+    let genesis = genesis(&key, at);
+    let state = State { head: genesis, cells: 0, rewinds: 0 };
+    let empty = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
     let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
-    let changes = plan(connection, schemas, &planner, &[], &split.session, Source::Session(&key, 0)).await?;
-    let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
-        execute(connection, ADD_LINEAGE, &[&number, &number, &0_i64, &to_db(Segment::OPEN)]).await
-    })];
-    sent.extend(changes.into_session(connection, number, 0, schema));
+    let source = Source::Session(&key, &empty);
+    let changes = plan(connection, schemas, &planner, &[], &split.session, source).await?;
+    let (mut sent, cells) = changes.into_session(connection, number, 0, schema);
+    let record = SessionRecord { state: State { cells, ..state }, ..empty };
+    sent.extend(add_lineage(connection, number, &lineage));
+    sent.push(put_seal(connection, &key, &record));
     let ByScope { app: app_writes, user: user_writes, .. } = split;
     for (owner, writes) in [(None, app_writes), (Some(&key.user), user_writes)] {
         let locked = lock_scope(connection, &key.app, owner, &writes).await?;
@@ -266,8 +326,7 @@ async fn create_inside(
         sent.extend(plan_scope(connection, schemas, &planner, locked, schema, scope, &writes).await?);
     }
     in_order(sent).await?;
-    let get = GetSession::new(key).events(EventRange::None);
-    Box::pin(read::session(connection, schemas, &get)).await
+    Ok(key)
 }
 
 /// What a row of a session is made of.
@@ -278,7 +337,7 @@ struct NewSession<'a> {
     oldest: u64,
     at: Timestamp,
     parent: Option<(&'a SessionId, u64)>,
-    life: Option<LifeId>,
+    life: &'a LifeId,
 }
 
 impl NewSession<'_> {
@@ -313,11 +372,10 @@ impl NewSession<'_> {
     async fn try_insert(&self, connection: &Object, key: &SessionKey) -> Result<Option<i64>, SessionError> {
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let (version, oldest, at) = (to_db(self.version), to_db(self.oldest), self.at.as_micros());
-        let life = self.life.clone().unwrap_or_else(LifeId::random);
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
         let given: Given<'_> =
-            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life.as_str()];
+            &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &self.life.as_str()];
         let rows = query(connection, ADD_SESSION, given).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
@@ -328,7 +386,9 @@ async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionR
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, lineage, rewinds) = try_join!(biased; ask(LOCK_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
-    Ok((SessionRow::of(&row, key)?, History::read(&lineage, &rewinds)))
+    let row = SessionRow::of(&row, key)?;
+    let history = History::read(&lineage, &rewinds, &row)?;
+    Ok((row, history))
 }
 
 fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
@@ -345,15 +405,15 @@ async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), Sessio
 
 pub(super) async fn fork(
     connection: Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
-    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, schemas, request)).await)
+    in_transaction!(connection, |inside| Box::pin(fork_inside(inside, cache, request)).await)
 }
 
 async fn fork_inside(
     connection: &Object,
-    schemas: &Schemas,
+    cache: &Cache,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
     let ForkSession { from, id, life, version, at } = request;
@@ -361,43 +421,48 @@ async fn fork_inside(
         try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
     check_version(&from, &row, version)?;
+    let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((&from.id, version));
     let (app, user, oldest) = (&from.app, &from.user, row.oldest);
-    let new = NewSession { app, user, version, oldest, at, parent, life };
+    let new = NewSession { app, user, version, oldest, at, parent, life: &life };
     let (key, number) = new.insert(connection, id).await?;
-    let oldest = history.lineage.last().map(|segment| segment.stream);
-    // The oldest segment has the initial state, even if none of its events.
-    let shared = history.lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
-    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
-    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
-    let mut sent: Vec<Sent<'_>> = Vec::new();
-    for Segment { stream, after, upto } in shared.chain([own]) {
-        sent.push(Box::pin(async move {
-            execute(connection, ADD_LINEAGE, &[&number, &stream, &to_db(after), &to_db(upto)]).await
-        }));
-    }
+    let lineage = forked(&history.lineage, number, version);
     let stream = history.stream_of(version);
+    let (cells, states) = try_join!(biased;
+        async { query(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await },
+        read::states_of(connection, &row, &history, [version]),
+    )?;
+    let rewinds = history.rewinds.iter().filter(|rewound| rewound.version <= version).count();
+    let state = State {
+        head: digest_at(&row, &states, version)?,
+        cells: sums::combined(&cells),
+        rewinds: to_db(rewinds as u64),
+    };
+    let parent = Some((from.id.to_string(), version));
+    let record =
+        SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
+    let mut sent: Vec<Sent<'_>> = add_lineage(connection, number, &lineage).collect();
     let parent = row.number;
     sent.push(Box::pin(async move { execute(connection, ADD_FORK, &[&parent, &number]).await }));
-    sent.push(Box::pin(async move {
-        execute(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await
-    }));
+    sent.push(put_seal(connection, &key, &record));
     in_order(sent).await?;
     let get = GetSession::new(key).events(EventRange::None).without_state();
-    Box::pin(read::session(connection, schemas, &get)).await
+    Box::pin(read::session(connection, cache, &get)).await
 }
 
 pub(super) async fn rewind(
     connection: Object,
+    cache: &Cache,
     request: &RewindSession,
     event: &Event,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    in_transaction!(connection, |inside| Box::pin(rewind_inside(inside, request, event, body)).await)
+    in_transaction!(connection, |inside| Box::pin(rewind_inside(inside, cache, request, event, body)).await)
 }
 
 async fn rewind_inside(
     connection: &Object,
+    cache: &Cache,
     request: &RewindSession,
     event: &Event,
     body: &str,
@@ -411,7 +476,7 @@ async fn rewind_inside(
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
-    let scopes = Scopes::of(&scopes).versions();
+    let scopes = Scopes::of(&scopes, app)?.versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
@@ -420,16 +485,23 @@ async fn rewind_inside(
     check_version(key, &row, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
     let (stream, now) = (history.stream_of(request.to), to_db(version));
-    let mut sent: Vec<Sent<'_>> = vec![
-        Box::pin(async move { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await }),
-        Box::pin(async move { execute(connection, DELETE_CELLS_SINCE, &[&number, &to]).await }),
+    let (_, gone, back) = try_join!(biased;
+        async { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await },
+        async { query(connection, DELETE_CELLS_SINCE, &[&number, &to]).await },
         // What is still there has not changed since.
-        Box::pin(async move { execute(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await }),
-        Box::pin(async move { execute(connection, ADD_REWIND, &[&number, &now, &to]).await }),
-    ];
-    sent.extend(commit_event(connection, number, version, event, body));
+        async { query(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await },
+    )?;
+    let cells = sums::combined(&gone) ^ sums::combined(&back);
+    let checksum = seal::of_rewind(number, Rewound { version, to: request.to });
+    let mut sent: Vec<Sent<'_>> =
+        vec![Box::pin(
+            async move { execute(connection, ADD_REWIND, &[&number, &now, &to, &checksum]).await },
+        )];
+    let (after, seal) = followed(&row, event, body, cells);
+    sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
+    cache.records.set(key, after);
     Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
@@ -455,7 +527,8 @@ async fn write_scope_inside(
     let locked = lock_scope(connection, app, user, &writes).await?;
     let mut sent = Vec::new();
     if let (Some(operation), Some(locked)) = (&request.operation, &locked) {
-        let (app, owner, operation_id, scope) = (app.as_str(), owner(user), operation.as_str(), locked.scope);
+        let (app, owner, operation_id, scope) =
+            (app.as_str(), owner(user), operation.as_str(), locked.row.scope);
         let found = query(connection, FIND_OPERATION, &[&app, &owner, &operation_id, &body]).await?;
         match found.first().map(|row| row.get(0)) {
             Some(true) => return read::scope_values(connection, schemas, &request.scope).await,
@@ -485,6 +558,7 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let key = &request.key;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+    row.fence.check_free(key, request.take_over, Some(row.now))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
     branches::forget(connection, row.number).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
@@ -499,12 +573,24 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
 
 /// Empties the scope of a user. Its row stays: others may wait for it.
 async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String>, SessionError> {
-    let found = query(connection, LOCK_SCOPE, &[&key.app.as_str(), &key.user.as_str()]).await?;
-    let Some(scope) = found.first().map(|row| row.get::<_, i64>(0)) else { return Ok(Vec::new()) };
+    let (app, user) = (key.app.as_str(), key.user.as_str());
+    let (found, others) = try_join!(biased;
+        async { query(connection, LOCK_SCOPE, &[&app, &user]).await },
+        async { query(connection, HAS_SESSIONS, &[&app, &user]).await },
+    )?;
+    let Some(row) = found.first() else { return Ok(Vec::new()) };
+    let row = ScopeRow::read(row, app)?;
+    let scope = row.scope;
     let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
-    for sql in [EMPTY_SCOPE, DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
+    for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_OPERATIONS] {
         execute(connection, sql, &[&scope]).await?;
     }
+    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    let has_others = others.first().is_some_and(|row| row.get(0));
+    let version = if has_others { row.version + 1 } else { 0 };
+    let row = ScopeRow { scope, version, known: version, cells: 0 };
+    let (version, seal) = (to_db(version), row.seal(app, user).to_bytes());
+    execute(connection, MOVE_SCOPE, &[&scope, &version, &version, &seal]).await?;
     Ok(keys)
 }
 
@@ -558,10 +644,13 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
             first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
         }
     };
-    execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest)]).await?;
+    let states = read::states_of(connection, &row, &history, [oldest]).await?;
+    let (before, anchor) = (row.oldest, digest_at(&row, &states, oldest)?);
+    let row = row.record.pruned(oldest, anchor);
+    execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest), &row.seal(key).to_bytes()]).await?;
     branches::prune_labels(connection, row.number, oldest).await?;
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
-    Ok(Pruned { events: oldest - row.oldest, oldest })
+    Ok(Pruned { events: oldest - before, oldest })
 }

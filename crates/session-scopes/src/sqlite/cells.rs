@@ -11,9 +11,10 @@ use super::error::failed;
 use super::past::Ladder;
 use super::seal;
 use super::threads::Desk;
-use super::trail::{self, CellRow, ItemsRow, ListHead, Replaced, Trail, row_number};
+use super::trail::{self, CellRow, ItemsRow, ListHead, Replaced, Trail};
 use crate::error::SessionError;
 use crate::rows::{Change, Found, Plan, Planner, by_key, read_json, to_db};
+use crate::seal::row_number;
 use crate::session::{Held, Values};
 
 /// The values of one session, while an event writes to them.

@@ -1,5 +1,6 @@
 //! What a session's rows are: its own, and those that it shares with what it was forked from.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -7,33 +8,31 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::claims::Work;
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
-use super::trail::{row_number, version_of};
+use crate::chain::{Chain, gap, pieces};
 use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, LifeId, SessionId, SessionKey};
-use crate::rows::{Segment, from_db, to_db};
-use crate::session::{Parent, Rewound, Session, Visible};
+use crate::ids::{EventId, SessionKey};
+use crate::rows::{Segment, from_db};
+use crate::seal::{SessionRecord, row_number, version_of};
+use crate::session::{Rewound, Session, Visible};
 use crate::store::EventRange;
 use crate::time::Timestamp;
 
 /// The row of a session, and of its newest event.
 #[derive(Debug)]
 pub(super) struct SessionRow {
-    pub(super) number: i64,
-    pub(super) version: u64,
-    pub(super) oldest: u64,
-    pub(super) created: Timestamp,
-    pub(super) updated: Timestamp,
-    parent: Option<(String, u64)>,
-    pub(super) life: String,
+    pub(super) record: SessionRecord,
     pub(super) work: Work,
-    /// What holds at the version.
-    pub(super) state: State,
-    /// The digest of the history up to the oldest version.
-    pub(super) anchor: Digest,
-    lineage: i64,
+}
+
+impl Deref for SessionRow {
+    type Target = SessionRecord;
+
+    fn deref(&self) -> &SessionRecord {
+        &self.record
+    }
 }
 
 /// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
@@ -48,33 +47,6 @@ pub(super) use work_columns;
 type Newest = Option<(i64, i64, Option<EventSeal>)>;
 
 impl SessionRow {
-    /// The row of a new session.
-    pub(super) fn new(
-        number: i64,
-        (version, oldest): (u64, u64),
-        at: Timestamp,
-        parent: Option<(String, u64)>,
-        life: &LifeId,
-        (state, anchor): (State, Digest),
-        lineage: &[Segment],
-    ) -> Self {
-        let lineage = seal::of_lineage(lineage);
-        let (life, work) = (life.to_string(), Work::new(number));
-        SessionRow {
-            number,
-            version,
-            oldest,
-            created: at,
-            updated: at,
-            parent,
-            life,
-            work,
-            state,
-            anchor,
-            lineage,
-        }
-    }
-
     /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
     /// and the seal, and checks that they are those of the key.
     pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
@@ -82,7 +54,7 @@ impl SessionRow {
         let parent_version: Option<i64> = row.get(6)?;
         let seal: SessionSeal = row.get(15)?;
         let (work, sum) = Work::read(row)?;
-        let found = SessionRow {
+        let record = SessionRecord {
             number: row.get(0)?,
             version: from_db(row.get(1)?),
             oldest: from_db(row.get(2)?),
@@ -90,47 +62,21 @@ impl SessionRow {
             updated: Timestamp::from_micros(row.get(4)?),
             parent: parent.zip(parent_version.map(from_db)),
             life: row.get(7)?,
-            work,
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
         };
-        let checked = seal::compare(found.seal(key).checksum, seal.checksum, || format!("session {key}"));
-        let worked = |()| {
-            seal::compare(found.work.checksum(found.number), sum, || {
-                format!("claim or inbox of session {key}")
-            })
-        };
-        Ok(checked.and_then(worked).map(|()| found))
+        Ok(record.opened(seal, key).and_then(|record| {
+            let found = work.checksum(record.number);
+            seal::compare(found, sum, || format!("claim or inbox of session {key}"))?;
+            Ok(SessionRow { record, work })
+        }))
     }
 
     /// With the version and the time of its newest event, as the list tells of them. What holds then is not known.
-    pub(super) fn at(self, version: u64, updated: Timestamp) -> Self {
-        SessionRow { version, updated, ..self }
-    }
-
-    /// Without the events up to a version, whose digest stays; the combined checksums of its values are these now.
-    pub(super) fn pruned(self, oldest: u64, anchor: Digest, cells: i64) -> Self {
-        SessionRow { oldest, anchor, state: State { cells, ..self.state }, ..self }
-    }
-
-    /// The seal of the row as it is.
-    pub(super) fn seal(&self, key: &SessionKey) -> SessionSeal {
-        let SessionRow { state, anchor, lineage, .. } = *self;
-        let mut seal = SessionSeal { state, anchor, lineage, checksum: 0 };
-        let (parent, parent_version) = self.parent();
-        let mut check = seal.begin();
-        check.int(self.number).text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str());
-        check.int(to_db(self.version)).int(to_db(self.oldest));
-        check.text(&self.life).int(self.created.as_micros()).int(self.updated.as_micros());
-        seal.checksum = check.optional_text(parent).optional_int(parent_version).sum();
-        seal
-    }
-
-    /// The columns of what the session was forked from.
-    pub(super) fn parent(&self) -> (Option<&str>, Option<i64>) {
-        let parent = self.parent.as_ref();
-        (parent.map(|(id, _)| id.as_str()), parent.map(|(_, version)| to_db(*version)))
+    pub(super) fn at(mut self, version: u64, updated: Timestamp) -> Self {
+        (self.record.version, self.record.updated) = (version, updated);
+        self
     }
 
     /// The row of a session, with the version and the time of its newest event.
@@ -164,9 +110,9 @@ impl SessionRow {
             let seal = seal.ok_or_else(|| {
                 SessionError::damaged(format!("session {key}"), "its newest event has no seal")
             })?;
-            found.version = version_of(number);
-            found.updated = Timestamp::from_micros(at);
-            found.state = seal.open(number, at)?;
+            let state = seal.open(number, at)?;
+            let (version, updated) = (version_of(number), Timestamp::from_micros(at));
+            found.record = SessionRecord { version, updated, state, ..found.record };
         }
         Ok(Some(found))
     }
@@ -206,26 +152,7 @@ impl SessionRow {
         now: Option<Timestamp>,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
-        let parent = self
-            .parent
-            .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
-        Ok(Session {
-            key,
-            life: LifeId::new(self.life)?,
-            version: self.version,
-            newest: self.version,
-            created: self.created,
-            updated: self.updated,
-            claim: self.work.fence.as_of(now),
-            inbox: self.work.inbox,
-            parent: parent.transpose()?,
-            oldest: self.oldest,
-            visible,
-            scopes,
-            head: Some(self.state.head),
-            values: None,
-            events: Vec::new(),
-        })
+        self.record.session(key, visible, (self.work.fence.as_of(now), self.work.inbox), scopes)
     }
 }
 
@@ -318,7 +245,7 @@ impl History {
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
         let oldest = row.oldest;
-        let (after, mut left) = match range {
+        let (after, left) = match range {
             EventRange::None => return Ok(Vec::new()),
             EventRange::All => (oldest, u64::MAX),
             EventRange::Last(count) => (oldest, count as u64),
@@ -326,12 +253,8 @@ impl History {
             EventRange::Since(time) => (self.last_before(connection, (oldest, ranges), time)?, u64::MAX),
         };
         let mut events = Vec::new();
-        for (first, last) in ranges.iter().rev() {
-            let after = after.max(first.saturating_sub(1)).max(last.saturating_sub(left));
-            if after < *last {
-                self.chained(connection, row, (after, *last), &mut events)?;
-                left -= last - after;
-            }
+        for piece in pieces(ranges, after, left) {
+            self.chained(connection, row, piece, &mut events)?;
         }
         events.reverse();
         Ok(events)
@@ -346,7 +269,7 @@ impl History {
         events: &mut Vec<CommittedEvent>,
     ) -> Result<(), SessionError> {
         let expected = self.digest(connection, row, last)?;
-        let mut chain = Chain { next: last, expected, pending: None };
+        let mut chain = Chain::ending(last, expected);
         for segment in &self.lineage {
             segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
         }
@@ -415,50 +338,6 @@ impl History {
         }
         Ok(oldest)
     }
-}
-
-/// A chain of events that is read from its end: each event is checked once the one before it is known.
-pub(super) struct Chain {
-    /// The version that comes next.
-    next: u64,
-    /// The digest that its history must have.
-    expected: Digest,
-    /// The event above it, whose digest is not checked yet.
-    pending: Option<Content>,
-}
-
-impl Chain {
-    fn add(&mut self, version: u64, content: Content, digest: Digest) -> Result<(), SessionError> {
-        if version != self.next {
-            return Err(gap(self.next));
-        }
-        self.check(version, digest)?;
-        (self.next, self.expected, self.pending) = (version - 1, digest, Some(content));
-        Ok(())
-    }
-
-    /// Ends the chain with the digest of the version before the first event that was read.
-    fn end(self, version: u64, digest: Digest) -> Result<(), SessionError> {
-        if version != self.next {
-            return Err(gap(self.next));
-        }
-        self.check(version, digest)
-    }
-
-    fn check(&self, version: u64, digest: Digest) -> Result<(), SessionError> {
-        let (fits, at) = match self.pending {
-            Some(content) => (content.after(digest) == self.expected, version + 1),
-            None => (digest == self.expected, version),
-        };
-        if fits {
-            return Ok(());
-        }
-        Err(SessionError::damaged(format!("event of version {at}"), "its digest does not fit"))
-    }
-}
-
-fn gap(version: u64) -> SessionError {
-    SessionError::damaged(format!("event of version {version}"), "it is missing")
 }
 
 fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>, SessionError> {

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use super::error::failed;
 use super::threads::Desk;
-use super::trail::{Replaced, Trail, row_number};
+use super::trail::{Replaced, Trail};
 use super::write::run;
 use crate::error::SessionError;
 use crate::rows::{from_db, to_db};
+use crate::seal::row_number;
 
 /// Which rows of a stream the histories of sessions are made of.
 struct Shared {

@@ -16,21 +16,7 @@ use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
 use crate::rows::{Assembly, Extent, Head, from_db, read_json};
-
-/// How many bits of a row's number are the version.
-const VERSION_BITS: u32 = 32;
-/// The highest version that a row's number has room for.
-const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
-
-/// The number of an event's row. A bound of a range may be higher than any version that there is.
-pub(super) fn row_number(stream: i64, version: u64) -> i64 {
-    (stream << VERSION_BITS) | version.min(MAX_VERSION).cast_signed()
-}
-
-/// The version in a row's number.
-pub(super) fn version_of(number: i64) -> u64 {
-    number.cast_unsigned() & MAX_VERSION
-}
+use crate::seal::MAX_VERSION;
 
 /// Refuses the event that no row's number has room for.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
@@ -265,12 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_number_holds_stream_and_version() {
-        for (stream, version) in [(1, 0), (1, 1), (7, MAX_VERSION), (i64::from(i32::MAX), 3)] {
-            let number = row_number(stream, version);
-            assert_eq!((number >> VERSION_BITS, version_of(number)), (stream, version));
-        }
-        assert_eq!(row_number(2, u64::MAX), row_number(3, 0) - 1);
+    fn a_version_that_no_row_number_holds_is_refused() {
         assert!(check_version_fits(MAX_VERSION).is_ok());
         let error = check_version_fits(MAX_VERSION + 1).unwrap_err();
         assert!(std::error::Error::source(&error).unwrap().to_string().contains("at most 4294967295"));

@@ -16,14 +16,16 @@ use super::seal::{self, EventSeal};
 use super::shared::{SharedRow, shared_items};
 use super::tables::Meta;
 use super::threads::Desk;
-use super::trail::{self, Trail, row_number, version_of};
-use crate::digest::{Content, Digest};
+use super::trail::{self, Trail};
+use crate::chain::{Link, check_links, scope_place, told};
+use crate::digest::Content;
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rows::{Head, Segment};
 use crate::scope::Scope;
-use crate::store::{Fault, FaultKind, FaultPlace, Verified, VerifySessions};
+use crate::seal::{row_number, version_of};
+use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
 pub(super) fn verify(desk: &mut Desk, request: &VerifySessions) -> Result<Verified, SessionError> {
@@ -56,24 +58,6 @@ fn check_one(desk: &mut Desk, report: &mut Verified, key: &SessionKey) -> Result
     Ok(())
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
-fn damaged(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
-    report.add(Fault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
-fn missing(report: &mut Verified, place: FaultPlace, detail: impl ToString) {
-    report.add(Fault { place, kind: FaultKind::Missing, detail: detail.to_string() });
-}
-
-/// What an error says, with its cause.
-fn told(error: &SessionError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
 /// What SQLite itself finds, and the row about the tables.
 fn check_file(connection: &Connection, report: &mut Verified) {
     let lines = connection.prepare("PRAGMA integrity_check(1000)").and_then(|mut query| {
@@ -83,13 +67,13 @@ fn check_file(connection: &Connection, report: &mut Verified) {
     match lines {
         Ok(lines) => {
             for line in lines.into_iter().filter(|line| line != "ok") {
-                damaged(report, FaultPlace::Store, line);
+                report.damaged(FaultPlace::Store, line);
             }
         }
-        Err(error) => damaged(report, FaultPlace::Store, error),
+        Err(error) => report.damaged(FaultPlace::Store, error),
     }
     if let Err(error) = Meta::read(connection) {
-        damaged(report, FaultPlace::Store, told(&error));
+        report.damaged(FaultPlace::Store, told(&error));
     }
 }
 
@@ -114,7 +98,7 @@ fn scan(
         };
         match run() {
             Ok(()) => return,
-            Err(error) => damaged(report, FaultPlace::Store, error),
+            Err(error) => report.damaged(FaultPlace::Store, error),
         }
     }
 }
@@ -131,7 +115,7 @@ fn check_schemas(connection: &Connection, report: &mut Verified) {
         Ok(())
     });
     for number in faults {
-        damaged(report, FaultPlace::Store, format!("the checksum of schema {number} does not fit"));
+        report.damaged(FaultPlace::Store, format!("the checksum of schema {number} does not fit"));
     }
 }
 
@@ -166,12 +150,12 @@ impl Seen {
             (self.in_lineage, "the table of lineages"),
         ] {
             if !is_there {
-                missing(report, FaultPlace::Session(key.clone()), format!("it is not in {place}"));
+                report.missing(FaultPlace::Session(key.clone()), format!("it is not in {place}"));
             }
         }
         if self.keys.len() > 1 {
             let detail = "the table of sessions and its index tell different ids";
-            damaged(report, FaultPlace::Session(key.clone()), detail);
+            report.damaged(FaultPlace::Session(key.clone()), detail);
         }
         self.in_table && self.in_index
     }
@@ -208,6 +192,7 @@ fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Seen>
         seen.tenant = Some((app, user));
         Ok(())
     });
+    look_in_lists(connection, &mut seen);
     let lineages = "SELECT number FROM stepfold_lineage WHERE number = stream";
     scan(connection, report, lineages, "number, stream", |row| {
         seen.entry(row.get(0)?).or_default().in_lineage = true;
@@ -216,13 +201,36 @@ fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Seen>
     seen
 }
 
+/// Looks for sessions in the lists as those who list them read these: a damaged row may hide others from them that are
+/// still there.
+fn look_in_lists(connection: &Connection, seen: &mut BTreeMap<i64, Seen>) {
+    let mut listed: HashMap<(String, String), BTreeSet<i64>> = HashMap::new();
+    for (number, seen) in seen {
+        let Some(key) = seen.keys.first() else { continue };
+        let user = (key.app.to_string(), key.user.to_string());
+        let listed = listed.entry(user).or_insert_with_key(|(app, user)| {
+            // What cannot be read is not there.
+            listed_numbers(connection, app, user).unwrap_or_default()
+        });
+        seen.in_list &= listed.contains(number);
+    }
+}
+
+fn listed_numbers(connection: &Connection, app: &str, user: &str) -> rusqlite::Result<BTreeSet<i64>> {
+    let mut query = connection.prepare_cached(
+        "SELECT number FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND (updated, number) < (?3, ?3) \
+         ORDER BY updated DESC, number DESC",
+    )?;
+    query.query_map(params![app, user, i64::MAX], |row| row.get(0))?.collect()
+}
+
 fn check_sessions(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
     let seen = gather(&desk.connection, report);
     for (number, seen) in seen.iter().filter(|(_, seen)| seen.is_of(app)) {
         if seen.keys.is_empty() {
             let whose = seen.tenant.as_ref().map(|(app, user)| format!("it was one of {app}/{user}"));
             let detail = whose.unwrap_or_else(|| "only its lineage is there".to_owned());
-            missing(report, FaultPlace::UnknownSession { number: *number }, detail);
+            report.missing(FaultPlace::UnknownSession { number: *number }, detail);
         }
         for key in &seen.keys {
             if seen.report_missing(report, key) {
@@ -237,33 +245,32 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
     report.sessions += 1;
     let row = match SessionRow::find(&desk.connection, key) {
         Ok(Some(row)) => row,
-        Ok(None) => return missing(report, place(), "it cannot be found by its key"),
-        Err(error) => return damaged(report, place(), told(&error)),
+        Ok(None) => return report.missing(place(), "it cannot be found by its key"),
+        Err(error) => return report.damaged(place(), told(&error)),
     };
     if let Err(error) = row.check_newest(&desk.connection, key) {
-        damaged(report, place(), told(&error));
+        report.damaged(place(), told(&error));
     }
     for user in [None, Some(&key.user)] {
         match ScopeRow::find(&desk.connection, &key.app, user) {
             Ok(Some(_)) => {}
-            Ok(None) => missing(report, scope_place(&key.app, user, None), "it cannot be found"),
-            Err(error) => damaged(report, scope_place(&key.app, user, None), told(&error)),
+            Ok(None) => report.missing(scope_place(&key.app, user, None), "it cannot be found"),
+            Err(error) => report.damaged(scope_place(&key.app, user, None), told(&error)),
         }
     }
     match History::read(&desk.connection, &row) {
         Ok(history) => check_events(&desk.connection, report, key, &row, &history),
-        Err(error) => damaged(report, place(), told(&error)),
+        Err(error) => report.damaged(place(), told(&error)),
     }
     check_values(desk, report, key, &row);
     if let Err(error) = inbox::verify(&desk.connection, &row) {
-        damaged(report, place(), told(&error));
+        report.damaged(place(), told(&error));
     }
 }
 
 /// What is known of the row of an event.
 struct Read {
-    /// The digest of its content, and the one that it tells of its history; none if the row does not hold together.
-    content: Option<(Content, Digest)>,
+    link: Link,
     /// Whether its trail is whole.
     has_trail: bool,
 }
@@ -279,30 +286,11 @@ fn check_events(
     for segment in &history.lineage {
         read_events(connection, report, row, segment, &mut found);
     }
-    let mut before = Some(row.anchor);
-    for version in row.oldest + 1..=row.version {
-        report.events += 1;
-        let place = || FaultPlace::Versions(key.clone(), version..=version);
-        let read = found.get(&version);
-        match read {
-            None => missing(report, place(), "its event is not there"),
-            Some(Read { content: None, .. }) => {
-                damaged(report, place(), "the row of its event does not hold together");
-            }
-            Some(Read { content: Some((content, digest)), .. }) => {
-                if before.is_some_and(|before| content.after(before) != *digest) {
-                    damaged(report, place(), "the digest of its event does not fit");
-                }
-            }
-        }
-        before = read.and_then(|read| read.content).map(|(_, digest)| digest);
-    }
-    if before.is_some_and(|digest| digest != row.state.head) {
-        damaged(report, FaultPlace::Session(key.clone()), "the digest of its newest event does not fit");
-    }
+    let links = found.iter().map(|(version, read)| (*version, read.link)).collect();
+    check_links(report, key, row, &links);
     for version in found.into_iter().filter(|(_, read)| !read.has_trail).map(|(version, _)| version) {
         let place = FaultPlace::Versions(key.clone(), version..=version);
-        damaged(report, place, "what its event replaced and added does not fit its checksum");
+        report.damaged(place, "what its event replaced and added does not fit its checksum");
     }
 }
 
@@ -328,7 +316,7 @@ fn read_events(
         Ok(())
     };
     let Err(error) = run() else { return };
-    damaged(report, FaultPlace::Store, error);
+    report.damaged(FaultPlace::Store, error);
     for version in (segment.after.max(row.oldest) + 1)..=upto {
         let number = row_number(segment.stream, version);
         let read = connection
@@ -336,13 +324,13 @@ fn read_events(
             .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
         match read {
             Ok(read) => _ = read.map(|read| found.insert(version, read)),
-            Err(_) => _ = found.insert(version, Read { content: None, has_trail: true }),
+            Err(_) => _ = found.insert(version, Read { link: None, has_trail: true }),
         }
     }
 }
 
 fn read_event(number: i64, row: &Row<'_>) -> Read {
-    let content = || -> rusqlite::Result<Option<(Content, Digest)>> {
+    let link = || -> rusqlite::Result<Link> {
         let (id, at, body): (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
         let seal: EventSeal = row.get(5)?;
         let Ok(state) = seal.open(number, at) else { return Ok(None) };
@@ -350,19 +338,19 @@ fn read_event(number: i64, row: &Row<'_>) -> Read {
     };
     let trail = row.get::<_, Option<String>>(4);
     let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| Trail::parse(number, &text).is_ok()));
-    Read { content: content().ok().flatten(), has_trail }
+    Read { link: link().ok().flatten(), has_trail }
 }
 
 fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &SessionRow) {
     let cells = match stored(&desk.connection, row.number) {
         Ok(cells) => cells,
-        Err(error) => return damaged(report, FaultPlace::Session(key.clone()), told(&error)),
+        Err(error) => return report.damaged(FaultPlace::Session(key.clone()), told(&error)),
     };
     let sum = cells.iter().fold(0, |sum, stored| sum ^ stored.checksum);
     for stored in &cells {
         report.values += 1;
         if let Err(error) = check_value(desk, stored) {
-            damaged(report, FaultPlace::Key(key.clone(), stored.row.key.clone()), told(&error));
+            report.damaged(FaultPlace::Key(key.clone(), stored.row.key.clone()), told(&error));
         }
     }
     if sum == row.state.cells {
@@ -373,11 +361,11 @@ fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &
     let lost: Vec<&String> = written.iter().filter(|name| !names.contains(name.as_str())).collect();
     for name in &lost {
         let detail = "an event wrote it, and it has no row";
-        missing(report, FaultPlace::Key(key.clone(), (*name).clone()), detail);
+        report.missing(FaultPlace::Key(key.clone(), (*name).clone()), detail);
     }
     if lost.is_empty() {
         let detail = "the values are not those of its version: one is missing, or is an older one";
-        damaged(report, FaultPlace::Session(key.clone()), detail);
+        report.damaged(FaultPlace::Session(key.clone()), detail);
     }
 }
 
@@ -417,14 +405,6 @@ fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
     keys
 }
 
-fn scope_place(app: &AppId, user: Option<&UserId>, key: Option<&str>) -> FaultPlace {
-    FaultPlace::Scope {
-        app: app.to_string(),
-        user: user.map(ToString::to_string),
-        key: key.map(str::to_owned),
-    }
-}
-
 fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
     // By number, from the table and the index over it.
     let mut scopes: HashMap<(String, String), i64> = HashMap::new();
@@ -442,7 +422,7 @@ fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
         let found_user = user.as_deref().map(UserId::new).transpose();
         let (Ok(found_app), Ok(found_user)) = (found_app, found_user) else {
             let place = FaultPlace::Scope { app: app_name, user, key: None };
-            damaged(report, place, "its name is not valid");
+            report.damaged(place, "its name is not valid");
             continue;
         };
         if app.is_none_or(|app| *app == found_app) {
@@ -455,21 +435,21 @@ fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option
     let place = |key: Option<&str>| scope_place(app, user, key);
     let scope = match ScopeRow::find(&desk.connection, app, user) {
         Ok(Some(scope)) => scope,
-        Ok(None) => return missing(report, place(None), "it cannot be found"),
-        Err(error) => return damaged(report, place(None), told(&error)),
+        Ok(None) => return report.missing(place(None), "it cannot be found"),
+        Err(error) => return report.damaged(place(None), told(&error)),
     };
     let rows = match SharedRow::read_all(desk, &scope) {
         Ok(rows) => rows,
-        Err(error) => return damaged(report, place(None), told(&error)),
+        Err(error) => return report.damaged(place(None), told(&error)),
     };
     for row in &rows {
         report.values += 1;
         if let Err(error) = check_shared(desk, &scope, row) {
-            damaged(report, place(Some(&row.key)), told(&error));
+            report.damaged(place(Some(&row.key)), told(&error));
         }
     }
     if let Err(error) = scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum)) {
-        damaged(report, place(None), told(&error));
+        report.damaged(place(None), told(&error));
     }
 }
 

@@ -6,7 +6,7 @@ use stepfold_state_core::state::{Delta, Write};
 use super::branches;
 use super::cells::{SessionCells, Written, stored_all, stored_since};
 use super::changes::{ScopeRow, Scopes};
-use super::claims;
+use super::claims::{self, Work};
 use super::error::failed;
 use super::history::{History, SessionRow, not_newest};
 use super::inbox;
@@ -17,14 +17,15 @@ use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::Meta;
 use super::threads::Desk;
-use super::trail::{CellRow, IS_VALUE, check_version_fits, row_number, version_of};
+use super::trail::{CellRow, IS_VALUE, check_version_fits};
 use crate::apply::{WritesOf, made_id};
 use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
-use crate::rows::{Planner, Segment, to_db};
+use crate::rows::{Planner, Segment, forked, to_db};
 use crate::scope::{ByScope, by_scope};
+use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
@@ -56,7 +57,7 @@ fn next_number(desk: &Desk) -> Result<i64, SessionError> {
 fn insert_session(
     desk: &Desk,
     key: &SessionKey,
-    row: &SessionRow,
+    row: &SessionRecord,
     lineage: &[Segment],
 ) -> Result<(), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -80,7 +81,7 @@ fn insert_session(
             &parent_version,
             &row.life,
             &row.seal(key),
-            &row.work.checksum(row.number),
+            &Work::new(row.number).checksum(row.number),
         ],
     )?;
     if inserted == 0 {
@@ -145,8 +146,8 @@ pub(super) fn create(
     let life = life.unwrap_or_else(LifeId::random);
     let genesis = genesis(&key, at);
     let state = State { head: genesis, cells, rewinds: 0 };
-    let row = SessionRow::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
-    insert_session(desk, &key, &row, &lineage)?;
+    let record = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
+    insert_session(desk, &key, &record, &lineage)?;
     let row = row_number(number, 0);
     if let Some(trail) = trail.to_text(row)? {
         run(
@@ -231,9 +232,8 @@ fn commit(
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
     let number = row_number(row.number, version);
-    let head = Content::new(version, event.id.as_str(), event.at, body).after(row.state.head);
-    let rewinds = row.state.rewinds + i64::from(event.actions.rewound_to().is_some());
-    let state = State { head, cells: row.state.cells ^ written.cells, rewinds };
+    let content = Content::new(version, event.id.as_str(), event.at, body);
+    let state = row.state_after(content, written.cells, event.actions.rewound_to().is_some());
     run(
         desk,
         "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -320,22 +320,10 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((from.id.to_string(), version));
     let new =
-        SessionRow::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
+        SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
     branches::add_fork(desk, row.number, number)?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
-}
-
-/// The lineage of a fork at a version, newest segment first.
-fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segment> {
-    let oldest = lineage.last().map(|segment| segment.stream);
-    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
-    // The oldest one has the initial state, even if none of its events.
-    let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
-    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
-    let mut forked: Vec<Segment> = std::iter::once(own).chain(shared).collect();
-    forked.sort_by_key(|segment| std::cmp::Reverse((segment.after, segment.upto)));
-    forked
 }
 
 fn check_version(key: &SessionKey, row: &SessionRow, version: u64) -> Result<(), SessionError> {
@@ -423,6 +411,7 @@ fn is_repeated(desk: &Desk, scope: i64, operation: &str, body: &str) -> Result<b
 pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {
     let key = &request.key;
     let row = SessionRow::get(&desk.connection, key)?;
+    row.work.fence.check_free(key, request.take_over, request.at)?;
     let history = History::read(&desk.connection, &row)?;
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
@@ -502,7 +491,8 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
     }
     let anchor = history.digest(&desk.connection, &row, oldest)?;
     let before = row.oldest;
-    let row = row.pruned(oldest, anchor, cells);
+    let state = State { cells, ..row.state };
+    let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) };
     // The newest event, which had told version and time, may be among those that go.
     run(
         desk,

@@ -24,6 +24,29 @@ pub struct Claim {
     pub expires: Timestamp,
 }
 
+/// Whether a claim that has not expired is taken from the worker that holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TakeOver {
+    /// It is not: the request is refused with [`SessionError::Claimed`].
+    #[default]
+    Never,
+    /// If it is the claim with this token: that of a worker which is known to be dead, for instance. If another worker
+    /// has claimed the session since, the request is refused.
+    Token(u64),
+    /// Whoever holds it.
+    Always,
+}
+
+impl TakeOver {
+    fn covers(self, token: u64) -> bool {
+        match self {
+            TakeOver::Never => false,
+            TakeOver::Token(known) => known == token,
+            TakeOver::Always => true,
+        }
+    }
+}
+
 /// A session to be claimed.
 #[derive(Clone, Debug)]
 pub struct ClaimSession {
@@ -36,19 +59,19 @@ pub struct ClaimSession {
     /// When. Stores with a clock of their own (PostgreSQL) take theirs.
     pub at: Timestamp,
     /// Whether a claim that another worker holds is taken over, although it has not expired.
-    pub take_over: bool,
+    pub take_over: TakeOver,
 }
 
 impl ClaimSession {
     /// A claim that is refused while another worker holds one.
     pub fn new(key: SessionKey, owner: WorkerId, duration: Duration, at: Timestamp) -> Self {
-        ClaimSession { key, owner, duration, at, take_over: false }
+        ClaimSession { key, owner, duration, at, take_over: TakeOver::Never }
     }
 
     /// Also if another worker holds one.
     #[must_use]
     pub fn take_over(mut self) -> Self {
-        self.take_over = true;
+        self.take_over = TakeOver::Always;
         self
     }
 }
@@ -96,7 +119,13 @@ pub enum AppendClaim {
         /// For how long, unless it is renewed.
         duration: Duration,
         /// Whether a claim that another worker holds is taken over, although it has not expired.
-        take_over: bool,
+        take_over: TakeOver,
+    },
+    /// Writes while nobody is at work in the session, and claims it for this write alone: a claim that has not expired
+    /// refuses it, unless it is taken over; afterwards nobody holds one.
+    Once {
+        /// Whether a claim is taken over, although it has not expired.
+        take_over: TakeOver,
     },
     /// Writes under a claim. It is renewed if less than half of the duration is left, so that most appends write
     /// nothing for it.
@@ -209,7 +238,7 @@ impl Fence {
         let is_its = match asked? {
             AppendClaim::Take { owner, .. } => claim.owner == *owner,
             AppendClaim::Hold { token, .. } => claim.token == *token,
-            AppendClaim::Release { .. } => false,
+            AppendClaim::Once { .. } | AppendClaim::Release { .. } => false,
         };
         is_its.then_some(claim)
     }
@@ -225,6 +254,10 @@ impl Fence {
             None => Ok(self.clone()),
             Some(AppendClaim::Take { owner, duration, take_over }) => {
                 self.taken(key, owner, *duration, *take_over, now)
+            }
+            Some(AppendClaim::Once { take_over }) => {
+                self.check_free(key, *take_over, Some(now))?;
+                Ok(Fence { token: self.token, holder: None })
             }
             Some(AppendClaim::Hold { token, duration }) => {
                 let is_fresh = |expires: Timestamp| expires >= now.after(*duration / 2);
@@ -243,16 +276,31 @@ impl Fence {
         key: &SessionKey,
         owner: &WorkerId,
         duration: Duration,
-        take_over: bool,
+        take_over: TakeOver,
         now: Timestamp,
     ) -> Result<Self, SessionError> {
-        match self.unexpired(now) {
-            Some(claim) if claim.owner != *owner && !take_over => Err(SessionError::Claimed {
+        let is_own = self.holder.as_ref().is_some_and(|(holder, _)| holder == owner);
+        if !is_own {
+            self.check_free(key, take_over, Some(now))?;
+        }
+        Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))) })
+    }
+
+    /// Refuses what is not done while a worker holds the claim, unless it is taken over. Without a time, a claim counts
+    /// until it is released.
+    pub(crate) fn check_free(
+        &self,
+        key: &SessionKey,
+        take_over: TakeOver,
+        now: Option<Timestamp>,
+    ) -> Result<(), SessionError> {
+        match self.as_of(now) {
+            Some(claim) if !take_over.covers(claim.token) => Err(SessionError::Claimed {
                 key: Box::new(key.clone()),
                 owner: claim.owner,
                 expires: claim.expires,
             }),
-            _ => Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))) }),
+            _ => Ok(()),
         }
     }
 
@@ -309,13 +357,13 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn held_by_a() -> Fence {
-        Fence::of_new(7).taken(&key(), &worker("a"), MINUTE, false, at(0)).unwrap()
+        Fence::of_new(7).taken(&key(), &worker("a"), MINUTE, TakeOver::Never, at(0)).unwrap()
     }
 
     #[test]
     fn a_claim_is_taken_when_it_is_free_expired_or_to_be_taken_over() {
         let held = held_by_a();
-        let refused = held.taken(&key(), &worker("b"), MINUTE, false, at(59)).unwrap_err();
+        let refused = held.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "cannot claim session app/alice/s: worker a holds it until 1970-01-01T00:01:00.000000Z; wait until it \
@@ -323,10 +371,11 @@ mod tests {
         );
         let released = held.released(&key(), held.token).unwrap();
         for (fence, owner, take_over, now) in [
-            (&held, "a", false, 1),
-            (&held, "b", true, 1),
-            (&held, "b", false, 60),
-            (&released, "b", false, 1),
+            (&held, "a", TakeOver::Never, 1),
+            (&held, "b", TakeOver::Always, 1),
+            (&held, "b", TakeOver::Token(held.token), 1),
+            (&held, "b", TakeOver::Never, 60),
+            (&released, "b", TakeOver::Never, 1),
         ] {
             let taken = fence.taken(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
             assert!(taken.token > fence.token);
@@ -337,7 +386,7 @@ mod tests {
     #[test]
     fn a_token_that_is_not_current_is_refused() {
         let first = held_by_a();
-        let second = first.taken(&key(), &worker("b"), MINUTE, true, at(1)).unwrap();
+        let second = first.taken(&key(), &worker("b"), MINUTE, TakeOver::Always, at(1)).unwrap();
         let released = second.released(&key(), second.token).unwrap();
         for (fence, token, said) in [
             (&second, first.token, "worker b holds it now, not token"),

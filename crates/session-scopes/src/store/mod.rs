@@ -14,7 +14,7 @@ pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabe
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::Asked;
 pub(crate) use self::claims::Fence;
-pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed};
+pub use self::claims::{AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, Renewed, TakeOver};
 pub use self::erased::AnyStore;
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -71,7 +71,8 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Deletes a session, and the values of its user too if that is asked for. Forks of it stay whole.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`].
+    /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while a worker holds the claim on it, unless it is taken
+    /// over.
     fn delete(&self, request: DeleteSession) -> impl Future<Output = Result<Deleted, SessionError>> + Send;
 
     /// Commits an event: the event, its writes in all scopes and the version, all of it or nothing.

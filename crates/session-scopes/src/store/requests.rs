@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
-use super::claims::{AppendClaim, Claim};
+use super::claims::{AppendClaim, Claim, TakeOver};
 use crate::apply::WritesOf;
 use crate::changes::{ScopeVersions, Seen};
 use crate::error::SessionError;
@@ -71,9 +72,12 @@ impl CreateSession {
     /// # Errors
     /// [`SessionError::State`] when it is no object.
     pub fn values(mut self, values: Value) -> Result<Self, SessionError> {
-        let read = serde_json::from_value(values)
-            .map_err(|source| StateError::Json { what: "initial values", source });
-        self.values = read.map_err(SessionError::state(WritesOf::NewSession))?;
+        self.values = match values {
+            Value::Object(values) => values,
+            other => decode(&other)
+                .map_err(|source| StateError::Json { what: "initial values", source })
+                .map_err(SessionError::state(WritesOf::NewSession))?,
+        };
         Ok(self)
     }
 }
@@ -331,12 +335,31 @@ pub struct DeleteSession {
     pub key: SessionKey,
     /// Whether the values under `user:` go as well. They are shared with the user's other sessions.
     pub user_state: bool,
+    /// When: a claim that has expired by then does not keep the session. Without it, a claim counts until it is
+    /// released. Stores with a clock of their own (PostgreSQL) take theirs.
+    pub at: Option<Timestamp>,
+    /// Whether the session is deleted although a worker holds the claim on it.
+    pub take_over: TakeOver,
 }
 
 impl DeleteSession {
-    /// The session only.
+    /// The session only, and only while no worker holds the claim on it.
     pub fn new(key: SessionKey) -> Self {
-        DeleteSession { key, user_state: false }
+        DeleteSession { key, user_state: false, at: None, take_over: TakeOver::Never }
+    }
+
+    /// At this time, so that a claim which has expired does not count.
+    #[must_use]
+    pub fn now(mut self, at: Timestamp) -> Self {
+        self.at = Some(at);
+        self
+    }
+
+    /// Also if a worker holds the claim.
+    #[must_use]
+    pub fn take_over(mut self) -> Self {
+        self.take_over = TakeOver::Always;
+        self
     }
 
     /// The values of its user as well.
@@ -422,7 +445,7 @@ impl AppendEvent {
     /// use std::time::Duration;
     /// use stepfold_session_scopes::{
     ///     AppendClaim, AppendEvent, Author, CreateSession, Event, EventId, InvocationId, MemoryStore,
-    ///     SessionError, SessionSchema, SessionStore, Timestamp, WorkerId,
+    ///     SessionError, SessionSchema, SessionStore, TakeOver, Timestamp, WorkerId,
     /// };
     ///
     /// let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
@@ -433,7 +456,7 @@ impl AppendEvent {
     /// let duration = Duration::from_secs(30);
     ///
     /// // The first event of a turn claims the session, in its own transaction.
-    /// let take = |owner| AppendClaim::Take { owner, duration, take_over: false };
+    /// let take = |owner| AppendClaim::Take { owner, duration, take_over: TakeOver::Never };
     /// let append = AppendEvent::new(key.clone(), 0, event("e1")?, &schema).with_claim(take(first));
     /// let claim = store.append(append).await?.claim.unwrap();
     ///
@@ -683,7 +706,8 @@ impl WriteScope {
     }
 }
 
-/// Old events to be deleted.
+/// Old events to be deleted. A claim is not looked at: a run at work needs none of them, and its next append is not
+/// refused for it.
 #[derive(Clone, Debug)]
 pub struct PruneSession {
     /// Of which session.

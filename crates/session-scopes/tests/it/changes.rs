@@ -1,14 +1,15 @@
 //! A state that is kept and brought up to date is the state that is read afresh, whatever was done in between.
 
 use proptest::test_runner::Config;
-use serde_json::{Value, json};
+use serde_json::Value;
 use stepfold_session_scopes::{
-    Author, Before, DeleteSession, EventId, Expected, ForkSession, GetSession, InvocationId, MemoryStore,
-    PruneSession, RewindSession, ScopeKey, Seen, Session, SessionKey, SessionStore, SqliteStore, WriteScope,
+    DeleteSession, GetSession, MemoryStore, ScopeKey, Seen, Session, SessionKey, SessionStore, SqliteStore,
+    VerifySessions, WriteScope,
 };
-use stepfold_state_core::state::{Delta, Handler, State, Write};
+use stepfold_state_core::state::State;
 
-use crate::scenario::{at, create, event, key, schema};
+use crate::random::{Random, prune};
+use crate::scenario::{create, key, schema};
 
 /// Somebody who keeps the state of a session, and looks now and then.
 struct Reader {
@@ -43,94 +44,50 @@ struct World<S> {
     store: S,
     sessions: Vec<SessionKey>,
     readers: Vec<Reader>,
-    luck: fastrand::Rng,
-    now: i64,
+    random: Random,
 }
 
 impl<S: SessionStore> World<S> {
     fn any(&mut self) -> SessionKey {
-        self.sessions[self.luck.usize(..self.sessions.len())].clone()
+        self.random.one_of(&self.sessions).clone()
     }
 
-    fn write(&mut self, scope: &str) -> Write {
-        let schema = schema();
-        let (schema, item) = (schema.schema(), self.luck.u8(..4));
-        let (list, other) = (format!("{scope}list"), format!("{scope}key {item}"));
-        match self.luck.u8(..12) {
-            0 => schema.removal(&list),
-            1 => schema.write_with(&*list, json!([item]), &Handler::replace_values()),
-            2 | 3 => schema.write_with(&*list, json!([item, item]), &Handler::keep_last(3)),
-            4 => schema.write_with(&*list, json!([{"id": item}]), &Handler::upsert_by("id")),
-            5 => schema.write_with(&*list, json!([item]), &Handler::union()),
-            6 => schema.removal(&other),
-            7 | 8 => schema.write(&*other, json!({"item": self.now})),
-            _ => schema.write(&*list, json!([item])),
-        }
-        .unwrap()
-    }
-
-    fn writes(&mut self) -> Delta {
-        let scopes = ["", "", "user:", "app:"];
-        let count = self.luck.usize(1..4);
-        let mut write = || {
-            let scope = scopes[self.luck.usize(..4)];
-            self.write(scope)
-        };
-        (0..count).map(|_| write()).collect()
+    /// One of the versions that a session can go back to.
+    async fn version_of(&mut self, key: &SessionKey) -> u64 {
+        let session = self.store.get(GetSession::new(key.clone()).without_state()).await.unwrap();
+        self.random.luck.u64(session.oldest..=session.version)
     }
 
     async fn append(&mut self) {
-        let (key, writes) = (self.any(), self.writes());
-        let request = stepfold_session_scopes::AppendEvent::new(
-            key,
-            Expected::Any,
-            event(format!("e{}", self.now)).with_delta(writes),
-            &schema(),
-        );
-        // A list of mixed items cannot take every write.
-        let _ = self.store.append(request).await;
+        let key = self.any();
+        self.random.append(&self.store, key, &["", "", "user:", "app:"], 4).await;
     }
 
     async fn write_scope(&mut self) {
-        let (scope, prefix) = match self.luck.bool() {
+        let (scope, prefix) = match self.random.luck.bool() {
             true => (ScopeKey::app("app").unwrap(), "app:"),
             false => (ScopeKey::user("app", "alice").unwrap(), "user:"),
         };
-        let delta = [self.write(prefix)].into_iter().collect();
+        let delta = [self.random.write(prefix)].into_iter().collect();
         let _ = self.store.write_scope(WriteScope::new(scope, delta, &schema())).await;
     }
 
     async fn rewind(&mut self) {
         let key = self.any();
-        let session = self.store.get(GetSession::new(key.clone()).without_state()).await.unwrap();
-        let request = RewindSession {
-            key,
-            expected: Expected::Any,
-            to: self.luck.u64(session.oldest..=session.version),
-            event: EventId::new(format!("r{}", self.now)).unwrap(),
-            invocation: InvocationId::new("i").unwrap(),
-            author: Author::new("user").unwrap(),
-            at: at(self.now),
-            claim: None,
-            taken: Vec::new(),
-        };
-        self.store.rewind(request).await.unwrap();
+        let to = self.version_of(&key).await;
+        self.random.rewind(&self.store, key, to).await;
     }
 
     async fn prune(&mut self) {
         let key = self.any();
-        let session = self.store.get(GetSession::new(key.clone()).without_state()).await.unwrap();
-        let before = Before::Version(self.luck.u64(session.oldest..=session.version));
-        self.store.prune(PruneSession { key, before }).await.unwrap();
+        let before = self.version_of(&key).await;
+        prune(&self.store, key, before).await;
     }
 
     async fn fork(&mut self) {
         let from = self.any();
-        let session = self.store.get(GetSession::new(from.clone()).without_state()).await.unwrap();
-        let version = self.luck.u64(session.oldest..=session.version);
-        let id = key(format!("fork {}", self.now)).id;
-        let fork = ForkSession::new(from, at(self.now)).at_version(version).with_id(id);
-        let key = self.store.fork(fork).await.unwrap().key;
+        let version = self.version_of(&from).await;
+        let key = self.random.fork(&self.store, from, version).await;
         let session = self.store.get(GetSession::new(key.clone())).await.unwrap();
         self.readers.push(Reader::new(&session));
         self.sessions.push(key);
@@ -138,21 +95,21 @@ impl<S: SessionStore> World<S> {
 
     /// Somebody else of the user goes, and all that the user had goes as well.
     async fn erase_user(&mut self) {
-        let other = key(format!("other {}", self.now));
+        let other = key(format!("other {}", self.random.now));
         create(&self.store, &other).await;
         self.store.delete(DeleteSession::new(other).with_user_state()).await.unwrap();
     }
 
     async fn step(&mut self) {
-        self.now += 1;
-        match self.luck.u8(..40) {
+        self.random.now += 1;
+        match self.random.luck.u8(..40) {
             0..=3 => self.write_scope().await,
             4 | 5 => self.rewind().await,
             6 => self.prune().await,
             7 if self.sessions.len() < 4 => self.fork().await,
             8 => self.erase_user().await,
             9..=22 => {
-                let reader = self.luck.usize(..self.readers.len());
+                let reader = self.random.luck.usize(..self.readers.len());
                 self.readers[reader].catch_up(&self.store).await;
             }
             _ => self.append().await,
@@ -168,14 +125,14 @@ async fn kept_states_are_read_states(store: impl SessionStore, seed: u64, steps:
         // One that looks often, and two that look seldom.
         readers.extend([Reader::new(&session), Reader::new(&session), Reader::new(&session)]);
     }
-    let luck = fastrand::Rng::with_seed(seed);
-    let mut world = World { store, sessions, readers, luck, now: 1 };
+    let mut world = World { store, sessions, readers, random: Random::new(seed) };
     for _ in 0..steps {
         world.step().await;
     }
     for reader in &mut world.readers {
         reader.catch_up(&world.store).await;
     }
+    assert_eq!(world.store.verify(VerifySessions::all()).await.unwrap().faults, []);
 }
 
 /// The seeds that a store is tried with: one for so many of the cases that `PROPTEST_CASES` asks for.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
     AnyStore, AppendClaim, AppendEvent, Claim, ClaimSession, Receipt, Session, SessionError, SessionStore,
-    Timestamp, WorkerId,
+    TakeOver, Timestamp, WorkerId,
 };
 
 use crate::children::start;
@@ -59,7 +59,7 @@ pub(crate) async fn claim_all(number: &str, address: &str) {
 /// the token under which it came to be.
 pub(crate) async fn append_until_lost(number: &str, address: &str) {
     let store = open(address).await;
-    let take = AppendClaim::Take { owner: worker(number), duration: HOUR, take_over: false };
+    let take = AppendClaim::Take { owner: worker(number), duration: HOUR, take_over: TakeOver::Never };
     let first = append_under(&store, 0, 0, take).await.unwrap();
     let (token, mut version) = (first.claim.unwrap().token, first.version);
     loop {

@@ -3,19 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
     Before, ClaimSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, FaultKind, FaultPlace,
-    ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, ListSessions, OperationId, PruneSession,
-    ReadInbox, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteOptions, SqliteStore,
-    Verified, VerifySessions, WorkerId,
+    ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, ListSessions, OperationId, PostgresStore,
+    PruneSession, ReadInbox, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteOptions,
+    SqliteStore, TakeOver, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
 use crate::scenario::{append, at, create, get, key, writing};
+use crate::server::server;
 
 /// How many bits are flipped, and the luck that chooses them: `STEPFOLD_FLIPS=10000`, `STEPFOLD_SEED=7`.
 fn wanted(name: &str, default: u64) -> u64 {
@@ -28,8 +30,7 @@ fn wanted(name: &str, default: u64) -> u64 {
 async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
     let mut keys = Vec::new();
     for number in 0..12u64 {
-        let user = ["alice", "bob"][usize::try_from(number).unwrap() % 2];
-        let key = SessionKey::new("app", user, format!("session-{number}")).unwrap();
+        let key = filled(number);
         create(store, &key).await;
         for version in 0..number * 3 {
             let item = json!([format!("item {version} of {number}")]);
@@ -67,7 +68,7 @@ async fn work(store: &impl SessionStore, key: &SessionKey) {
         owner: WorkerId::new("worker-1").unwrap(),
         duration: Duration::from_secs(60),
         at: at(9),
-        take_over: false,
+        take_over: TakeOver::Never,
     };
     store.claim(claim).await.unwrap();
     for number in 0..4 {
@@ -113,9 +114,13 @@ async fn listed(store: &impl SessionStore, user: &str) -> Result<Vec<SessionKey>
     Ok(page.sessions.into_iter().map(|session| session.key).collect())
 }
 
+const PAGE_BYTES: usize = 4_096;
+
 /// A closed file, and what was written to it.
 struct Written {
     bytes: Vec<u8>,
+    /// Where the page of the list of sessions is.
+    list: Range<usize>,
     sessions: BTreeMap<SessionKey, (Value, String)>,
     inboxes: BTreeMap<SessionKey, Vec<InboxEntry>>,
 }
@@ -129,7 +134,13 @@ async fn written(path: &Path) -> Written {
         sessions.insert(key.clone(), shown(&get(&store, &key).await));
     }
     drop(store);
-    Written { bytes: fs::read(path).unwrap(), sessions, inboxes }
+    let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'stepfold_recent'";
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let page: u32 = connection.query_row(root, [], |row| row.get(0)).unwrap();
+    let page = usize::try_from(page).unwrap();
+    drop(connection);
+    let list = (page - 1) * PAGE_BYTES..page * PAGE_BYTES;
+    Written { bytes: fs::read(path).unwrap(), list, sessions, inboxes }
 }
 
 fn names(report: &Verified, key: &SessionKey) -> bool {
@@ -197,9 +208,14 @@ async fn flipped_bits_give_the_same_data_or_an_error_and_are_found() {
     let mut tally = Tally::default();
     for flip in 0..wanted("STEPFOLD_FLIPS", 250) {
         let mut bytes = written.bytes.clone();
-        // Every fourth in the first page: it says how all others are read.
-        let end = if flip % 4 == 0 { 4_096 } else { bytes.len() };
-        let (byte, bit) = (luck.usize(..end), luck.u32(..8));
+        let place = match flip % 4 {
+            // It says how all others are read.
+            0 => 0..PAGE_BYTES,
+            // What is out of its order there hides others.
+            1 => written.list.clone(),
+            _ => 0..bytes.len(),
+        };
+        let (byte, bit) = (luck.usize(place), luck.u32(..8));
         bytes[byte] ^= 1 << bit;
         fs::write(&path, &bytes).unwrap();
         check_flip(&path, &written, &format!("seed {seed}, byte {byte}, bit {bit}"), &mut tally).await;
@@ -236,10 +252,7 @@ async fn each_kind_of_damage_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let written = written(&path).await;
-    let of = |number: u64| {
-        let user = ["alice", "bob"][usize::try_from(number).unwrap() % 2];
-        SessionKey::new("app", user, format!("session-{number}")).unwrap()
-    };
+    let of = filled;
     let app = |key: Option<&str>| FaultPlace::Scope {
         app: "app".to_owned(),
         user: None,
@@ -356,7 +369,7 @@ async fn damaged_claims_and_inboxes_are_errors() {
             owner: WorkerId::new("worker-2").unwrap(),
             duration: Duration::from_secs(60),
             at: at(9),
-            take_over: true,
+            take_over: TakeOver::Always,
         };
         let claimed = store.claim(claim).await;
         assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
@@ -386,35 +399,171 @@ async fn one_session_and_one_app_are_verified_alone() {
     assert!(error.to_string().contains("is damaged"), "{error}");
 }
 
-/// The digest of the newest event stands for the history: noted elsewhere, it shows any change to that.
+/// The digest of the newest event stands for the history: noted elsewhere, it shows any change to that. It is the same
+/// in every store.
 #[tokio::test]
 async fn the_head_stands_for_the_history() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| -> PathBuf { folder.path().join(name) };
-    let mut heads: Vec<Vec<Digest>> = Vec::new();
-    for name in ["one", "two"] {
-        let store = SqliteStore::open(path(name)).unwrap();
-        let key = key("s");
-        let mut chain = vec![create(&store, &key).await.head.unwrap()];
-        for version in 0..6 {
-            let text = if (name, version) == ("two", 3) { "other" } else { "same" };
-            let event = writing(version, &[("n", json!(1))]).with_message(Message::user(text));
-            append(&store, &key, version, event).await.unwrap();
-            chain.push(get(&store, &key).await.head.unwrap());
-        }
-        // A fork begins with the digest of the version that it was made at, and goes its own way.
-        let fork = store.fork(ForkSession::new(key.clone(), at(2)).at_version(4)).await.unwrap();
-        assert_eq!(fork.head, Some(chain[4]));
-        append(&store, &fork.key, 4, writing("fork", &[])).await.unwrap();
-        assert!(!chain.contains(&get(&store, &fork.key).await.head.unwrap()));
-        // A rewind adds an event; retention takes events and leaves the chain of the others.
-        rewind(&store, &key, 6, 2).await;
-        chain.push(get(&store, &key).await.head.unwrap());
-        store.prune(PruneSession { key: key.clone(), before: Before::Version(5) }).await.unwrap();
-        assert_eq!(get(&store, &key).await.head, chain.last().copied());
-        assert!(store.verify(VerifySessions::all()).await.unwrap().is_whole());
-        heads.push(chain);
+    let open = |name: &str| SqliteStore::open(folder.path().join(name)).unwrap();
+    let (one, two) = (heads(&open("one"), "same").await, heads(&open("two"), "other").await);
+    let same = one.iter().zip(&two).filter(|(one, two)| one == two).count();
+    assert_eq!((same, one.len()), (4, 8), "they differ from the event on that differs");
+    let Some(server) = server() else { return };
+    let store = PostgresStore::open(server.database("heads").await).await.unwrap();
+    assert_eq!(heads(&store, "same").await, one);
+}
+
+/// The digests of all versions of a session whose fourth event has this text.
+async fn heads(store: &impl SessionStore, fourth: &str) -> Vec<Digest> {
+    let key = key("s");
+    let mut chain = vec![create(store, &key).await.head.unwrap()];
+    for version in 0..6 {
+        let text = if version == 3 { fourth } else { "same" };
+        let event = writing(version, &[("n", json!(1))]).with_message(Message::user(text));
+        append(store, &key, version, event).await.unwrap();
+        chain.push(get(store, &key).await.head.unwrap());
     }
-    let same = heads[0].iter().zip(&heads[1]).filter(|(one, two)| one == two).count();
-    assert_eq!((same, heads[0].len()), (4, 8), "they differ from the event on that differs");
+    // A fork begins with the digest of the version that it was made at, and goes its own way.
+    let fork = store.fork(ForkSession::new(key.clone(), at(2)).at_version(4)).await.unwrap();
+    assert_eq!(fork.head, Some(chain[4]));
+    append(store, &fork.key, 4, writing("fork", &[])).await.unwrap();
+    assert!(!chain.contains(&get(store, &fork.key).await.head.unwrap()));
+    // A rewind adds an event; retention takes events and leaves the chain of the others.
+    rewind(store, &key, 6, 2).await;
+    chain.push(get(store, &key).await.head.unwrap());
+    store.prune(PruneSession { key: key.clone(), before: Before::Version(5) }).await.unwrap();
+    assert_eq!(get(store, &key).await.head, chain.last().copied());
+    assert!(store.verify(VerifySessions::all()).await.unwrap().is_whole());
+    chain
+}
+
+/// The session that [`fill`] makes under a number, which a database gives the number after it.
+fn filled(number: u64) -> SessionKey {
+    let user = ["alice", "bob"][usize::try_from(number).unwrap() % 2];
+    SessionKey::new("app", user, format!("session-{number}")).unwrap()
+}
+
+/// Changes by hand, each to a session of its own.
+fn damages() -> Vec<(&'static str, FaultPlace, FaultKind)> {
+    let versions = |number, version| FaultPlace::Versions(filled(number), version..=version);
+    let of_key = |number, key: &str| FaultPlace::Key(filled(number), key.to_owned());
+    let session = |number| FaultPlace::Session(filled(number));
+    vec![
+        ("DELETE FROM stepfold_lineage WHERE number = 2", session(1), FaultKind::Damaged),
+        (
+            "DELETE FROM stepfold_sessions WHERE number = 3",
+            FaultPlace::UnknownSession { number: 3 },
+            FaultKind::Missing,
+        ),
+        (
+            "UPDATE stepfold_events SET body = replace(body, 'message 4', 'massage 4') \
+             WHERE stream = 4 AND version = 5",
+            versions(3, 5),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_events WHERE stream = 5 AND version = 5", versions(4, 5), FaultKind::Missing),
+        (
+            "UPDATE stepfold_cells SET value = '41' WHERE stream = 6 AND key = 'n'",
+            of_key(5, "n"),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_cells WHERE stream = 7 AND key = 'n'", session(6), FaultKind::Damaged),
+        (
+            "UPDATE stepfold_items SET items = replace(items, 'item 4', 'item 5') WHERE stream = 8 AND version = 5",
+            of_key(7, "list"),
+            FaultKind::Damaged,
+        ),
+        (
+            "DELETE FROM stepfold_items WHERE stream = 9 AND version = 3",
+            of_key(8, "list"),
+            FaultKind::Damaged,
+        ),
+        ("DELETE FROM stepfold_rewinds WHERE stream = 10", session(9), FaultKind::Damaged),
+        ("UPDATE stepfold_sessions SET oldest = 13 WHERE number = 11", session(10), FaultKind::Damaged),
+    ]
+}
+
+fn check_named(report: &Verified, (sql, place, kind): &(&str, FaultPlace, FaultKind)) {
+    let is_named = report.faults.iter().any(|fault| fault.place == *place && fault.kind == *kind);
+    assert!(is_named, "{sql}: {place:?} is not in {:#?}", report.faults);
+}
+
+/// What somebody who may write to the database has changed is named, and whoever reads it is told.
+#[tokio::test]
+async fn changes_to_a_database_are_named_and_told() {
+    let Some(server) = server() else { return };
+    let url = server.database("damaged").await;
+    let store = PostgresStore::open(url.clone()).await.unwrap();
+    let keys = fill(&store).await;
+    let report = store.verify(VerifySessions::all()).await.unwrap();
+    assert_eq!((report.faults.as_slice(), report.sessions), (&[][..], keys.len() as u64));
+    let damages = damages();
+    for (sql, ..) in &damages {
+        server.run("damaged", sql).await;
+    }
+    let report = store.verify(VerifySessions::all()).await.unwrap();
+    damages.iter().for_each(|damage| check_named(&report, damage));
+    for (place, key) in keys.iter().enumerate() {
+        let is_damaged = (1..=10).contains(&place);
+        let read = store.get(GetSession::new(key.clone())).await;
+        let kinds = if is_damaged { vec![ErrorKind::Broken, ErrorKind::NotFound] } else { Vec::new() };
+        let kind = read.as_ref().err().map(SessionError::kind);
+        assert_eq!(kind.is_some_and(|kind| kinds.contains(&kind)), is_damaged, "{key}: {read:?}");
+        assert_eq!(read.is_err(), is_damaged, "{key}: {read:?}");
+        let alone = store.verify(VerifySessions::session(key.clone())).await;
+        assert_eq!(alone.is_ok_and(|report| report.is_whole()), !is_damaged, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn changes_to_shared_values_of_a_database_are_named_and_told() {
+    let Some(server) = server() else { return };
+    let store = PostgresStore::open(server.database("damaged_scopes").await).await.unwrap();
+    let keys = fill(&store).await;
+    let scope = |user: Option<&str>, key: Option<&str>| FaultPlace::Scope {
+        app: "app".to_owned(),
+        user: user.map(str::to_owned),
+        key: key.map(str::to_owned),
+    };
+    let of_alice = "scope = (SELECT scope FROM stepfold_scopes WHERE owner = 'alice')";
+    let last_of_alice = format!("DELETE FROM stepfold_shared WHERE {of_alice}");
+    let damages: [(&str, FaultPlace, FaultKind); 4] = [
+        (
+            "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
+            scope(None, Some("app:n")),
+            FaultKind::Damaged,
+        ),
+        (
+            "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
+            scope(None, Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        (last_of_alice.as_str(), scope(Some("alice"), None), FaultKind::Damaged),
+        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
+    ];
+    for (sql, ..) in &damages {
+        server.run("damaged_scopes", sql).await;
+    }
+    let report = store.verify(VerifySessions::all()).await.unwrap();
+    damages.iter().for_each(|damage| check_named(&report, damage));
+    for wanted in [vec!["app:n"], vec!["app:list"], vec!["user:list"]] {
+        let get = GetSession::new(keys[2].clone()).keys(wanted.clone());
+        assert_eq!(store.get(get).await.unwrap_err().kind(), ErrorKind::Broken, "{wanted:?}");
+    }
+}
+
+/// Two workers that never read: each finds out what the other has written, and the chain is one.
+#[tokio::test]
+async fn workers_that_do_not_read_make_one_chain() {
+    let Some(server) = server() else { return };
+    let url = server.database("one_chain").await;
+    let stores = [PostgresStore::open(url.clone()).await.unwrap(), PostgresStore::open(url).await.unwrap()];
+    create(&stores[0], &key("s")).await;
+    for version in 0..20 {
+        let store = &stores[usize::from(version % 7 > 2)];
+        append(store, &key("s"), version, writing(version, &[])).await.unwrap();
+    }
+    let session = get(&stores[0], &key("s")).await;
+    assert_eq!((session.version, session.events.len()), (20, 20));
+    assert_eq!(stores[1].verify(VerifySessions::all()).await.unwrap().faults, []);
 }

@@ -25,6 +25,7 @@ mod limits;
 mod model;
 mod parallel;
 mod past;
+mod random;
 mod scenario;
 mod semantics;
 mod server;

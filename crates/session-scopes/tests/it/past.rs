@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use stepfold_session_scopes::{
-    AppendEvent, Author, Before, DeleteSession, EventId, Expected, ForkSession, GetSession, InvocationId,
-    MemoryStore, PruneSession, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteStore,
+    DeleteSession, GetSession, MemoryStore, Session, SessionError, SessionKey, SessionStore, SqliteStore,
+    VerifySessions,
 };
-use stepfold_state_core::state::{Handler, Write};
 
-use crate::scenario::{at, create, event, key, schema};
+use crate::random::{Random, prune};
+use crate::scenario::{create, key};
 
 /// A session's own values, and its visible events by version and id.
 type Told = (Value, Vec<(u64, String)>);
@@ -20,8 +20,7 @@ type Seen = BTreeMap<u64, Told>;
 struct World<S> {
     store: S,
     sessions: Vec<(SessionKey, Seen)>,
-    luck: fastrand::Rng,
-    now: i64,
+    random: Random,
 }
 
 fn told(session: &Session) -> Told {
@@ -39,56 +38,28 @@ impl<S: SessionStore> World<S> {
         seen.insert(session.version, told(&session));
     }
 
-    fn write(&mut self) -> Write {
-        let schema = schema();
-        let (schema, item) = (schema.schema(), self.luck.u8(..4));
-        let other = format!("key {item}");
-        match self.luck.u8(..10) {
-            0 => schema.removal("list"),
-            1 => schema.write_with("list", json!([item]), &Handler::replace_values()),
-            2 => schema.write_with("list", json!([item, item]), &Handler::keep_last(3)),
-            3 => schema.write_with("list", json!([{"id": item}]), &Handler::upsert_by("id")),
-            4 => schema.removal(&other),
-            5 | 6 => schema.write(&*other, json!({"item": self.now})),
-            7 => schema.write(&*other, json!([self.now])),
-            _ => schema.write("list", json!([item])),
-        }
-        .unwrap()
+    async fn append(&mut self, place: usize) {
+        let key = self.sessions[place].0.clone();
+        self.random.append(&self.store, key, &[""], 3).await;
     }
 
-    async fn append(&mut self, place: usize) {
-        let count = self.luck.usize(..3);
-        let writes = (0..count).map(|_| self.write()).collect();
-        let event = event(format!("e{}", self.now)).with_delta(writes);
-        let key = self.sessions[place].0.clone();
-        // A list of mixed items cannot take every write.
-        let _ = self.store.append(AppendEvent::new(key, Expected::Any, event, &schema())).await;
+    /// One of the versions that were seen of a session.
+    fn version_of(&mut self, place: usize) -> u64 {
+        let versions: Vec<u64> = self.sessions[place].1.keys().copied().collect();
+        *self.random.one_of(&versions)
     }
 
     async fn rewind(&mut self, place: usize) {
-        let (key, seen) = &self.sessions[place];
-        let versions: Vec<u64> = seen.keys().copied().collect();
-        let request = RewindSession {
-            key: key.clone(),
-            expected: Expected::Any,
-            to: versions[self.luck.usize(..versions.len())],
-            event: EventId::new(format!("r{}", self.now)).unwrap(),
-            invocation: InvocationId::new("i").unwrap(),
-            author: Author::new("user").unwrap(),
-            at: at(self.now),
-            claim: None,
-            taken: Vec::new(),
-        };
-        self.store.rewind(request).await.unwrap();
+        let (key, to) = (self.sessions[place].0.clone(), self.version_of(place));
+        self.random.rewind(&self.store, key, to).await;
     }
 
     /// What was seen of pruned versions is of no more use: the events up to `oldest` are gone from all of it.
     async fn prune(&mut self, place: usize) {
         let (key, seen) = &mut self.sessions[place];
         let (first, last) = (*seen.keys().next().unwrap(), *seen.keys().next_back().unwrap());
-        let oldest = self.luck.u64(first..=last);
-        let before = Before::Version(oldest);
-        self.store.prune(PruneSession { key: key.clone(), before }).await.unwrap();
+        let oldest = self.random.luck.u64(first..=last);
+        prune(&self.store, key.clone(), oldest).await;
         *seen = seen.split_off(&oldest);
         for (_, events) in seen.values_mut() {
             events.retain(|(version, _)| *version > oldest);
@@ -96,19 +67,16 @@ impl<S: SessionStore> World<S> {
     }
 
     async fn fork(&mut self, place: usize) {
+        let version = self.version_of(place);
         let (from, seen) = self.sessions[place].clone();
-        let versions: Vec<u64> = seen.keys().copied().collect();
-        let version = versions[self.luck.usize(..versions.len())];
-        let id = key(format!("fork {}", self.now)).id;
-        let fork = ForkSession::new(from, at(self.now)).at_version(version).with_id(id);
-        let key = self.store.fork(fork).await.unwrap().key;
+        let key = self.random.fork(&self.store, from, version).await;
         self.sessions.push((key, seen.into_iter().filter(|(known, _)| *known <= version).collect()));
     }
 
     async fn step(&mut self) {
-        self.now += 1;
-        let place = self.luck.usize(..self.sessions.len());
-        match self.luck.u8(..30) {
+        self.random.now += 1;
+        let place = self.random.luck.usize(..self.sessions.len());
+        match self.random.luck.u8(..30) {
             0 | 1 => self.rewind(place).await,
             2 => self.prune(place).await,
             3 if self.sessions.len() < 5 => return self.fork(place).await,
@@ -126,7 +94,7 @@ impl<S: SessionStore> World<S> {
     async fn compare(&mut self, share: f64) {
         for (key, seen) in &self.sessions {
             for (version, expected) in seen {
-                if self.luck.f64() < share {
+                if self.random.luck.f64() < share {
                     let get = GetSession::new(key.clone()).at_version(*version);
                     let session = self.store.get(get).await.unwrap();
                     assert_eq!(told(&session), *expected, "{key} at {version}");
@@ -139,7 +107,7 @@ impl<S: SessionStore> World<S> {
             let outside =
                 [seen.keys().next().unwrap().checked_sub(1), Some(seen.keys().next_back().unwrap() + 1)];
             for version in outside.into_iter().flatten() {
-                if self.luck.f64() >= share {
+                if self.random.luck.f64() >= share {
                     continue;
                 }
                 let refused = self.store.get(GetSession::new(key.clone()).at_version(version)).await;
@@ -150,9 +118,8 @@ impl<S: SessionStore> World<S> {
 }
 
 async fn versions_are_read_as_they_were(store: impl SessionStore, seed: u64, steps: usize) {
-    let luck = fastrand::Rng::with_seed(seed);
     let sessions = vec![(key("s"), Seen::new()), (key("t"), Seen::new())];
-    let mut world = World { store, sessions, luck, now: 1 };
+    let mut world = World { store, sessions, random: Random::new(seed) };
     for place in 0..2 {
         create(&world.store, &world.sessions[place].0).await;
         world.look(place).await;
@@ -162,6 +129,7 @@ async fn versions_are_read_as_they_were(store: impl SessionStore, seed: u64, ste
         world.compare(0.03).await;
     }
     world.compare(1.0).await;
+    assert_eq!(world.store.verify(VerifySessions::all()).await.unwrap().faults, []);
 }
 
 #[tokio::test]

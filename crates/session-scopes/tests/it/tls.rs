@@ -1,12 +1,11 @@
 //! Encrypted connections to PostgreSQL: to whom, and who is refused.
 
-use std::error::Error as _;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use stepfold_session_scopes::{ErrorKind, PostgresStore, SessionError};
+use stepfold_session_scopes::{ErrorKind, PostgresStore};
 use tokio_postgres::NoTls;
 
 use crate::scenario::{append, create, event, get, key};
@@ -53,13 +52,6 @@ async fn encrypted(url: &str) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
-/// What an error says, with its causes.
-fn told(error: &SessionError) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    let causes: Vec<String> = causes.map(ToString::to_string).collect();
-    [vec![error.to_string()], causes].concat().join(": ")
-}
-
 #[tokio::test]
 async fn connections_are_encrypted_as_the_address_says() {
     let Some((server, folder)) = tls_server() else { return };
@@ -101,7 +93,7 @@ async fn a_server_that_is_not_who_it_should_be_is_refused_for_good() {
     ] {
         let error = PostgresStore::open(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{url}: {error:?}");
-        assert!(told(&error).contains(cause), "{url}: {}", told(&error));
+        assert!(error.to_string().contains(cause), "{url}: {}", error.to_string());
     }
     assert_eq!(encrypted(&plain).await, (0, 0));
     // Who does not look at certificates gets in by any name.
@@ -115,7 +107,7 @@ async fn a_server_without_tls_is_refused_by_require_and_taken_by_prefer() {
     for mode in ["require", "verify-full"] {
         let error = PostgresStore::open(format!("{url}?sslmode={mode}")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{error:?}");
-        assert!(told(&error).contains("server does not support TLS"), "{}", told(&error));
+        assert!(error.to_string().contains("server does not support TLS"), "{}", error.to_string());
     }
     PostgresStore::open(format!("{url}?sslmode=prefer")).await.unwrap();
 }
@@ -128,6 +120,10 @@ async fn a_file_without_certificates_is_named() {
     for (path, cause) in [(empty, "no certificate"), (folder.path().join("none.pem"), "No such file")] {
         let url = format!("postgres://a@127.0.0.1:1/d?sslmode=verify-full&sslrootcert={}", path.display());
         let error = PostgresStore::open(url).await.unwrap_err();
-        assert!(told(&error).contains("sslrootcert") && told(&error).contains(cause), "{}", told(&error));
+        assert!(
+            error.to_string().contains("sslrootcert") && error.to_string().contains(cause),
+            "{}",
+            error.to_string()
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PartialReply;
+use crate::error_chain::push_causes;
 
 /// Why a model did not answer, or did not answer to the end.
 ///
@@ -233,7 +234,35 @@ impl ModelError {
         self
     }
 
-    /// The same error, with the one that caused it.
+    /// The same error, with another message.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+    ///
+    /// let error = ModelError::new(ModelErrorKind::Overloaded, "busy").with_provider("openai");
+    /// let message = format!("{} (3 attempts)", error.message());
+    /// assert_eq!(error.with_message(message).to_string(), "overloaded (openai): busy (3 attempts)");
+    /// ```
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
+    }
+
+    /// The same error, with the one that caused it. Its text is shown after the message, unless the message ends with
+    /// it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io;
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+    ///
+    /// let error = ModelError::new(ModelErrorKind::Transient, "no response from localhost")
+    ///     .with_source(io::Error::other("connection reset"));
+    /// assert_eq!(error.to_string(), "transient failure: no response from localhost: connection reset");
+    /// assert!(error.cause().is_some_and(|cause| cause.is::<io::Error>()));
+    /// ```
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into().into());
@@ -245,6 +274,12 @@ impl ModelError {
     pub fn with_partial(mut self, partial: PartialReply) -> Self {
         self.0.partial = Some(partial);
         self
+    }
+
+    /// The error that caused this one, of the provider's own library.
+    pub fn cause(&self) -> Option<&(dyn Error + 'static)> {
+        let source = self.0.source.as_ref()?;
+        Some(&**source)
     }
 
     /// What went wrong.
@@ -310,16 +345,14 @@ impl fmt::Display for ModelError {
         if opening == ", " {
             f.write_str(")")?;
         }
+        let mut message = String::new();
         if !self.message().is_empty() {
-            write!(f, ": {}", self.message())?;
+            message = format!(": {}", self.message());
         }
-        Ok(())
+        push_causes(&mut message, self.cause());
+        f.write_str(&message)
     }
 }
 
-impl Error for ModelError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        let source = self.0.source.as_ref()?;
-        Some(&**source)
-    }
-}
+/// The text shows the [cause](ModelError::cause), so there is no `source()`.
+impl Error for ModelError {}

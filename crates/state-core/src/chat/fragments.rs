@@ -6,9 +6,9 @@ use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
-/// The text of a call's arguments as it comes in fragments, which knows whether it is a whole JSON object.
+/// The arguments of a call, assembled from fragments, with whether they are a complete JSON object.
 ///
-/// For those who have to tell a fragment of one call from the beginning of the next: each byte is looked at once,
+/// Tells a fragment of one call from the beginning of the next: each byte is scanned once,
 /// and the text is parsed at most once.
 ///
 /// # Examples
@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 pub struct ArgumentsBuilder {
     text: String,
     scan: Scan,
-    /// Whether it is JSON, once that was asked.
+    /// Whether the text is a JSON object; cached after the first check.
     is_object: Option<bool>,
 }
 
@@ -42,7 +42,7 @@ enum Scan {
     Quoted { depth: usize, is_escaped: bool },
     /// The outermost bracket was closed.
     Closed,
-    /// It is no object, whatever follows.
+    /// Not an object, whatever follows.
     Spoiled,
 }
 

@@ -85,7 +85,7 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// The bytes of what it says.
+    /// The size of its content in bytes.
     fn bytes(&self) -> usize {
         let known = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         match self {
@@ -311,7 +311,7 @@ pub struct ReplyBuilder {
     finish_reason: Option<FinishReason>,
 }
 
-/// What a part counts for beside what it says.
+/// The overhead of a part, in bytes, beside its content.
 const PART_BYTES: usize = 64;
 
 /// A part that is being written.
@@ -506,8 +506,8 @@ impl Draft {
     }
 }
 
-/// Whether a chunk with this id and name begins another call at an index that is taken, told without ids: a name
-/// appears that is another one, or that comes again after complete arguments.
+/// Whether a chunk begins another call at an index in use. Without ids, a different name does, or the same name after
+/// complete arguments.
 fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
     let has_same_id = id.is_some() && call.id.as_deref() == id;
     match (&call.name, name) {
@@ -516,7 +516,7 @@ fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> boo
     }
 }
 
-/// A text that says something: some servers send empty ones.
+/// Drops empty texts, which some servers send.
 fn known(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

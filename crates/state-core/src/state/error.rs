@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use serde::de::Error as _;
 use thiserror::Error;
+
+use crate::decode::DecodeError;
+use crate::error_chain::ErrorChain;
 
 /// Why a schema, a state, a delta or a template refused something. Nothing was changed.
 #[derive(Debug, Error)]
@@ -36,14 +38,14 @@ pub enum StateError {
         faults: Faults,
     },
     /// A merge handler could not merge.
-    #[error("handler {handler} cannot merge into key \"{key}\"")]
+    #[error("handler {handler} cannot merge into key \"{key}\": {source}")]
     Merge {
         /// The key that was written.
         key: String,
         /// The handler's name.
         handler: String,
         /// Why it could not.
-        source: HandlerError,
+        r#source: HandlerError,
     },
     /// A schema, a delta or a caller names a handler that is neither built in nor registered.
     #[error("no handler is named \"{name}\"; known handlers: {known}")]
@@ -60,22 +62,22 @@ pub enum StateError {
         faults: Faults,
     },
     /// A stored value could not be read as the type that the caller asked for.
-    #[error("key \"{key}\" cannot be read as {wanted}")]
+    #[error("key \"{key}\" cannot be read as {wanted}: {source}")]
     Decode {
         /// The key that was read.
         key: String,
         /// The Rust type that was asked for.
         wanted: &'static str,
-        /// Why not.
-        source: serde_json::Error,
+        /// Where and why not.
+        r#source: DecodeError,
     },
     /// A typed value could not be turned into JSON.
-    #[error("the value for key \"{key}\" has no JSON form")]
+    #[error("the value for key \"{key}\" has no JSON form: {}", ErrorChain(source))]
     Encode {
         /// The key that was written.
         key: String,
         /// Why not.
-        source: serde_json::Error,
+        r#source: serde_json::Error,
     },
     /// A value nests too deeply to be stored and read again.
     #[error("the value for key \"{key}\" nests deeper than {} levels", crate::MAX_DEPTH)]
@@ -87,12 +89,12 @@ pub enum StateError {
     #[error("\"messages\" is the projection of message events and takes no writes; push a message instead")]
     MessagesAreEvents,
     /// JSON could not be read.
-    #[error("the {what} cannot be read")]
+    #[error("the {what} cannot be read: {source}")]
     Json {
         /// What was being read: a stored schema, a stored state, initial values.
         what: &'static str,
-        /// Why not.
-        source: serde_json::Error,
+        /// Where and why not.
+        r#source: DecodeError,
     },
     /// Stored JSON was written by a newer version of this crate.
     #[error("the {what} has format {found}, and this version reads up to {supported}; update stepfold")]
@@ -257,44 +259,6 @@ impl fmt::Display for Names {
         }
         write_some(f, &self.0, PRINTED_NAMES, ", ", |f, name| f.write_str(name))
     }
-}
-
-/// What `serde` says, without the value that it says it about: values may be secrets, and errors end up
-/// in logs and before models.
-pub(crate) fn without_values(error: &serde_json::Error) -> serde_json::Error {
-    let position = match error.line() {
-        0 => String::new(),
-        line => format!(" at line {line} column {}", error.column()),
-    };
-    let text = error.to_string();
-    let text = text.strip_suffix(&position).unwrap_or(&text);
-    let masked = match text.rsplit_once(", expected ") {
-        Some((found, expected)) => match kind_found(found) {
-            Some(kind) => format!("expected {expected}, found {kind}{position}"),
-            None => format!("expected {expected}{position}"),
-        },
-        // ``unknown field `secret`, there are no fields`` names what was found before the comma.
-        None => match text.split_once(", there are no ") {
-            Some((_, none)) => format!("found something where there are no {none}{position}"),
-            None => format!("{text}{position}"),
-        },
-    };
-    serde_json::Error::custom(masked)
-}
-
-/// The kind of value that `serde` found: ``invalid type: string "secret"`` says string.
-fn kind_found(text: &str) -> Option<&'static str> {
-    let found = text.strip_prefix("invalid type: ")?;
-    let kinds = [
-        ("string", "string"),
-        ("integer", "integer"),
-        ("floating point", "fractional number"),
-        ("boolean", "boolean"),
-        ("null", "null"),
-        ("sequence", "list"),
-        ("map", "object"),
-    ];
-    kinds.into_iter().find_map(|(serde_name, name)| found.starts_with(serde_name).then_some(name))
 }
 
 /// Writes up to `limit` items and says how many are left out.

@@ -168,6 +168,10 @@ impl Handler {
     /// list is a copy, and its result is checked against the declared type as a whole. The name is
     /// checked where the handler meets a schema.
     ///
+    /// `merge` must not block: no I/O, no lock that is held for long, no sleep. It runs where the write is made, on a
+    /// worker thread of the async runtime; over PostgreSQL inside a transaction that holds locks on its rows, so that a
+    /// handler that blocks holds up other tasks and other writers of the same scope.
+    ///
     /// # Examples
     /// ```
     /// use serde_json::{Value, json};

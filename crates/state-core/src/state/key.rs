@@ -11,9 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::{StateError, without_values};
+use super::error::StateError;
 use super::state::State;
 use super::value::ValueRef;
+use crate::invisible::Unprinted;
 
 /// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 256;
@@ -118,8 +119,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// Whether a character prints nothing, or nothing of its own, and so can make two names look the same: what Unicode
 /// calls default-ignorable, all format characters, separators of lines and paragraphs, and what is blank by its glyph.
 ///
-/// It is a table of Unicode 17 (`DefaultIgnorableCodePoint`, general categories `Cf`, `Zl` and `Zp`; U+2800 and the
-/// Hangul fillers are the blanks), with the planes' whole ranges that are reserved for such characters.
+/// Control characters are not among them. For text that is shown, [`is_invisible`](crate::is_invisible) tells.
 ///
 /// # Examples
 /// ```
@@ -129,22 +129,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// assert!(!['a', ' ', 'é', '日', '🙂'].into_iter().any(is_invisible));
 /// ```
 pub fn is_invisible(character: char) -> bool {
-    matches!(
-        character,
-        '\u{AD}' // Soft hyphen.
-            | '\u{34F}' // Combining grapheme joiner.
-            | '\u{600}'..='\u{605}' | '\u{61C}' | '\u{6DD}' | '\u{70F}' | '\u{890}' | '\u{891}' | '\u{8E2}'
-            | '\u{115F}' | '\u{1160}' | '\u{3164}' | '\u{FFA0}' // Hangul fillers.
-            | '\u{17B4}' | '\u{17B5}' // Khmer vowels without a glyph.
-            | '\u{180B}'..='\u{180F}' // Mongolian selectors and separator.
-            | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
-            | '\u{2800}' // Braille without a dot.
-            | '\u{FE00}'..='\u{FE0F}' // Variation selectors.
-            | '\u{FEFF}' | '\u{FFF0}'..='\u{FFFB}'
-            | '\u{110BD}' | '\u{110CD}' | '\u{13430}'..='\u{1343F}'
-            | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}'
-            | '\u{E0000}'..='\u{E0FFF}' // Tags, and more variation selectors.
-    )
+    Unprinted::of(character).is_some_and(|kind| kind != Unprinted::Control)
 }
 
 /// What [`State::get`] accepts: a string gives `Option<ValueRef>`, a [`Key<T>`] gives
@@ -233,10 +218,10 @@ impl<T: DeserializeOwned> ReadKey for &Key<T> {
 
 fn decode<T: DeserializeOwned>(state: &State, name: &str) -> Result<Option<T>, StateError> {
     let Some(value) = state.value(name) else { return Ok(None) };
-    let decoded = value.decode().map_err(|error| StateError::Decode {
+    let decoded = value.decode().map_err(|source| StateError::Decode {
         key: name.to_owned(),
         wanted: std::any::type_name::<T>(),
-        source: without_values(&error),
+        source,
     })?;
     Ok(Some(decoded))
 }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::delta::{Change, Write};
-use super::error::{Fault, Faults, StateError, without_values};
+use super::error::{Fault, Faults, StateError};
 use super::handler::{Handler, Handlers};
 use super::key::{Key, WriteKey, encode, fault_of};
 use super::merge::Merge;
@@ -29,6 +29,7 @@ use super::stored::{StoredKey, StoredSchema};
 use super::types::{DecodeCheck, ValueType, standalone};
 use super::value::Cell;
 use crate::chat::Message;
+use crate::decode::decode;
 
 /// The key of the conversation. It is in every schema, typed, and appended to.
 pub const MESSAGES: &str = "messages";
@@ -203,14 +204,39 @@ impl Schema {
         builder.build()
     }
 
-    /// What the schema says about a declared key. `messages` is not among them: it is always there.
+    /// What the schema says about a key: a declared one, or `messages`, which every schema has.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Handler, Schema};
+    ///
+    /// let schema = Schema::builder().key::<String>("topic").build()?;
+    /// let messages = schema.key("messages").unwrap();
+    /// assert_eq!((messages.json_schema()["type"].as_str(), messages.handler()), (Some("array"), &Handler::merge_lists()));
+    /// assert_eq!(schema.keys().map(|key| key.name()).collect::<Vec<_>>(), ["topic", "messages"]);
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
     pub fn key(&self, name: &str) -> Option<&KeySchema> {
-        self.0.index.get(name).map(|index| &self.0.keys[*index])
+        self.declared(name).or_else(|| (name == MESSAGES).then(messages_key))
     }
 
-    /// The declared keys, in the order in which they were declared.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &KeySchema> {
+    /// The keys that there are: those that were declared, in that order, and `messages`.
+    pub fn keys(&self) -> impl Iterator<Item = &KeySchema> {
+        self.declared_keys().chain([messages_key()])
+    }
+
+    /// The keys without `messages`, in the order in which they were declared.
+    pub fn declared_keys(&self) -> impl ExactSizeIterator<Item = &KeySchema> {
         self.0.keys.iter()
+    }
+
+    /// Whether the schema declares the key: all schemas have `messages`, and none declares it.
+    pub fn declares(&self, key: &str) -> bool {
+        self.declared(key).is_some()
+    }
+
+    fn declared(&self, name: &str) -> Option<&KeySchema> {
+        self.0.index.get(name).map(|index| &self.0.keys[*index])
     }
 
     /// Whether keys that are not declared are let in.
@@ -218,8 +244,8 @@ impl Schema {
         self.0.undeclared.is_some()
     }
 
-    /// The same schema, with these keys of another one behind its own, as they are declared there. Keys that it
-    /// declares itself stay as they are; names that the other does not declare are passed over.
+    /// Adds keys of another schema after its own, as they are declared there. Keys that it declares itself are
+    /// unchanged; names that the other schema does not declare are skipped.
     ///
     /// # Examples
     /// ```
@@ -228,13 +254,13 @@ impl Schema {
     /// let graph = Schema::builder().key::<String>("notes").key::<u64>("area").build()?;
     /// let own = Schema::builder().key::<u64>("found").build()?;
     /// let both = own.with_keys_of(&graph, ["notes", "found", "elsewhere"]);
-    /// assert_eq!(both.keys().map(|key| key.name()).collect::<Vec<_>>(), ["found", "notes"]);
+    /// assert_eq!(both.declared_keys().map(|key| key.name()).collect::<Vec<_>>(), ["found", "notes"]);
     /// # Ok::<(), stepfold_state_core::state::StateError>(())
     /// ```
     pub fn with_keys_of<'a>(&self, other: &Schema, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut inner = (*self.0).clone();
         for name in names {
-            let (Some(key), false) = (other.key(name), inner.index.contains_key(name)) else { continue };
+            let (Some(key), false) = (other.declared(name), inner.index.contains_key(name)) else { continue };
             if let Some(value) = &key.default {
                 inner.initial.insert_mut(Arc::clone(&key.name), Cell::from(value.clone()));
             }
@@ -406,11 +432,11 @@ impl Schema {
 
     /// What holds for a key, declared or let in.
     pub(crate) fn entry(&self, key: &str) -> Result<&KeySchema, StateError> {
-        if let Some(entry) = self.key(key) {
+        if let Some(entry) = self.declared(key) {
             return Ok(entry);
         }
         let Some(undeclared) = &self.0.undeclared else {
-            let known = self.keys().map(KeySchema::name).chain([MESSAGES]).collect();
+            let known = self.keys().map(KeySchema::name).collect();
             return Err(StateError::UnknownKey { key: key.to_owned(), known });
         };
         match fault_of(key).or_else(|| fault_of_reserved(key)) {
@@ -444,7 +470,8 @@ impl PartialEq for Schema {
 
 impl fmt::Debug for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.keys().map(|key| (key.name(), format!("{}, {}", key.value_type, key.handler)));
+        let keys = self.declared_keys();
+        let keys = keys.map(|key| (key.name(), format!("{}, {}", key.value_type, key.handler)));
         f.debug_map().entries(keys).finish()
     }
 }
@@ -693,6 +720,22 @@ fn fault_of_messages(draft: &Draft) -> Option<Fault> {
     has_default.then(|| Fault::new(MESSAGES, "a conversation begins empty and has no default"))
 }
 
+/// What holds for the conversation, in every schema.
+fn messages_key() -> &'static KeySchema {
+    static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
+        let value_type = ValueType::new(json_schema_of::<Vec<Message>>(), Some(decodes::<Vec<Message>>))
+            .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
+        KeySchema {
+            name: MESSAGES.into(),
+            value_type: Arc::new(value_type),
+            handler: Handler::merge_lists(),
+            description: Some("The conversation.".to_owned()),
+            default: None,
+        }
+    });
+    &KEY
+}
+
 fn undeclared_key() -> KeySchema {
     KeySchema {
         name: "".into(),
@@ -759,6 +802,6 @@ fn is_message_list(schema: &Value) -> bool {
 }
 
 /// Asks the typed reader whether it can read the value.
-fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), String> {
-    T::deserialize(value).map(drop).map_err(|error| without_values(&error).to_string())
+fn decodes<T: DeserializeOwned>(value: &Value) -> Result<(), Fault> {
+    decode::<T>(value).map(drop).map_err(Fault::from)
 }

@@ -20,13 +20,14 @@ use serde_json::Value;
 
 use super::delta::{Delta, Write};
 use super::diff::Diff;
-use super::error::{Fault, StateError, without_values};
+use super::error::{Fault, StateError};
 use super::handler::{Handler, Rule};
 use super::key::{Key, ReadKey, WriteKey, encode};
 use super::schema::{KeySchema, MESSAGES, Schema};
 use super::stored::{STATE_VERSION, StoredState, StoredValues};
 use super::value::{Cell, ValueRef};
 use crate::chat::{Message, Transcript};
+use crate::decode::decode;
 
 /// Cells by key, in the order of the keys.
 pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
@@ -78,9 +79,7 @@ impl State {
     /// # Errors
     /// As [`State::set`], for the first value that does not fit.
     pub fn with_values(schema: &Schema, values: Value) -> Result<Self, StateError> {
-        let stored = serde_json::from_value(values)
-            .map_err(|error| StateError::Json { what: "initial values", source: without_values(&error) })?;
-        State::from_stored(schema, stored)
+        State::from_stored(schema, StoredValues::of("initial values", values)?)
     }
 
     /// Reads a state back from the JSON that it serialises to, and checks it against the schema.
@@ -130,8 +129,8 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces values by what a store holds of their keys; none: the store holds nothing, and the key has its
-    /// default again. Keys that are not named keep what they have, and so does the conversation.
+    /// Replaces values by those that a store holds; none resets a key to its default. Other keys and the conversation
+    /// are unchanged.
     ///
     /// As in [`from_cells`](State::from_cells), the values are *not* checked.
     ///
@@ -380,10 +379,10 @@ impl State {
     /// [`StateError::Decode`] when a field is missing or does not fit.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
         let values = self.iter().map(|(key, value)| (key.to_owned(), value.to_json())).collect();
-        serde_json::from_value(Value::Object(values)).map_err(|error| StateError::Decode {
+        decode(&Value::Object(values)).map_err(|source| StateError::Decode {
             key: "(the whole state)".to_owned(),
             wanted: std::any::type_name::<T>(),
-            source: without_values(&error),
+            source,
         })
     }
 
@@ -431,19 +430,15 @@ impl State {
 
 /// A message, or each message of a list.
 fn read_messages(value: Value) -> Result<Vec<Message>, StateError> {
-    let read = |value: Value, path: String| {
-        serde_json::from_value(value).map_err(|error| StateError::WrongType {
-            key: MESSAGES.to_owned(),
-            expected: "list of messages".to_owned(),
-            faults: Fault::new(path, without_values(&error).to_string()).into(),
-        })
+    let read = match &value {
+        Value::Array(_) => decode(&value),
+        bare => decode(bare).map(|message| vec![message]),
     };
-    match value {
-        Value::Array(items) => {
-            items.into_iter().enumerate().map(|(index, item)| read(item, format!("$[{index}]"))).collect()
-        }
-        bare => Ok(vec![read(bare, "$".to_owned())?]),
-    }
+    read.map_err(|error| StateError::WrongType {
+        key: MESSAGES.to_owned(),
+        expected: "list of messages".to_owned(),
+        faults: Fault::from(error).into(),
+    })
 }
 
 impl PartialEq for State {

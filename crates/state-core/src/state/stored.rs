@@ -6,14 +6,15 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::error::{StateError, without_values};
+use super::error::StateError;
 use super::handler::Handler;
 use super::schema::{KeySchema, MESSAGES};
 use crate::chat::Transcript;
+use crate::decode::{decode, decode_declaration, decode_text, why_not};
 
 /// The format of stored schemas that this version writes.
 pub(crate) const SCHEMA_VERSION: u64 = 1;
@@ -29,7 +30,7 @@ pub(crate) struct StoredSchema {
 /// A key of a stored schema.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredKey {
-    /// None if nothing is said of it, which is a fault of a schema.
+    /// None if the field is missing, which is a fault of a schema.
     #[serde(rename = "type", default, deserialize_with = "read_type")]
     pub(crate) value_type: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +81,8 @@ impl StoredSchema {
         }
 
         check_version("stored schema", json, SCHEMA_VERSION)?;
-        let envelope: Envelope = read("stored schema", json)?;
+        let envelope: Envelope =
+            decode_declaration(json).map_err(|source| StateError::Json { what: "stored schema", source })?;
         let _ = envelope.version;
         Ok(StoredSchema { open: envelope.open, keys: envelope.keys.0 })
     }
@@ -95,7 +97,7 @@ pub(crate) struct StoredState {
 impl StoredState {
     pub(crate) fn from_json(json: &str) -> Result<Self, StateError> {
         check_version("stored state", json, STATE_VERSION)?;
-        read("stored state", json)
+        decode_text(json).map_err(|source| StateError::Json { what: "stored state", source })
     }
 }
 
@@ -104,6 +106,18 @@ impl StoredState {
 pub(crate) struct StoredValues {
     pub(crate) messages: Transcript,
     pub(crate) others: Vec<(String, Value)>,
+}
+
+impl StoredValues {
+    /// Takes the values apart without copying any but messages.
+    pub(crate) fn of(what: &'static str, values: Value) -> Result<Self, StateError> {
+        let misfit = |values: &Value| StateError::Json { what, source: why_not::<StoredValues>(values) };
+        let Value::Object(mut fields) = values else { return Err(misfit(&values)) };
+        let messages = fields.get(MESSAGES).map(decode).transpose();
+        let Ok(messages) = messages else { return Err(misfit(&Value::Object(fields))) };
+        fields.remove(MESSAGES);
+        Ok(StoredValues { messages: messages.unwrap_or_default(), others: fields.into_iter().collect() })
+    }
 }
 
 impl<'de> Deserialize<'de> for StoredValues {
@@ -167,41 +181,34 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
     }
 }
 
-fn read<'de, T: Deserialize<'de>>(what: &'static str, json: &'de str) -> Result<T, StateError> {
-    serde_json::from_str(json).map_err(|error| StateError::Json { what, source: without_values(&error) })
-}
-
 /// Reads the version before anything else is looked at: what follows may have another form by then.
 fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), StateError> {
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    let found = VersionSeed
-        .deserialize(&mut deserializer)
-        .map_err(|error| StateError::Json { what, source: without_values(&error) })?;
+    let Version(found) = decode_text(json).map_err(|source| StateError::Json { what, source })?;
     if found > supported {
         return Err(StateError::NewerFormat { what, found, supported });
     }
     Ok(())
 }
 
-/// Finds the field `version` and skips the rest without building it.
-struct VersionSeed;
+/// The field `version`; the rest is skipped without building it.
+struct Version(u64);
 
-impl<'de> DeserializeSeed<'de> for VersionSeed {
-    type Value = u64;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
-        deserializer.deserialize_map(self)
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(VersionVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for VersionSeed {
-    type Value = u64;
+struct VersionVisitor;
+
+impl<'de> Visitor<'de> for VersionVisitor {
+    type Value = Version;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with a version")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<u64, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Version, A::Error> {
         let mut version = None;
         while let Some(name) = map.next_key::<String>()? {
             if name == "version" {
@@ -210,6 +217,6 @@ impl<'de> Visitor<'de> for VersionSeed {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        version.ok_or_else(|| A::Error::missing_field("version"))
+        version.map(Version).ok_or_else(|| A::Error::missing_field("version"))
     }
 }

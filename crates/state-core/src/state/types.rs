@@ -43,7 +43,7 @@ pub struct ValueType {
 }
 
 /// A check by the typed Rust reader, where a key was declared with one.
-pub(crate) type DecodeCheck = fn(&Value) -> Result<(), String>;
+pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Fault>;
 
 impl ValueType {
     /// Prepares `schema`. What fits it is then shown to `decodes`, too.
@@ -493,7 +493,7 @@ impl Checker {
             check_rules(rules, value)?;
         }
         match self.decodes {
-            Some(decodes) => decodes(value).map_err(|message| Fault::new("$", message).into()),
+            Some(decodes) => decodes(value).map_err(Faults::from),
             None => Ok(()),
         }
     }
@@ -560,20 +560,16 @@ fn json_path(location: &jsonschema::paths::Location) -> String {
     use jsonschema::paths::LocationSegment;
     use std::fmt::Write as _;
 
+    use crate::decode::push_field;
+
     let mut path = "$".to_owned();
     for segment in location {
         let _ = match segment {
             LocationSegment::Index(index) => write!(path, "[{index}]"),
-            LocationSegment::Property(name) if is_identifier(&name) => write!(path, ".{name}"),
-            LocationSegment::Property(name) => write!(path, "[{}]", Value::from(name.as_ref())),
+            LocationSegment::Property(name) => push_field(&mut path, &name),
         };
     }
     path
-}
-
-#[cfg(feature = "validation")]
-fn is_identifier(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|character| character.is_alphanumeric() || character == '_')
 }
 
 /// The keyword `type`, by our kinds: 1.0 is no integer.

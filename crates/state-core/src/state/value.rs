@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer, forward_to_deserialize_any};
 use serde_json::Value;
 
 use crate::chat::Transcript;
+use crate::decode::{DecodeError, decode, why_not};
 use crate::list::List;
 
 /// A value as a state keeps it, for stores that hold values between states. Cloning is O(1).
@@ -116,12 +117,14 @@ impl<'a> ValueRef<'a> {
     /// Decodes the value as a `T`.
     ///
     /// # Errors
-    /// What `serde` says when the value is not a `T`.
-    pub fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
+    /// When the value is not a `T`: where, and why not.
+    pub fn decode<T: DeserializeOwned>(self) -> Result<T, DecodeError> {
         match self {
-            ValueRef::Json(value) => T::deserialize(value),
-            ValueRef::List(items) => T::deserialize(ListDeserializer(items)),
-            ValueRef::Messages(_) => serde_json::from_value(self.to_json()),
+            ValueRef::Json(value) => decode(value),
+            ValueRef::List(items) => {
+                T::deserialize(ListDeserializer(items)).map_err(|_| why_not::<T>(&self.to_json()))
+            }
+            ValueRef::Messages(_) => decode(&self.to_json()),
         }
     }
 

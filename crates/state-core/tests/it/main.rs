@@ -11,4 +11,5 @@
 )]
 
 mod chat;
+mod decode;
 mod state;

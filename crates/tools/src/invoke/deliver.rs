@@ -60,26 +60,14 @@ pub(super) fn writes(
     Ok(delta)
 }
 
-/// What the model reads of a result.
-pub(super) fn content(tool: &Tool, result: Value) -> ToolContent {
-    let Some(text) = &tool.inner().result_text else { return ToolContent::Value(result) };
-    match catch_unwind(AssertUnwindSafe(|| text.apply(&result))) {
-        Ok(Ok(content)) => content,
-        Ok(Err(reason)) => {
-            tracing::warn!(
-                tool = tool.name(),
-                reason,
-                "the result's formatter failed; the model reads the default text"
-            );
-            ToolContent::Value(text.unformatted(&result))
-        }
-        Err(_) => {
-            tracing::warn!(
-                tool = tool.name(),
-                "the result's formatter panicked; the model reads the default text"
-            );
-            ToolContent::Value(text.unformatted(&result))
-        }
+/// What the model reads of a result, and why it is the default text if the formatter failed.
+pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
+    let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
+    let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
+        .unwrap_or_else(|panic| Err(format!("it panicked: {}", words_of_panic(&*panic))));
+    match formatted {
+        Ok(content) => (content, None),
+        Err(reason) => (ToolContent::Value(text.unformatted(&result)), Some(reason)),
     }
 }
 

@@ -15,9 +15,9 @@ use stepfold_state_core::chat::{Content, Message};
 /// is stored.
 ///
 /// The cost per call does not depend on `earlier`, also with a server that sends no ids or the same one for
-/// ever: the number is free, unless the server made up that very id. Then the search doubles its steps.
+/// ever: the number is free unless the server uses that id. Then the step of the search doubles.
 ///
-/// `taken` must leave something free: it is asked until it says no.
+/// `taken` must return false for some id, or the search does not end.
 ///
 /// # Examples
 /// ```

@@ -5,7 +5,6 @@
 //! async tools run in the caller's own task: whoever drops the invocation stops them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use stepfold_state_core::state::{Handler, KeySchema, Schema, Snapshot};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Overflow;
-use super::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
+use super::outcome::{Failure, FatalCause, FatalError, Outcome, Outcomes, Status};
 use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
@@ -207,7 +206,7 @@ pub struct Invocation {
     outcomes: Vec<Option<Outcome>>,
     /// Calls that ended since the last ones were announced.
     ended: Vec<usize>,
-    errors: BTreeMap<usize, Box<dyn Error + Send + Sync>>,
+    errors: BTreeMap<usize, FatalCause>,
     progress: Progress,
     cancellation: CancellationToken,
     /// No further call is announced.
@@ -567,7 +566,7 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
 /// A call that was kept from running did not go wrong.
 fn first_error(
     outcomes: &[Option<Outcome>],
-    errors: &mut BTreeMap<usize, Box<dyn Error + Send + Sync>>,
+    errors: &mut BTreeMap<usize, FatalCause>,
     raise_on_failure: bool,
 ) -> Option<FatalError> {
     let raises = |status: Status| match status {
@@ -579,6 +578,9 @@ fn first_error(
         let outcome = outcome.as_ref()?;
         (errors.contains_key(&index) || raises(outcome.status)).then_some((index, outcome))
     })?;
-    let source = errors.remove(&index).unwrap_or_else(|| outcome.result.text().into_owned().into());
-    Some(FatalError { call_id: outcome.call_id().to_owned(), tool: outcome.tool().to_owned(), index, source })
+    let cause = errors.remove(&index).unwrap_or_else(|| {
+        let shown = outcome.result.text().into_owned();
+        FatalCause { error: shown.clone().into(), shown }
+    });
+    Some(FatalError { call_id: outcome.call_id().to_owned(), tool: outcome.tool().to_owned(), index, cause })
 }

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::Delta;
 
@@ -128,7 +129,9 @@ pub struct Outcomes {
 }
 
 /// A failed call that ends the run.
-#[derive(Debug)]
+///
+/// Its text is that of the [cause](FatalError::cause) without values of the state, for logs and for models; so is its
+/// debug output. The cause itself is as the tool gave it.
 pub struct FatalError {
     /// The id of the call.
     pub call_id: String,
@@ -136,7 +139,13 @@ pub struct FatalError {
     pub tool: String,
     /// The place of the call in the reply, from 0.
     pub index: usize,
-    pub(crate) source: Box<dyn Error + Send + Sync>,
+    pub(crate) cause: FatalCause,
+}
+
+/// Why a call is fatal: the error, and what is shown of it.
+pub(crate) struct FatalCause {
+    pub(crate) shown: String,
+    pub(crate) error: Box<dyn Error + Send + Sync>,
 }
 
 impl FatalError {
@@ -147,18 +156,43 @@ impl FatalError {
         index: usize,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        FatalError { call_id: call_id.into(), tool: tool.into(), index, source: source.into() }
+        let error = source.into();
+        let cause = FatalCause { shown: ErrorChain(&*error).to_string(), error };
+        FatalError { call_id: call_id.into(), tool: tool.into(), index, cause }
+    }
+
+    /// Why the call failed: what the tool gave to [`ToolError::fatal`](crate::ToolError::fatal), as it is. Its text may
+    /// show values of the state.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::FatalError;
+    ///
+    /// let error = FatalError::new("c1", "save", 0, std::io::Error::other("no disk"));
+    /// assert!(error.cause().is::<std::io::Error>());
+    /// assert_eq!(error.to_string(), "tool 'save' failed in call 'c1': no disk");
+    /// ```
+    pub fn cause(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.cause.error
     }
 }
 
 impl fmt::Display for FatalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tool '{}' failed in call '{}'", self.tool, self.call_id)
+        write!(f, "tool '{}' failed in call '{}': {}", self.tool, self.call_id, self.cause.shown)
     }
 }
 
-impl Error for FatalError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
+impl fmt::Debug for FatalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FatalError")
+            .field("call_id", &self.call_id)
+            .field("tool", &self.tool)
+            .field("index", &self.index)
+            .field("cause", &self.cause.shown)
+            .finish()
     }
 }
+
+/// The text shows the [cause](FatalError::cause), so there is no `source()`.
+impl Error for FatalError {}

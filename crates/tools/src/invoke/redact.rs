@@ -1,8 +1,8 @@
 //! Errors are for the model, and values of the state are not: they are taken out of every error text.
 //!
-//! Nothing is collected while all goes well. What a text must not show is looked up when there is a text, in what the
-//! call was fed or says that it reads, and within a bound: a tool that reads a list of a million items fails as fast
-//! as any other. (Haystack put the whole arguments, injected ones included, into its error message.)
+//! A call that succeeds costs nothing. The values are looked up when there is an error text, in the state keys that the
+//! call was fed or declares to read, at most `MAX_WORK` of them: a tool that reads a list of a million items fails as
+//! fast as any other. (Haystack put the whole arguments, injected ones included, into its error message.)
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,10 +14,10 @@ use stepfold_state_core::state::ValueRef;
 /// Shorter texts are not looked for: they would be found everywhere, and tell nothing.
 const SHORTEST: usize = 4;
 
-/// The most values that are looked at for one text, and places of it that are compared with one.
+/// The maximum of values and positions compared for one text.
 const MAX_WORK: usize = 100_000;
 
-/// What stands in place of a text that could not be looked through.
+/// Replaces a text for which the maximum was exceeded.
 const WITHHELD: &str =
     "[the text is withheld: it may repeat values of the state, of which the tool reads too many to look for]";
 
@@ -109,8 +109,8 @@ impl<'a> Redaction<'a> {
         }
     }
 
-    /// A text may stand in an error as it is, as debug output or JSON shows it, or as these show each other. Whether it
-    /// may is told by its first characters.
+    /// Finds a text as it is, escaped as in debug output or JSON, and escaped twice. Its first characters decide whether
+    /// the rest is compared.
     fn words(&mut self, name: &'a str, words: &str) {
         if words.len() < SHORTEST || words.len() > self.text.len() {
             return;
@@ -165,8 +165,8 @@ fn escaped(text: &str) -> Vec<String> {
     forms
 }
 
-/// Whether a key of an object reads like the name of a field, which tells nothing. Others, as addresses are, are values
-/// that somebody used for keys.
+/// Whether a key of an object has the form of a field name, which is not a value. Other keys, such as addresses, are
+/// values used as keys.
 fn is_field_name(key: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     key.bytes().all(is_word) && key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')

@@ -1,6 +1,5 @@
 //! One call that was started: its tries, and what is made of their end.
 
-use std::error::Error;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,26 +7,27 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::Value;
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, Faults, Snapshot};
 
 use super::attempt::{Fault, attempt};
 use super::deliver;
 use super::invocation::InvokeOptions;
-use super::outcome::{Failure, Outcome, Status};
+use super::outcome::{Failure, FatalCause, Outcome, Status};
 use super::prepare::Prepared;
 use super::redact::Redaction;
 use super::settle::unmerged;
 use crate::binding::InputBinding;
 use crate::context::{CallContext, ToolContext};
-use crate::error::{Kind, ToolError, chain};
+use crate::error::{Kind, ToolError};
 use crate::policy::Effect;
 use crate::tool::Tool;
 
 /// A call that ended, with its error where that is for the caller.
 pub(super) struct Finished {
     pub(super) outcome: Outcome,
-    pub(super) error: Option<Box<dyn Error + Send + Sync>>,
+    pub(super) error: Option<FatalCause>,
 }
 
 impl From<Outcome> for Finished {
@@ -130,11 +130,11 @@ impl Running {
     fn deliver(&self, value: Value, writes: Delta) -> Outcome {
         match deliver::writes(&self.tool, self.state.schema(), writes, &value) {
             Ok(delta) => {
-                let content = self.bounded(deliver::content(&self.tool, value));
+                let content = self.bounded(self.content(value));
                 self.outcome(Status::Succeeded, content, delta)
             }
             Err(error) => {
-                let text = unmerged(&self.call().name, &chain(&error));
+                let text = unmerged(&self.call().name, &error.to_string());
                 self.outcome(
                     Status::Failed(Failure::Merge),
                     self.bounded(ToolContent::Error(text)),
@@ -142,6 +142,20 @@ impl Running {
                 )
             }
         }
+    }
+
+    /// What the model reads of a result: the default text where its formatter fails. A formatter may quote what the tool
+    /// was fed, and the log shows no values of the state.
+    fn content(&self, result: Value) -> ToolContent {
+        let (content, failure) = deliver::content(&self.tool, result);
+        if let Some(reason) = failure {
+            tracing::warn!(
+                tool = self.tool.name(),
+                reason = self.redacted(&reason),
+                "the result's formatter failed; the model reads the default text"
+            );
+        }
+        content
     }
 
     fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
@@ -189,7 +203,7 @@ impl Running {
     }
 
     /// What the model reads of an error, and the error itself where it is for the caller.
-    fn words_of(&self, error: ToolError) -> (Failure, String, Option<Box<dyn Error + Send + Sync>>) {
+    fn words_of(&self, error: ToolError) -> (Failure, String, Option<FatalCause>) {
         let name = &self.call().name;
         match error.into_kind() {
             Kind::Failed { message, .. } => (Failure::Error, self.redacted(&message), None),
@@ -198,9 +212,10 @@ impl Running {
                     format!("the arguments of tool '{name}' do not fit: {}", self.words_of_faults(&faults));
                 (Failure::InvalidArguments, text, None)
             }
-            Kind::Fatal(source) => {
-                let text = format!("tool '{name}' cannot work: {}", self.redacted(&chain(&*source)));
-                (Failure::Fatal, text, Some(source))
+            Kind::Fatal(error) => {
+                let shown = self.redacted(&ErrorChain(&*error).to_string());
+                let text = format!("tool '{name}' cannot work: {shown}");
+                (Failure::Fatal, text, Some(FatalCause { shown, error }))
             }
         }
     }

@@ -8,7 +8,6 @@ use stepfold_state_core::state::{Delta, State, Write};
 use super::outcome::{Failure, Outcome, Status};
 use super::redact::Redaction;
 use super::threads::words_of_panic;
-use crate::error::chain;
 
 /// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
 ///
@@ -62,7 +61,7 @@ pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
     // An error leaves the state as it was, and so does a panic: the next one is made aside.
     let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
         Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => chain(&error),
+        Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("a handler panicked: {}", words_of_panic(&*panic)),
     };
     // A custom handler sees what the state holds, and may put it into its words.

@@ -127,7 +127,7 @@ fn tell_late_panic(panic: &(dyn Any + Send)) {
     tracing::error!(panic = words_of_panic(panic), "a tool on a thread panicked late");
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

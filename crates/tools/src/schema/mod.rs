@@ -11,21 +11,10 @@ mod strict;
 mod tests;
 
 use serde_json::{Map, Value};
-use stepfold_state_core::state::Fault;
 
 pub(crate) use self::plain::for_model;
 pub(crate) use self::stand_in::drop_stand_in_nulls;
 pub(crate) use self::strict::strict;
-
-/// Where and why typed arguments could not be read.
-pub(crate) fn decode_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
-    let path = match error.path().to_string() {
-        path if path == "." => "$".to_owned(),
-        path if path.starts_with('[') => format!("${path}"),
-        path => format!("$.{path}"),
-    };
-    Fault::new(path, error.inner().to_string())
-}
 
 /// Where a schema has schemas inside.
 enum Place<'a> {

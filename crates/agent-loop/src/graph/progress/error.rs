@@ -1,6 +1,6 @@
 //! Why a helper could not read or write the state of a workflow. Nothing was changed then.
 
-use stepfold_state_core::state::{KeySchema, MESSAGES, Names, Schema, StateError};
+use stepfold_state_core::state::{KeySchema, Names, Schema, StateError};
 use thiserror::Error;
 
 /// Why the state of a workflow could not be read or written. Nothing was changed.
@@ -65,6 +65,6 @@ pub(super) fn require(schema: &Schema, key: &str, purpose: &'static str) -> Resu
     if schema.is_open() || schema.key(key).is_some() {
         return Ok(());
     }
-    let known = schema.keys().map(KeySchema::name).chain([MESSAGES]).collect();
+    let known = schema.keys().map(KeySchema::name).collect();
     Err(ProgressError::MissingKey { key: key.to_owned(), purpose, known })
 }

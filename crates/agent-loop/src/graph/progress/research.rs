@@ -162,7 +162,7 @@ impl ResearchState {
     /// When a value does not fit its key: a percentage above 100, an object that nests too deeply.
     pub fn to_state(&self) -> Result<State, StateError> {
         let values = serde_json::to_value(self)
-            .map_err(|source| StateError::Json { what: "research state", source })?;
+            .map_err(|source| StateError::Encode { key: "(the research state)".to_owned(), source })?;
         State::with_values(&ResearchState::schema()?, values)
     }
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::State;
 use thiserror::Error as ThisError;
 
@@ -63,7 +64,7 @@ where
         Ok(Ok(outputs)) => open.complete(outputs.into_iter().collect()),
         Ok(Err(error)) => {
             let source = error.into();
-            open.fail(&words_of_error(&*source));
+            open.fail(&ErrorChain(&*source).to_string());
             Err(TrackError::Failed { node, source })
         }
         Err(panic) => {
@@ -81,20 +82,20 @@ where
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
-    #[error("node \"{node}\" was not begun, because its run cannot be tracked")]
+    #[error("node \"{node}\" was not begun, because its run cannot be tracked: {source}")]
     Untracked {
         /// The node.
         node: String,
         /// Why not.
-        source: Box<ProgressError>,
+        r#source: Box<ProgressError>,
     },
     /// The work gave an error.
-    #[error("node \"{node}\" failed")]
+    #[error("node \"{node}\" failed: {}", ErrorChain(&**source))]
     Failed {
         /// The node.
         node: String,
         /// The error.
-        source: Box<dyn Error + Send + Sync>,
+        r#source: Box<dyn Error + Send + Sync>,
     },
     /// The work panicked.
     #[error("node \"{node}\" panicked: {words}")]
@@ -105,14 +106,14 @@ pub enum TrackError {
         words: String,
     },
     /// The work is done, but its outputs do not fit the state. Here they are.
-    #[error("node \"{node}\" is done, but its outputs do not fit the state")]
+    #[error("node \"{node}\" is done, but its outputs do not fit the state: {source}")]
     Unrecorded {
         /// The node.
         node: String,
         /// What it gave.
         outputs: Vec<NodeOutput>,
         /// Why it does not fit.
-        source: Box<ProgressError>,
+        r#source: Box<ProgressError>,
     },
 }
 
@@ -190,7 +191,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 Ok(())
             }
             Err(source) => {
-                self.fail(&format!("its outputs do not fit the state: {}", words_of_error(&source)));
+                self.fail(&format!("its outputs do not fit the state: {}", source));
                 Err(TrackError::Unrecorded { node: run.node.clone(), outputs, source: Box::new(source) })
             }
         }
@@ -230,14 +231,6 @@ impl<T: TrackTarget> Drop for Open<'_, T> {
         if !self.is_over {
             self.fail("dropped before it ended");
         }
-    }
-}
-
-/// What an error and its sources say.
-fn words_of_error(error: &(dyn Error + 'static)) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", words_of_error(source)),
-        None => error.to_string(),
     }
 }
 

@@ -87,9 +87,10 @@ impl Run {
             counts.entry(planned.node.as_str()).or_insert(ran + 1);
         }
         let handler = if walk.has_begun { Handler::merge_maps() } else { Handler::replace_values() };
+        let key = keys::EXECUTION_COUNTS;
         let counts = serde_json::to_value(counts)
-            .map_err(|source| StateError::Json { what: "execution counts", source })?;
-        self.state.schema().write_with(keys::EXECUTION_COUNTS.name(), counts, &handler)
+            .map_err(|source| StateError::Encode { key: key.name().to_owned(), source })?;
+        self.state.schema().write_with(key.name(), counts, &handler)
     }
 
     /// A commit of an agent that is a node.

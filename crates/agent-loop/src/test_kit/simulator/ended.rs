@@ -7,7 +7,7 @@ use stepfold_tools::Effect;
 
 use super::super::executions::Execution;
 use super::account::Account;
-use super::{chain, json_of, same};
+use super::{json_of, same};
 use crate::outcome::Outcome;
 use crate::replay::Recording;
 use crate::run::{Event, Run};
@@ -104,7 +104,7 @@ impl Ended {
         }
         let mut state = self.start.state().clone();
         for event in &self.events {
-            event.fold(&mut state).map_err(|error| chain(&error))?;
+            event.fold(&mut state).map_err(|error| error.to_string())?;
         }
         same("the state that the events give", &json_of(self.state()), &json_of(&state))?;
         same("the number of events", &self.outcome.run().events(), &(self.events.len() as u64))?;
@@ -113,7 +113,7 @@ impl Ended {
             recording.push(event.clone());
         }
         let replayed =
-            recording.replay(self.start.agent()).map_err(|error| format!("replay: {}", chain(&error)))?;
+            recording.replay(self.start.agent()).map_err(|error| format!("replay: {}", error.to_string()))?;
         same("the digest of the replay", &self.outcome.run().digest(), &replayed.digest())?;
         same("the exit of the replay", &self.outcome.run().exit(), &replayed.exit())
     }

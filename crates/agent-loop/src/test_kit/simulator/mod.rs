@@ -26,8 +26,3 @@ fn same<T: PartialEq + fmt::Debug>(what: &str, expected: &T, found: &T) -> Resul
         false => Err(format!("{what} differs\n  expected: {expected:?}\n  found:    {found:?}")),
     }
 }
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}

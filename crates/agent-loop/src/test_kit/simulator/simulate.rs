@@ -8,7 +8,7 @@ use super::super::executions::Executions;
 use super::account::Account;
 use super::ended::{Ended, Leg, compare};
 use super::watch::{Stop, Watch};
-use super::{RUN_ID, chain, json_of, same};
+use super::{RUN_ID, json_of, same};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
 use crate::driver::RunBuilder;
@@ -313,7 +313,7 @@ impl<'a> Simulator<'a> {
                 is_raised = matches!(error.fault(), RunFault::Tool(_));
                 let fault = match error.fault() {
                     RunFault::Observer(_) | RunFault::Commit { .. } => None,
-                    fault => Some(chain(fault)),
+                    fault => Some(fault.to_string()),
                 };
                 (error.outcome().clone(), fault)
             }

@@ -422,7 +422,7 @@ async fn per_run_of_the_state() {
         {"auto":true}: small (0 pending)
         {"auto":false}:  (1 pending)
         {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: the state asks for model "huge", which is not known
-        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: invalid type: string "hot", expected f64
+        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: at $.temperature: expected f64, found string
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}"#]].assert_eq(&text);
 }

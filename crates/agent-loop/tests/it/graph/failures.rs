@@ -269,7 +269,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: the run could not go on: the way on behind node 'a' could not be found: its router panicked: no way
+        error: run 'run' failed after step 1: the run could not go on: the route after node 'a' failed: its router panicked: no way
         steps: 1
         state: {"log":["a"]}
     "#]]).await;
@@ -278,7 +278,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: the run could not go on: the way on behind START could not be found: its items panicked: no items
+        error: run 'run' failed after step 0: the run could not go on: the route after START failed: its items panicked: no items
         steps: 0
     "#]]).await;
     let agent = || Agent::builder(script("assistant: three")).build().unwrap();
@@ -371,13 +371,13 @@ async fn a_node_for_errors() {
         1: each(1), each(2), each(3), each("x")
            0 Failed (1): odd
            2 Failed (1): odd
-           3 Failed (1): the item of node 'each' cannot be read: invalid type: string "x", expected u64
-        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: invalid type: string \"x\", expected u64","item":"x","node":"each"}), behind
+           3 Failed (1): the item of node 'each' cannot be read: at $: expected u64, found string
+        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: at $: expected u64, found string","item":"x","node":"each"}), behind
         --
         --
         exit: the graph came to its end
         steps: 2
-        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: invalid type: string \\\"x\\\", expected u64\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
+        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: at $: expected u64, found string\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
     "#]]).await;
 }
 
@@ -427,14 +427,14 @@ async fn items_of_another_type() {
         graph,
         items(json!(["x"])),
         expect![[r#"
-        1: each("x")
-           0 Failed (1): the item of node 'each' cannot be read: invalid type: string "x", expected u64
-        --
-        --
-        exit: the graph came to its end
-        steps: 1
-        state: {"items":["x"]}
-    "#]],
+            1: each("x")
+               0 Failed (1): the item of node 'each' cannot be read: at $: expected u64, found string
+            --
+            --
+            exit: the graph came to its end
+            steps: 1
+            state: {"items":["x"]}
+        "#]],
     )
     .await;
 }

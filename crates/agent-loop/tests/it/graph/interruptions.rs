@@ -182,7 +182,8 @@ async fn interrupted_nodes_are_listed_in_the_outcome() {
     let walked = walk_on(crashed(&functions, 4).await, |run| run).await;
     assert_eq!(listed(&walked), [r#"each#1 each({"item":2})"#]);
 
-    let paying = agent("assistant: > c1 submit(amount=3)\nassistant: paid").build().unwrap();
+    let paying =
+        agent("assistant: > c1 submit(amount=3)\nassistant: paid").instructions("Pay.").build().unwrap();
     let agents = graph().node("pay", paying).edge(START, "pay").build().unwrap();
     // Began, planned; inside: began, replied, started.
     let run = crashed(&agents, 5).await;

@@ -199,7 +199,7 @@ async fn a_choice() {
         1: a
         --
         --
-        error: run 'run' failed after step 1: the run could not go on: the way on behind node 'a' could not be found: its router chose "a", which is none of its targets: b, c, END
+        error: run 'run' failed after step 1: the run could not go on: the route after node 'a' failed: its router chose "a", which is none of its targets: b, c, END
         steps: 1
         state: {"log":["a"],"next":"a"}
     "#]]).await;
@@ -233,7 +233,7 @@ async fn one_choice_is_one() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: the run could not go on: the way on behind START could not be found: its router chose 2 nodes, and a `route` chooses one; see `route_to_many`
+        error: run 'run' failed after step 0: the run could not go on: the route after START failed: its router chose 2 nodes, and a `route` chooses one; see `route_to_many`
         steps: 0
     "#]]).await;
 }
@@ -902,17 +902,17 @@ async fn writes_that_do_not_merge() {
     };
     check(graph(|node| node), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64
+           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
         --
         user:      go
         --
-        exit: node 'b' failed: what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64
+        exit: node 'b' failed: what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
         steps: 1
         state: {"log":["a","c"],"sum":1}
     "#]]).await;
     check(graph(Node::go_on_after_error), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64
+           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
         2: behind
         --
         user:      go
@@ -923,13 +923,13 @@ async fn writes_that_do_not_merge() {
     "#]]).await;
     check(graph(|node| node.on_error("behind")), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64
-        2: behind({"error":"what it wrote cannot be merged: key \"sum\" holds integer, which this value is not: at $: expected i64","node":"b"})
+           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
+        2: behind({"error":"what it wrote cannot be merged: key \"sum\" holds integer, which this value is not: at $: expected i64, found another integer","node":"b"})
         --
         user:      go
         --
         exit: the graph came to its end
         steps: 2
-        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: key \\\"sum\\\" holds integer, which this value is not: at $: expected i64\",\"node\":\"b\"})"],"sum":1}
+        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: key \\\"sum\\\" holds integer, which this value is not: at $: expected i64, found another integer\",\"node\":\"b\"})"],"sum":1}
     "#]]).await;
 }

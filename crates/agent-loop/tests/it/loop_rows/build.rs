@@ -118,3 +118,55 @@ async fn build_refuses_two_tools_for_the_output() {
     "#]],
     );
 }
+
+/// The warnings of this crate.
+#[derive(Clone, Default)]
+struct Warnings(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{field}: {value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN && metadata.target().starts_with("stepfold_agent_loop")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// As spec/001 has it: where the agent is built, and once.
+#[tokio::test]
+async fn an_agent_without_tools_is_warned_about_once() {
+    let warnings = Warnings::default();
+    let guard = tracing::subscriber::set_default(warnings.clone());
+    let plain = Agent::builder(script("assistant: area 3")).name("plain").build().unwrap();
+    let said = ["message: the agent has no tools: each run is one request to the model", "agent: \"plain\""];
+    assert_eq!(*warnings.0.lock().unwrap(), said);
+    // Not again where the agent runs, and where it is changed for a run; not where there are tools, or need be none.
+    plain.run("which area?").await.unwrap();
+    plain.to_builder().name("changed").build().unwrap();
+    agent("assistant: area 3").build().unwrap();
+    let output = Output::schema("area", json!({"type": "integer"}));
+    Agent::builder(script("")).output(output).build().unwrap();
+    let graph = Schema::builder().key::<String>("notes").build().unwrap();
+    Agent::builder(script("")).graph_schema(graph).build().unwrap();
+    drop(guard);
+    assert_eq!(*warnings.0.lock().unwrap(), said);
+}

@@ -336,15 +336,10 @@ pub(crate) fn values(state: &State) -> Map<String, Value> {
     values.map(|(key, value)| (key.to_owned(), value.to_json())).collect()
 }
 
-/// An error with all its causes, as a person would be shown it.
+/// An error with all its causes, as a person is shown it.
 pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    assert!(error.source().is_none(), "the text shows all causes: {error}");
+    error.to_string()
 }
 
 /// The names of what was committed, in order.

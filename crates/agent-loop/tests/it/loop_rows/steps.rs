@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::{ModelParams, Usage};
+use stepfold_agent_loop::state_core::chat::{Message, ModelParams, Role, Usage};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{RawArgs, Source, Tool, ToolError};
-use stepfold_agent_loop::{Agent, Breakpoint, Exit, Input, RunLimits};
+use stepfold_agent_loop::{Agent, Breakpoint, Exit, HookAction, Input, RunFault, RunLimits, StartError};
 
 use super::check;
 use super::kit::*;
@@ -436,4 +436,44 @@ async fn runtime_overrides_of_a_resumed_run() {
     let paused = play(&agent, "where?", |run| run.break_at(Breakpoint::model().visit(2))).await.unwrap();
     let outcome = go_on(reloaded(&paused), |run| run.with(|agent| agent.max_steps(2))).await.unwrap();
     assert_eq!((outcome.exit(), outcome.steps()), (&Exit::MaxSteps, 2));
+}
+
+/// A request without any message is an error of every provider: the run says what is missing, before it asks.
+#[tokio::test]
+async fn a_run_without_any_message_fails_before_the_model_is_asked() {
+    let model = Asked::new(script("assistant: never said"));
+    let bare = Agent::builder(model.clone()).tools(tools()).build().unwrap();
+    let error = bare.run(Input::new()).await.unwrap_err();
+    assert!(matches!(error.fault(), RunFault::Start(StartError::NoMessages)), "{error}");
+    assert!(error.to_string().ends_with(
+        "the run could not begin: the conversation is empty, and the agent has no instructions; give the input a message"
+    ), "{error}");
+    assert!(model.requests().is_empty());
+    // Instructions are a message, and so is what a hook says.
+    let instructed = agent("assistant: area 3").instructions("Name an area.").build().unwrap();
+    assert_eq!(instructed.run(Input::new()).await.unwrap().text(), "area 3");
+    let hooked = agent("assistant: area 7")
+        .before_run(|_| async { Ok(HookAction::proceed().with_message(Message::user("which area?"))) })
+        .build()
+        .unwrap();
+    assert_eq!(hooked.run(Input::new()).await.unwrap().text(), "area 7");
+}
+
+#[tokio::test]
+async fn a_message_without_parts_is_refused_in_the_input_and_kept_in_history() {
+    let agent = agent("assistant: area 3").build().unwrap();
+    for role in [Role::User, Role::System] {
+        let input = Input::from("which area?").with_message(Message::new(role));
+        let error = agent.run(input).await.unwrap_err();
+        assert!(matches!(error.fault(), RunFault::Start(StartError::NoParts { index: 1 })), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("message 1 of the input has no parts; give it a text, or leave it out")
+        );
+    }
+    // A model may have replied with nothing.
+    let agent = Agent::builder(Counting::new("assistant: area 3")).build().unwrap();
+    let history = vec![Message::user("hello?"), Message::new(Role::Assistant), Message::user("which area?")];
+    assert_eq!(agent.run(history).await.unwrap().text(), "area 3");
 }

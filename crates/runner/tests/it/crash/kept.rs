@@ -30,7 +30,8 @@ fn dies(agent: &Agent, store: &AnyStore, reached: &Notify) {
 }
 
 async fn session(agent: &Agent, store: &AnyStore) -> SessionHandle {
-    Runner::builder(agent.clone(), store.clone()).build().session("ada", "s1").await.unwrap()
+    let runner = Runner::builder(agent.clone(), store.clone()).worker("worker").unwrap();
+    runner.build().session("ada", "s1").await.unwrap()
 }
 
 /// A tool that never ends the first time, and the keys with which it was run.

@@ -13,6 +13,7 @@ use crate::ids::{LifeId, SessionKey, WorkerId};
 use crate::store::{
     AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, DequeueInput, Expected,
     ForkSession, GetSession, ListSessions, ReadInbox, Receipt, ReleaseClaim, RenewClaim, SessionStore,
+    TakeOver,
 };
 
 cases! {
@@ -28,6 +29,9 @@ cases! {
     of_sixteen_appends_that_take_a_claim_one_is_made,
     a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim,
     a_rewind_is_fenced_as_an_append_is,
+    what_is_done_once_waits_for_no_worker_and_leaves_no_claim,
+    a_session_is_not_deleted_while_a_worker_holds_it,
+    a_claim_is_taken_over_only_while_it_is_the_one_that_is_known,
     an_append_without_a_claim_is_made_under_any,
     a_session_made_again_has_another_life_and_no_claim,
     a_fork_has_a_life_of_its_own_and_no_claim,
@@ -67,7 +71,7 @@ impl Room {
         take_over: bool,
     ) -> Result<Claim, SessionError> {
         let request = ClaimSession::new(key.clone(), worker(owner)?, duration, at(1));
-        self.store.claim(ClaimSession { take_over, ..request }).await
+        self.store.claim(ClaimSession { take_over: if_asked(take_over), ..request }).await
     }
 
     pub(super) async fn renew(&self, key: &SessionKey, token: u64) -> Result<Claim, SessionError> {
@@ -106,7 +110,11 @@ impl Room {
 }
 
 fn take(owner: &str, take_over: bool) -> Result<AppendClaim, SessionError> {
-    Ok(AppendClaim::Take { owner: worker(owner)?, duration: MINUTE, take_over })
+    Ok(AppendClaim::Take { owner: worker(owner)?, duration: MINUTE, take_over: if_asked(take_over) })
+}
+
+fn if_asked(take_over: bool) -> TakeOver {
+    if take_over { TakeOver::Always } else { TakeOver::Never }
 }
 
 async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
@@ -121,7 +129,7 @@ async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
         room.release(&key, tokens[tokens.len() - 1]).await?;
         let taken = room.plain(&key, "e1", take("c", false)?).await?.claim;
         tokens.extend(taken.map(|claim| claim.token));
-        room.store.delete(DeleteSession::new(key)).await?;
+        room.store.delete(DeleteSession::new(key).take_over()).await?;
     }
     ensure_eq!(tokens.len(), 8);
     ensure!(tokens.is_sorted_by(|before, after| before < after), "tokens do not grow: {tokens:?}");
@@ -352,6 +360,76 @@ async fn a_rewind_is_fenced_as_an_append_is(room: Room) -> Checked {
     Ok(())
 }
 
+async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(room: Room) -> Checked {
+    let once = |take_over| AppendClaim::Once { take_over };
+    for (id, is_plain) in [("plain", true), ("writing", false)] {
+        let key = room.create(&schema()?, id, json!({})).await?.key;
+        let append = async |event: &str, claim| match is_plain {
+            true => room.plain(&key, event, claim).await,
+            false => room.count(&key, Expected::Any, event, claim).await,
+        };
+        ensure_eq!(append("e1", once(TakeOver::Never)).await?.claim, None);
+        let claim = room.claim(&key, "a", MINUTE, false).await?;
+        for refused in [TakeOver::Never, TakeOver::Token(claim.token + 1)] {
+            ensure_error!(append("e2", once(refused)).await, SessionError::Claimed { .. });
+            let rewound = room.rewind_under(&key, "e2", 0, once(refused)).await;
+            ensure_error!(rewound, SessionError::Claimed { .. });
+        }
+        let session = room.get(&key).await?;
+        ensure_eq!((session.version, session.claim), (1, Some(claim.clone())));
+        // Whoever is overridden has lost the claim.
+        ensure_eq!(append("e2", once(TakeOver::Token(claim.token))).await?.claim, None);
+        ensure_error!(append("e3", hold(claim.token)).await, SessionError::ClaimLost { .. });
+        let claim = room.claim(&key, "a", MINUTE, false).await?;
+        ensure_eq!(room.rewind_under(&key, "e3", 0, once(TakeOver::Always)).await?.claim, None);
+        ensure_error!(room.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
+        // Nor does one that has expired keep anybody.
+        room.claim(&key, "a", Duration::ZERO, false).await?;
+        ensure_eq!(append("e4", once(TakeOver::Never)).await?.claim, None);
+        ensure_eq!(room.get(&key).await?.claim, None);
+    }
+    Ok(())
+}
+
+async fn a_session_is_not_deleted_while_a_worker_holds_it(room: Room) -> Checked {
+    let schema = schema()?;
+    let key = room.create(&schema, "s1", json!({"sum": 1, "user:sum": 1})).await?.key;
+    let delete = || DeleteSession::new(key.clone()).with_user_state();
+    let claim = room.claim(&key, "a", MINUTE, false).await?;
+    let stale = DeleteSession { take_over: TakeOver::Token(claim.token + 1), ..delete() };
+    for refused in [delete(), delete().now(at(1)), stale] {
+        ensure_error!(room.store.delete(refused).await, SessionError::Claimed { .. });
+    }
+    let session = room.get(&key).await?;
+    ensure_eq!(session.claim, Some(claim.clone()));
+    ensure!(session.get("user:sum").is_some_and(|sum| sum == json!(1)), "lost: {}", session.to_json());
+    room.store.delete(DeleteSession { take_over: TakeOver::Token(claim.token), ..delete() }).await?;
+    ensure_error!(room.get(&key).await, SessionError::NotFound { .. });
+
+    let key = room.create(&schema, "s2", json!({})).await?.key;
+    room.claim(&key, "a", Duration::ZERO, false).await?;
+    room.store.delete(DeleteSession::new(key).now(at(1))).await?;
+    let key = room.create(&schema, "s3", json!({})).await?.key;
+    let claim = room.claim(&key, "a", MINUTE, false).await?;
+    room.release(&key, claim.token).await?;
+    room.store.delete(DeleteSession::new(key)).await?;
+    Ok(())
+}
+
+async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(room: Room) -> Checked {
+    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+    let dead = room.claim(&key, "a", MINUTE, false).await?.token;
+    let from_the_dead = |owner| {
+        let request = ClaimSession::new(key.clone(), worker(owner)?, MINUTE, at(1));
+        Ok::<_, SessionError>(ClaimSession { take_over: TakeOver::Token(dead), ..request })
+    };
+    let first = room.store.claim(from_the_dead("b")?).await?;
+    // Somebody was faster: what is known of the first claim says nothing of the second.
+    ensure_error!(room.store.claim(from_the_dead("c")?).await, SessionError::Claimed { .. });
+    ensure_eq!(room.get(&key).await?.claim, Some(first));
+    Ok(())
+}
+
 async fn an_append_without_a_claim_is_made_under_any(room: Room) -> Checked {
     let key = room.create(&schema()?, "s1", json!({})).await?.key;
     let claim = room.claim(&key, "a", MINUTE, false).await?;
@@ -368,7 +446,7 @@ async fn a_session_made_again_has_another_life_and_no_claim(room: Room) -> Check
     let token = room.claim(&key, "a", MINUTE, false).await?.token;
     room.enqueue(&key, "m1", json!("hello")).await?;
     ensure_eq!(&room.get(&key).await?.life, &first.life);
-    room.store.delete(DeleteSession::new(key.clone())).await?;
+    room.store.delete(DeleteSession::new(key.clone()).take_over()).await?;
     let second = room.create(&schema, "s1", json!({})).await?;
     ensure!(second.life != first.life, "the life is the same: {}", first.life);
     ensure_eq!((second.claim, second.inbox), (None, 0));

@@ -6,6 +6,7 @@ mod branches;
 mod changes;
 mod claims;
 mod creating;
+mod digests;
 mod handlers;
 mod hostile;
 mod inbox;
@@ -32,6 +33,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
         shared::CASES,
         schemas::CASES,
         hostile::CASES,
+        digests::CASES,
     ]
     .into_iter()
     .flatten()

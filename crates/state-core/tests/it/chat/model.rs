@@ -299,8 +299,17 @@ fn errors_say_what_and_where() {
     assert_eq!(plain.to_string(), "timed out while the reply stood still");
     let too_long = ModelErrorKind::TooLong { limit: Some(8), used: Some(9) };
     let error = ModelError::new(too_long, "please reduce").with_model("m").with_source("status 400");
-    assert_eq!(error.to_string(), "conversation too long, 9 tokens of at most 8 (model m): please reduce");
-    assert_eq!(error.source().unwrap().to_string(), "status 400");
+    assert_eq!(
+        error.to_string(),
+        "conversation too long, 9 tokens of at most 8 (model m): please reduce: status 400"
+    );
+    assert_eq!(error.cause().unwrap().to_string(), "status 400");
+    assert!(error.source().is_none(), "the text shows the cause");
+    let bare = ModelError::new(ModelErrorKind::Transient, "").with_source("status 400");
+    assert_eq!(bare.to_string(), "transient failure: status 400");
+    let quoting =
+        ModelError::new(ModelErrorKind::Transient, "no response: status 400").with_source("status 400");
+    assert_eq!(quoting.to_string(), "transient failure: no response: status 400");
     assert!(!error.is_retryable());
     let retry_after = Some(Duration::from_millis(1500));
     let limited = ModelError::new(ModelErrorKind::RateLimited { retry_after }, "");

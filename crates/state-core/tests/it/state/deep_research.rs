@@ -79,6 +79,7 @@ fn handlers_of_the_fields() {
         query: replace_values - What the user asked.
         session_id: replace_values
         user_id: replace_values
+        messages: merge_lists - The conversation.
         history: merge_lists, default [] - The whole conversation over all turns.
         model_id: replace_values
         params: replace_values

@@ -86,6 +86,7 @@ fn of_a_struct() {
     lines.sort_unstable();
     expect![[r#"
         auto: replace_values
+        messages: merge_lists - The conversation.
         notes: merge_lists, default []
         parent: replace_values
         position: replace_values
@@ -132,7 +133,8 @@ fn order_of_declaration_is_kept() {
     let schema = builder.build().unwrap();
     let json = serde_json::to_string(&schema).unwrap();
     let read = Schema::from_json(&json, &super::handlers()).unwrap();
-    assert_eq!(read.keys().map(KeySchema::name).collect::<Vec<_>>(), names);
+    assert_eq!(read.declared_keys().map(KeySchema::name).collect::<Vec<_>>(), names);
+    assert_eq!(read.keys().last().map(KeySchema::name), Some("messages"));
     assert_eq!(read, schema);
 }
 

@@ -354,8 +354,8 @@ fn initial_data() {
         key "numbers" holds list of integer, which this value is not: at $: expected list, found integer
         key "numbers" holds list of integer, which this value is not: at $[0]: expected integer, found string
         the schema declares no key "colour"; known keys: count, numbers, messages
-        the initial values cannot be read: expected a list, found string
-        the initial values cannot be read: expected an object of values by key, found list
+        the initial values cannot be read: at $.messages: expected a list, found string
+        the initial values cannot be read: at $: expected an object of values by key, found list
         {"values":{"count":5,"messages":[{"parts":[{"text":"hi"}],"role":"user"}]},"version":1}"#]]
     .assert_eq(&texts.join("\n"));
 }
@@ -497,7 +497,7 @@ fn messages() {
         expect![[r#"
             has messages -> true
             messages? -> []
-            messages = [{"role": "user", "parts": ["hi"]}, {"role": "secret", "parts": []}] ! key "messages" holds list of messages, which this value is not: at $[1]: expected one of `system`, `user`, `assistant`, `tool`
+            messages = [{"role": "user", "parts": ["hi"]}, {"role": "secret", "parts": []}] ! key "messages" holds list of messages, which this value is not: at $[1].role: unknown variant, expected one of `system`, `user`, `assistant`, `tool`
             messages = "secret" ! key "messages" holds list of messages, which this value is not: at $: expected a message: an object with `role` and `parts`, found string
             messages = [] by sum ! handler sum cannot merge into key "messages": messages are appended (merge_lists) or replaced (replace_values)
             remove messages ! "messages" is the projection of message events and takes no writes; push a message instead

@@ -30,41 +30,34 @@ fn some_schema() -> Schema {
 fn schemas() {
     check_schema(
         "",
-        expect!["the stored schema cannot be read: EOF while parsing a value at line 1 column 0"],
+        expect!["the stored schema cannot be read: at line 1 column 0: EOF while parsing a value"],
     );
     check_schema(
         "{",
-        expect!["the stored schema cannot be read: EOF while parsing an object at line 1 column 1"],
+        expect!["the stored schema cannot be read: at line 1 column 1: EOF while parsing an object"],
     );
     check_schema(
         "[]",
-        expect![
-            "the stored schema cannot be read: expected an object with a version, found list at line 1 column 0"
-        ],
+        expect!["the stored schema cannot be read: at $: expected an object with a version, found list"],
     );
-    check_schema(
-        "{}",
-        expect!["the stored schema cannot be read: missing field `version` at line 1 column 2"],
-    );
+    check_schema("{}", expect!["the stored schema cannot be read: at $: missing field `version`"]);
     check_schema(
         r#"{"version": "1"}"#,
-        expect!["the stored schema cannot be read: expected u64, found string at line 1 column 15"],
+        expect!["the stored schema cannot be read: at $.version: expected u64, found string"],
     );
     check_schema(
         r#"{"version": 1} x"#,
-        expect!["the stored schema cannot be read: trailing characters at line 1 column 16"],
+        expect!["the stored schema cannot be read: at line 1 column 16: trailing characters"],
     );
     check_schema(r#"{"version": 1}"#, expect![[r#"{"version":1,"open":false,"keys":{}}"#]]);
     check_schema(
         r#"{"version": 1, "keys": []}"#,
-        expect![
-            "the stored schema cannot be read: expected an object of keys, found list at line 1 column 23"
-        ],
+        expect!["the stored schema cannot be read: at $.keys: expected an object of keys, found list"],
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"handler": "a b"}}}"#,
         expect![[
-            r#"the stored schema cannot be read: no handler is named "a b"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins at line 1 column 47"#
+            r#"the stored schema cannot be read: at $.keys.a.handler: no handler is named "a b"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins"#
         ]],
     );
     check_schema(
@@ -103,13 +96,11 @@ fn a_newer_schema() {
 fn states() {
     check_state(
         "null",
-        expect![
-            "the stored state cannot be read: expected an object with a version, found null at line 1 column 4"
-        ],
+        expect!["the stored state cannot be read: at $: expected an object with a version, found null"],
     );
     check_state(
         r#"{"version": 1}"#,
-        expect!["the stored state cannot be read: missing field `values` at line 1 column 14"],
+        expect!["the stored state cannot be read: at $: missing field `values`"],
     );
     check_state(
         r#"{"version": 1, "values": {}, "shard": 7}"#,
@@ -128,12 +119,12 @@ fn states() {
     check_state(
         r#"{"version": 1, "values": {"messages": [{"role": "user", "parts": 1}]}}"#,
         expect![[
-            r#"the stored state cannot be read: expected a list of parts, or a string, found integer at line 1 column 66"#
+            r#"the stored state cannot be read: at $.values.messages[0].parts: expected a list of parts, or a string, found integer"#
         ]],
     );
     check_state(
         r#"{"version": 1, "values": {"numbers": [1, 2"#,
-        expect!["the stored state cannot be read: EOF while parsing a list at line 1 column 42"],
+        expect!["the stored state cannot be read: at line 1 column 42: EOF while parsing a list"],
     );
     check_state(
         r#"{"version": 3, "values": 1}"#,
@@ -197,7 +188,7 @@ fn decoding_a_value_as_another_type_never_shows_it() {
     let one = state.get(stepfold_state_core::state::Key::<u64>::new("name")).unwrap_err();
     let list = state.get(stepfold_state_core::state::Key::<Vec<u64>>::new("list")).unwrap_err();
     expect![[r#"
-        key "name" cannot be read as u64: expected u64, found string
-        key "list" cannot be read as alloc::vec::Vec<u64>: expected u64, found string"#]]
+        key "name" cannot be read as u64: at $: expected u64, found string
+        key "list" cannot be read as alloc::vec::Vec<u64>: at $[1]: expected u64, found string"#]]
     .assert_eq(&format!("{}\n{}", report(&one), report(&list)));
 }

@@ -4,9 +4,9 @@ use expect_test::expect;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepfold_tools::state_core::state::Schema;
+use stepfold_tools::state_core::state::{Schema, State};
 use stepfold_tools::{
-    Args, Failure, FromState, RawArgs, Resource, Status, Tool, ToolContext, ToolError, state_key,
+    Args, Failure, FromState, RawArgs, Resource, ResultText, Status, Tool, ToolContext, ToolError, state_key,
 };
 
 use super::{World, echo, fails, returns};
@@ -170,9 +170,15 @@ fn secret_world() -> World {
 
 #[tokio::test]
 async fn error_text_of_the_author_does_not_show_the_state() {
-    // An author's own words, an error through `?`, a panic, a fatal one; fed, read by type, read by name.
-    let words =
-        |secret: &Value| format!("{secret}, {:?}, {}", secret["key"], secret["key"].as_str().unwrap());
+    // An author's own words, an error through `?`, a panic, a fatal one; fed, read by type, read by name. As it is, as
+    // JSON, as debug output, and as a snapshot shows itself: JSON in debug output, which another one may show again.
+    let words = |secret: &Value| {
+        let schema = Schema::builder().key::<Value>("secret").build().unwrap();
+        let state = State::with_values(&schema, json!({"secret": secret})).unwrap();
+        let snapshot = format!("{:?}", state.snapshot());
+        let key = secret["key"].as_str().unwrap();
+        format!("{secret}, {:?}, {key}, {snapshot}", secret["key"])
+    };
     let fed = Tool::new("fed", "Fails.", move |RawArgs(arguments): RawArgs| async move {
         Err::<(), _>(ToolError::new(words(&arguments["secret"])))
     });
@@ -199,10 +205,9 @@ async fn error_text_of_the_author_does_not_show_the_state() {
         assert!(!text.contains("s3cret") && text.contains("<secret>"), "{text}");
     }
     let error = done.error.unwrap();
-    assert!(
-        std::error::Error::source(&error).unwrap().to_string().contains("s3cret"),
-        "the caller may see it"
-    );
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("s3cret") && shown.contains("<secret>"), "logs show no values: {shown}");
+    assert!(error.cause().to_string().contains("s3cret"), "the caller may see it");
 }
 
 #[tokio::test]
@@ -374,4 +379,67 @@ async fn resources_missing_are_for_the_caller() {
     "#]],
         )
         .await;
+}
+
+/// What is logged: the fields of each event, in one line.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<String>>);
+
+impl tracing::field::Visit for Log {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push_str(&format!("{field}: {value:?}; "));
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target().starts_with("stepfold_tools")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_formatters_reason_is_logged_without_values_of_the_state() {
+    let quotes = |result: &Value| Err::<String, _>(format!("cannot format {result}, {:?}", result["key"]));
+    let panics = |result: &Value| -> Result<String, String> { panic!("odd: {result}") };
+    let log = Log::default();
+    let logged = tracing::subscriber::set_default(log.clone());
+    for (name, text) in [
+        ("quotes", ResultText::of("secret").formatted(quotes)),
+        ("panics", ResultText::of("secret").formatted(panics)),
+    ] {
+        let tool = Tool::new(name, "Gives back what it was fed.", |RawArgs(arguments): RawArgs| async move {
+            Ok::<_, ToolError>(arguments)
+        });
+        let parameters = json!({"type": "object", "properties": {"secret": {}}});
+        let tool = tool.parameters(parameters).input_from_state("secret", "secret").output_to_string(text);
+        let done = secret_world().tool(tool).invocation(&format!("> c1 {name}()")).finish().await;
+        assert_eq!(done.outcomes[0].status, Status::Succeeded);
+    }
+    drop(logged);
+    let log = log.0.lock().unwrap();
+    assert!(!log.contains("s3cret"), "{log}");
+    for part in [
+        "tool: \"quotes\"",
+        r#"cannot format {\"key\":\"<secret>\"}, String(\"<secret>\")"#,
+        "tool: \"panics\"",
+        "it panicked: odd: ",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
 }

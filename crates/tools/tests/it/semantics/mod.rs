@@ -71,8 +71,7 @@ impl World {
         settle(&mut self.state, &mut done.outcomes);
         let mut text = transcript_of(&message_of(reply), &done.outcomes);
         if let Some(error) = &done.error {
-            let source = std::error::Error::source(error).unwrap();
-            writeln!(text, "error: {error}: {source}").unwrap();
+            writeln!(text, "error: {error}").unwrap();
         }
         let values: serde_json::Map<String, Value> = self
             .state

@@ -1,0 +1,76 @@
+//! Signals that tell the process to end. What is at work is stopped then, and others can resume it at once.
+
+#[cfg(unix)]
+pub(crate) use self::unix::Signals;
+
+#[cfg(unix)]
+mod unix {
+    use std::io;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    use crate::error::Ending;
+
+    const HANG_UP: u8 = 1;
+    const TERMINATE: u8 = 15;
+
+    /// Listens to them. One that is ignored stays so, as after `nohup`.
+    pub(crate) struct Signals {
+        terminate: Option<Signal>,
+        hang_up: Option<Signal>,
+    }
+
+    impl Signals {
+        pub(crate) fn listen() -> io::Result<Self> {
+            let ignored = ignored();
+            // Where nobody can tell whether it is ignored, the terminal that goes ends the process as it always did.
+            let is_heard = ignored.is_some_and(|ignored| ignored & mask(HANG_UP) == 0);
+            let hang_up = is_heard.then(|| signal(SignalKind::hangup())).transpose()?;
+            let is_heard = ignored.is_none_or(|ignored| ignored & mask(TERMINATE) == 0);
+            let terminate = is_heard.then(|| signal(SignalKind::terminate())).transpose()?;
+            Ok(Signals { terminate, hang_up })
+        }
+
+        /// Waits for one.
+        pub(crate) async fn received(&mut self) -> Ending {
+            tokio::select! {
+                () = next(&mut self.terminate) => Ending::Stopped(TERMINATE),
+                () = next(&mut self.hang_up) => Ending::Stopped(HANG_UP),
+            }
+        }
+    }
+
+    async fn next(signal: &mut Option<Signal>) {
+        if let Some(signal) = signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+
+    fn mask(signal: u8) -> u64 {
+        1 << (signal - 1)
+    }
+
+    /// The signals that this process was started to ignore, if the system says so.
+    fn ignored() -> Option<u64> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        Ok(Signals)
+    }
+
+    pub(crate) async fn received(&mut self) -> crate::error::Ending {
+        std::future::pending().await
+    }
+}

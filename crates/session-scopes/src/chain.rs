@@ -1,0 +1,134 @@
+//! The chain that the digests of a session's events form.
+
+use std::collections::BTreeMap;
+
+use crate::digest::{Content, Digest};
+use crate::error::SessionError;
+use crate::ids::{AppId, SessionKey, UserId};
+use crate::seal::SessionRecord;
+use crate::store::{Fault, FaultKind, FaultPlace, Verified};
+
+/// A chain of events that is read from its end: each event is checked once the one before it is known.
+pub(crate) struct Chain {
+    /// The version that comes next.
+    next: u64,
+    /// The digest that its history must have.
+    expected: Digest,
+    /// The event above it, whose digest is not checked yet.
+    pending: Option<Content>,
+}
+
+impl Chain {
+    /// A chain whose newest event has this version, and its history this digest.
+    pub(crate) fn ending(version: u64, digest: Digest) -> Self {
+        Chain { next: version, expected: digest, pending: None }
+    }
+
+    /// Adds the event before those that were added, with the digest that its row tells.
+    pub(crate) fn add(&mut self, version: u64, content: Content, digest: Digest) -> Result<(), SessionError> {
+        if version != self.next {
+            return Err(gap(self.next));
+        }
+        self.check(version, digest)?;
+        (self.next, self.expected, self.pending) = (version - 1, digest, Some(content));
+        Ok(())
+    }
+
+    /// Ends the chain with the digest of the version before the first event that was read.
+    pub(crate) fn end(self, version: u64, digest: Digest) -> Result<(), SessionError> {
+        if version != self.next {
+            return Err(gap(self.next));
+        }
+        self.check(version, digest)
+    }
+
+    fn check(&self, version: u64, digest: Digest) -> Result<(), SessionError> {
+        let (fits, at) = match self.pending {
+            Some(content) => (content.after(digest) == self.expected, version + 1),
+            None => (digest == self.expected, version),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(SessionError::damaged(format!("event of version {at}"), "its digest does not fit"))
+    }
+}
+
+/// That an event is not there which has to be.
+pub(crate) fn gap(version: u64) -> SessionError {
+    SessionError::damaged(format!("event of version {version}"), "it is missing")
+}
+
+/// Which events are read of some ranges of versions, if at most `left` after a version are: pieces of the chain, newest
+/// first, each with the version before its first event and that of its last.
+pub(crate) fn pieces(ranges: &[(u64, u64)], after: u64, mut left: u64) -> Vec<(u64, u64)> {
+    let mut pieces = Vec::new();
+    for (first, last) in ranges.iter().rev() {
+        let after = after.max(first.saturating_sub(1)).max(last.saturating_sub(left));
+        if after < *last {
+            pieces.push((after, *last));
+            left -= last - after;
+        }
+    }
+    pieces
+}
+
+/// What is known of the row of an event: the digest of its content, and the one that it tells of its history; none if
+/// the row does not hold together.
+pub(crate) type Link = Option<(Content, Digest)>;
+
+/// Reports each event of a session that is missing or damaged, given the rows that were found by their versions.
+pub(crate) fn check_links(
+    report: &mut Verified,
+    key: &SessionKey,
+    record: &SessionRecord,
+    found: &BTreeMap<u64, Link>,
+) {
+    let mut before = Some(record.anchor);
+    for version in record.oldest + 1..=record.version {
+        report.events += 1;
+        let place = FaultPlace::Versions(key.clone(), version..=version);
+        let link = found.get(&version);
+        match link {
+            None => report.missing(place, "its event is not there"),
+            Some(None) => report.damaged(place, "the row of its event does not hold together"),
+            Some(Some((content, digest))) => {
+                if before.is_some_and(|before| content.after(before) != *digest) {
+                    report.damaged(place, "the digest of its event does not fit");
+                }
+            }
+        }
+        before = link.copied().flatten().map(|(_, digest)| digest);
+    }
+    if before.is_some_and(|digest| digest != record.state.head) {
+        report.damaged(FaultPlace::Session(key.clone()), "the digest of its newest event does not fit");
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
+impl Verified {
+    pub(crate) fn damaged(&mut self, place: FaultPlace, detail: impl ToString) {
+        self.add(Fault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
+    }
+
+    pub(crate) fn missing(&mut self, place: FaultPlace, detail: impl ToString) {
+        self.add(Fault { place, kind: FaultKind::Missing, detail: detail.to_string() });
+    }
+}
+
+/// What an error says, with its cause.
+pub(crate) fn told(error: &SessionError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// Where a fault of a shared scope is.
+pub(crate) fn scope_place(app: &AppId, user: Option<&UserId>, key: Option<&str>) -> FaultPlace {
+    FaultPlace::Scope {
+        app: app.to_string(),
+        user: user.map(ToString::to_string),
+        key: key.map(str::to_owned),
+    }
+}

@@ -1,0 +1,315 @@
+//! Checking a whole database: what reading would check, of everything, and what reading cannot miss because it never
+//! hears of it.
+//!
+//! What is read in one go is one session, its events in pages, or one scope: other workers go on meanwhile. What each
+//! of them is checked in is one moment.
+
+use std::collections::BTreeMap;
+
+use deadpool_postgres::Object;
+use tokio::try_join;
+use tokio_postgres::Row;
+
+use super::read::{Part, sum};
+use super::rows::{
+    Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, schema_sum, session_lists,
+    shared_lists,
+};
+use super::statements::{
+    EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES, PAGE_OF_SESSIONS,
+    READ_LINEAGE, READ_REWINDS, READ_SESSION,
+};
+use super::transaction::{Given, Transaction, begin_reading, commit, query};
+use crate::chain::{Link, check_links, scope_place, told};
+use crate::digest::Content;
+use crate::error::SessionError;
+use crate::ids::{AppId, SessionKey, UserId};
+use crate::rows::{from_db, to_db};
+use crate::session::Visible;
+use crate::store::{FaultPlace, Verified, VerifySessions};
+use crate::time::Timestamp;
+
+/// How many rows are read in one go.
+const PAGE: u64 = 200;
+
+pub(super) async fn verify(
+    connection: Object,
+    cache: &Cache,
+    request: &VerifySessions,
+) -> Result<Verified, SessionError> {
+    let mut verifier = Verifier { cache, report: Verified::default() };
+    let connection = match request {
+        VerifySessions::All => {
+            let connection = verifier.schemas(connection).await?;
+            let connection = verifier.sessions(connection, None).await?;
+            verifier.scopes(connection, None).await?
+        }
+        VerifySessions::App(app) => {
+            let connection = verifier.sessions(connection, Some(app)).await?;
+            verifier.scopes(connection, Some(app)).await?
+        }
+        VerifySessions::Session(key) => {
+            let (connection, is_there) = verifier.session(connection, key).await?;
+            if !is_there {
+                return Err(SessionError::not_found(key));
+            }
+            connection
+        }
+    };
+    drop(connection);
+    Ok(verifier.report)
+}
+
+struct Verifier<'a> {
+    cache: &'a Cache,
+    report: Verified,
+}
+
+/// Runs `$read` in a transaction that sees one moment, and gives the connection back as well.
+macro_rules! at_one_moment {
+    ($connection:expr, |$inside:ident| $read:expr) => {{
+        let transaction = Transaction::new($connection);
+        let read = {
+            let $inside = transaction.connection()?;
+            begin_reading($inside).await?;
+            let read = $read;
+            commit($inside).await?;
+            read
+        };
+        (transaction.into_connection()?, read)
+    }};
+}
+
+impl Verifier<'_> {
+    async fn schemas(&mut self, connection: Object) -> Result<Object, SessionError> {
+        let mut after = i64::MIN;
+        loop {
+            let rows = query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)]).await?;
+            let Some(last) = rows.last() else { return Ok(connection) };
+            after = last.get(0);
+            for row in &rows {
+                let (number, text, checksum): (i64, &str, i64) = (row.get(0), row.get(1), row.get(2));
+                if schema_sum(text) != checksum {
+                    let detail = format!("the checksum of schema {number} does not fit");
+                    self.report.damaged(FaultPlace::Store, detail);
+                }
+            }
+        }
+    }
+
+    async fn sessions(
+        &mut self,
+        mut connection: Object,
+        app: Option<&AppId>,
+    ) -> Result<Object, SessionError> {
+        let app_name = app.map(AppId::as_str);
+        let mut after = i64::MIN;
+        loop {
+            let rows = query(&connection, PAGE_OF_SESSIONS, &[&after, &app_name, &to_db(PAGE)]).await?;
+            let Some(last) = rows.last() else { break };
+            after = last.get(0);
+            for row in &rows {
+                let number: i64 = row.get(0);
+                let key =
+                    SessionKey::new(row.get::<_, &str>(1), row.get::<_, &str>(2), row.get::<_, &str>(3));
+                match key {
+                    // That it is not there any more is no fault: somebody has deleted it.
+                    Ok(key) => connection = self.session(connection, &key).await?.0,
+                    Err(error) => {
+                        self.report.damaged(FaultPlace::UnknownSession { number }, told(&error));
+                    }
+                }
+            }
+        }
+        for row in query(&connection, LOST_SESSIONS, &[]).await? {
+            let detail = "its history is there, and not its row";
+            self.report.missing(FaultPlace::UnknownSession { number: row.get(0) }, detail);
+        }
+        Ok(connection)
+    }
+
+    /// Checks a session; whether it is there.
+    async fn session(
+        &mut self,
+        connection: Object,
+        key: &SessionKey,
+    ) -> Result<(Object, bool), SessionError> {
+        Ok(at_one_moment!(connection, |inside| self.session_inside(inside, key).await?))
+    }
+
+    async fn session_inside(&mut self, connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
+        let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+        let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
+        let (row, lineage, rewinds) =
+            try_join!(biased; ask(READ_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
+        if row.is_empty() {
+            return Ok(false);
+        }
+        self.report.sessions += 1;
+        let place = || FaultPlace::Session(key.clone());
+        let row = match SessionRow::of(&row, key) {
+            Ok(row) => row,
+            Err(error) => {
+                self.report.damaged(place(), told(&error));
+                return Ok(true);
+            }
+        };
+        match History::read(&lineage, &rewinds, &row) {
+            Ok(history) => {
+                self.events(connection, key, &row).await?;
+                self.values(connection, key, &row, &history).await?;
+            }
+            Err(error) => self.report.damaged(place(), told(&error)),
+        }
+        Ok(true)
+    }
+
+    async fn events(
+        &mut self,
+        connection: &Object,
+        key: &SessionKey,
+        row: &SessionRow,
+    ) -> Result<(), SessionError> {
+        let mut links: BTreeMap<u64, Link> = BTreeMap::new();
+        let mut first = row.oldest + 1;
+        while first <= row.version {
+            let last = row.version.min(first + PAGE - 1);
+            let (firsts, lasts) = (vec![to_db(first)], vec![to_db(last)]);
+            let given: Given<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
+            let rows = query(connection, EVENTS, given).await?;
+            links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
+            first = last + 1;
+        }
+        check_links(&mut self.report, key, row, &links);
+        Ok(())
+    }
+
+    async fn values(
+        &mut self,
+        connection: &Object,
+        key: &SessionKey,
+        row: &SessionRow,
+        history: &History,
+    ) -> Result<(), SessionError> {
+        let Part { cells, items } = Part::own(connection, key, None).await?;
+        let visible = Visible::at(row.version, &history.rewinds);
+        let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
+        let heads = self.heads(connection, &cells, RowsOf::Session, place).await?;
+        for (head, list) in session_lists(&heads, &items, history, &visible) {
+            if let Err(error) = list {
+                self.report.damaged(place(&head.key), told(&error));
+            }
+        }
+        if sum(&heads, RowsOf::Session) != row.state.cells {
+            let detail = "the values are not those of its version: one is missing, or is an older one";
+            self.report.damaged(FaultPlace::Session(key.clone()), detail);
+        }
+        Ok(())
+    }
+
+    /// The rows of values that can be read, each of them checked.
+    async fn heads(
+        &mut self,
+        connection: &Object,
+        rows: &[Row],
+        of: RowsOf,
+        place: impl Fn(&str) -> FaultPlace,
+    ) -> Result<Vec<HeadRow>, SessionError> {
+        let mut heads = Vec::with_capacity(rows.len());
+        for row in rows {
+            self.report.values += 1;
+            let head = match HeadRow::read(row, of) {
+                Ok(head) => head,
+                Err(error) => {
+                    self.report.damaged(place(row.get(0)), told(&error));
+                    continue;
+                }
+            };
+            let schema = self.cache.schemas.text(connection, head.schema).await;
+            for error in [head.check().err(), schema.err()].into_iter().flatten() {
+                self.report.damaged(place(&head.key), told(&error));
+            }
+            heads.push(head);
+        }
+        Ok(heads)
+    }
+
+    async fn scopes(&mut self, mut connection: Object, app: Option<&AppId>) -> Result<Object, SessionError> {
+        let app = app.map(AppId::as_str);
+        let mut after = i64::MIN;
+        loop {
+            let rows = query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]).await?;
+            let Some(last) = rows.last() else { break };
+            after = last.get(0);
+            for row in &rows {
+                let (app, owner): (&str, &str) = (row.get(1), row.get(2));
+                let user = Some(owner).filter(|owner| !owner.is_empty()).map(UserId::new).transpose();
+                match (AppId::new(app), user) {
+                    (Ok(app), Ok(user)) => {
+                        connection = self.scope(connection, &app, user.as_ref()).await?;
+                    }
+                    _ => {
+                        let (app, user) = (app.to_owned(), Some(owner.to_owned()));
+                        let place = FaultPlace::Scope { app, user, key: None };
+                        self.report.damaged(place, "its name is not valid");
+                    }
+                }
+            }
+        }
+        for row in query(&connection, LOST_SCOPES, &[]).await? {
+            let detail = format!("values of scope {} are there, and not its row", row.get::<_, i64>(0));
+            self.report.missing(FaultPlace::Store, detail);
+        }
+        Ok(connection)
+    }
+
+    async fn scope(
+        &mut self,
+        connection: Object,
+        app: &AppId,
+        user: Option<&UserId>,
+    ) -> Result<Object, SessionError> {
+        let checked = at_one_moment!(connection, |inside| self.scope_inside(inside, app, user).await?);
+        Ok(checked.0)
+    }
+
+    async fn scope_inside(
+        &mut self,
+        connection: &Object,
+        app: &AppId,
+        user: Option<&UserId>,
+    ) -> Result<(), SessionError> {
+        let place = |name: Option<&str>| scope_place(app, user, name);
+        let (app_name, owner) = (app.as_str(), user.map_or("", UserId::as_str));
+        let (row, Part { cells, items }) = try_join!(biased;
+            async { query(connection, FIND_SCOPE, &[&app_name, &owner]).await },
+            Part::shared(connection, (app_name, owner), None),
+        )?;
+        let Some(row) = row.first() else { return Ok(()) };
+        let row = match ScopeRow::read(row, app_name) {
+            Ok(row) => row,
+            Err(error) => {
+                self.report.damaged(place(None), told(&error));
+                return Ok(());
+            }
+        };
+        let of = RowsOf::Shared(row.scope);
+        let heads = self.heads(connection, &cells, of, |name| place(Some(name))).await?;
+        for (head, list) in shared_lists(&heads, &items, row.scope) {
+            if let Err(error) = list {
+                self.report.damaged(place(Some(&head.key)), told(&error));
+            }
+        }
+        if let Err(error) = row.check_cells(sum(&heads, of)) {
+            self.report.damaged(place(None), told(&error));
+        }
+        Ok(())
+    }
+}
+
+/// What is known of the row of an event, `version, id, at, body, seal, stream`.
+fn link(row: &Row) -> Link {
+    let (version, id, at): (u64, &str, i64) = (from_db(row.get(0)), row.get(1), row.get(2));
+    let state = read_state(row.get(5), version, at, row.get(4)).ok()?;
+    Some((Content::new(version, id, Timestamp::from_micros(at), row.get(3)), state.head))
+}

@@ -1,0 +1,361 @@
+//! Seals: what rows say of themselves, so that damage to them is noticed, and to what surrounds them.
+//!
+//! Each row has a checksum of its own. That finds what was changed, but not what is gone: a page that an index no
+//! longer leads to takes its rows with it. So rows tell of each other. The seal of an event has the digest of the
+//! history up to it, the combined checksums of the session's values, and how many rewinds there were; the seal of a
+//! session the same for the version of its row, and a checksum of its lineage.
+
+use crate::changes::ScopeVersions;
+use crate::digest::{Check, Content, Digest};
+use crate::error::SessionError;
+use crate::ids::{LifeId, SessionId, SessionKey};
+use crate::rows::{Segment, to_db};
+use crate::session::{Parent, Rewound, Session, Visible};
+use crate::store::Claim;
+use crate::time::Timestamp;
+
+/// How many bits of a row's number are the version.
+const VERSION_BITS: u32 = 32;
+/// The highest version that a row's number has room for.
+pub(crate) const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
+
+/// What is known of a session at a version, beside its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    /// The digest of the history.
+    pub(crate) head: Digest,
+    /// The checksums of the rows of all keys, those of removed ones included, each in exclusive or with the others.
+    pub(crate) cells: i64,
+    /// How many rewinds the history has.
+    pub(crate) rewinds: i64,
+}
+
+impl State {
+    const LENGTH: usize = Digest::LENGTH + 8 + 8;
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.head.as_bytes());
+        bytes.extend(self.cells.to_le_bytes());
+        bytes.extend(self.rewinds.to_le_bytes());
+    }
+
+    fn read(bytes: &mut Reader<'_>) -> Option<Self> {
+        Some(State { head: bytes.digest()?, cells: bytes.int()?, rewinds: bytes.int()? })
+    }
+
+    fn check<'c>(&self, check: &'c mut Check) -> &'c mut Check {
+        check.bytes(self.head.as_bytes()).int(self.cells).int(self.rewinds)
+    }
+}
+
+/// The seal of an event's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EventSeal {
+    /// What holds after the event.
+    pub(crate) state: State,
+    checksum: i64,
+}
+
+impl EventSeal {
+    /// The seal of the row of a number and a time.
+    pub(crate) fn new(number: i64, at: i64, state: State) -> Self {
+        EventSeal { state, checksum: EventSeal::checksum(number, at, &state) }
+    }
+
+    /// What it seals, if it is the one of this row.
+    pub(crate) fn open(self, number: i64, at: i64) -> Result<State, SessionError> {
+        if EventSeal::checksum(number, at, &self.state) == self.checksum {
+            return Ok(self.state);
+        }
+        let what = format!("event in row {number}");
+        Err(SessionError::damaged(what, "the checksum of its seal does not fit"))
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(State::LENGTH + 8);
+        self.state.write(&mut bytes);
+        bytes.extend(self.checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = Reader(bytes);
+        let seal = EventSeal { state: State::read(&mut bytes)?, checksum: bytes.int()? };
+        bytes.end(seal)
+    }
+
+    fn checksum(number: i64, at: i64, state: &State) -> i64 {
+        state.check(Check::new("stepfold_events").int(number).int(at)).sum()
+    }
+}
+
+/// The seal of a session's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionSeal {
+    /// What holds at the version of the row.
+    pub(crate) state: State,
+    /// The digest of the history up to the oldest version that the session can go back to.
+    pub(crate) anchor: Digest,
+    /// The checksum of the session's lineage.
+    pub(crate) lineage: i64,
+    /// The checksum of the row.
+    pub(crate) checksum: i64,
+}
+
+impl SessionSeal {
+    /// Begins the checksum of a row with what it seals.
+    fn begin(&self) -> Check {
+        let mut check = Check::new("stepfold_sessions");
+        self.state.check(&mut check).bytes(self.anchor.as_bytes()).int(self.lineage);
+        check
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(State::LENGTH + Digest::LENGTH + 16);
+        self.state.write(&mut bytes);
+        bytes.extend(self.anchor.as_bytes());
+        bytes.extend(self.lineage.to_le_bytes());
+        bytes.extend(self.checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = Reader(bytes);
+        let state = State::read(&mut bytes)?;
+        let (anchor, lineage, checksum) = (bytes.digest()?, bytes.int()?, bytes.int()?);
+        bytes.end(SessionSeal { state, anchor, lineage, checksum })
+    }
+}
+
+/// What a store knows of a session, claim and inbox aside: what the seal of its row covers.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionRecord {
+    pub(crate) number: i64,
+    pub(crate) version: u64,
+    pub(crate) oldest: u64,
+    pub(crate) created: Timestamp,
+    pub(crate) updated: Timestamp,
+    pub(crate) parent: Option<(String, u64)>,
+    pub(crate) life: String,
+    /// What holds at the version.
+    pub(crate) state: State,
+    /// The digest of the history up to the oldest version.
+    pub(crate) anchor: Digest,
+    /// The checksum of the lineage.
+    pub(crate) lineage: i64,
+}
+
+impl SessionRecord {
+    /// A new session.
+    pub(crate) fn new(
+        number: i64,
+        (version, oldest): (u64, u64),
+        at: Timestamp,
+        parent: Option<(String, u64)>,
+        life: &LifeId,
+        (state, anchor): (State, Digest),
+        lineage: &[Segment],
+    ) -> Self {
+        let (created, updated) = (at, at);
+        let (lineage, life) = (of_lineage(lineage), life.to_string());
+        SessionRecord { number, version, oldest, created, updated, parent, life, state, anchor, lineage }
+    }
+
+    /// The seal of the session's row.
+    pub(crate) fn seal(&self, key: &SessionKey) -> SessionSeal {
+        let SessionRecord { state, anchor, lineage, .. } = *self;
+        let mut seal = SessionSeal { state, anchor, lineage, checksum: 0 };
+        let (parent, parent_version) = self.parent();
+        let mut check = seal.begin();
+        check.int(self.number).text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str());
+        check.int(to_db(self.version)).int(to_db(self.oldest));
+        check.text(&self.life).int(self.created.as_micros()).int(self.updated.as_micros());
+        seal.checksum = check.optional_text(parent).optional_int(parent_version).sum();
+        seal
+    }
+
+    /// With what the seal of its row tells, if the row is what was sealed.
+    pub(crate) fn opened(self, seal: SessionSeal, key: &SessionKey) -> Result<Self, SessionError> {
+        let SessionSeal { state, anchor, lineage, checksum } = seal;
+        let record = SessionRecord { state, anchor, lineage, ..self };
+        compare(record.seal(key).checksum, checksum, || format!("session {key}"))?;
+        Ok(record)
+    }
+
+    /// The columns of what the session was forked from.
+    pub(crate) fn parent(&self) -> (Option<&str>, Option<i64>) {
+        let parent = self.parent.as_ref();
+        (parent.map(|(id, _)| id.as_str()), parent.map(|(_, version)| to_db(*version)))
+    }
+
+    /// What holds after an event that is added with this digest: it changes the combined checksums of the values by
+    /// `cells`, and may be a rewind.
+    pub(crate) fn state_after(&self, content: Content, cells: i64, is_rewind: bool) -> State {
+        let State { head, cells: before, rewinds } = self.state;
+        State { head: content.after(head), cells: before ^ cells, rewinds: rewinds + i64::from(is_rewind) }
+    }
+
+    /// Without the events up to a version, whose digest stays.
+    pub(crate) fn pruned(self, oldest: u64, anchor: Digest) -> Self {
+        SessionRecord { oldest, anchor, ..self }
+    }
+
+    /// The session without values and events.
+    pub(crate) fn session(
+        self,
+        key: SessionKey,
+        visible: Visible,
+        (claim, inbox): (Option<Claim>, u64),
+        scopes: ScopeVersions,
+    ) -> Result<Session, SessionError> {
+        let parent = self
+            .parent
+            .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
+        Ok(Session {
+            key,
+            life: LifeId::new(self.life)?,
+            version: self.version,
+            newest: self.version,
+            created: self.created,
+            updated: self.updated,
+            claim,
+            inbox,
+            parent: parent.transpose()?,
+            oldest: self.oldest,
+            visible,
+            scopes,
+            head: Some(self.state.head),
+            values: None,
+            events: Vec::new(),
+        })
+    }
+}
+
+/// The seal of a shared scope's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScopeSeal {
+    /// The checksums of the rows of all keys, each in exclusive or with the others.
+    pub(crate) cells: i64,
+    checksum: i64,
+}
+
+impl ScopeSeal {
+    /// The seal of the row of a scope, with its version and the one up to which removals are forgotten.
+    pub(crate) fn new(scope: i64, app: &str, user: &str, (version, known): (u64, u64), cells: i64) -> Self {
+        let mut check = Check::new("stepfold_scopes");
+        check.int(scope).text(app).text(user).int(to_db(version)).int(to_db(known)).int(cells);
+        ScopeSeal { cells, checksum: check.sum() }
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = self.cells.to_le_bytes().to_vec();
+        bytes.extend(self.checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = Reader(bytes);
+        let seal = ScopeSeal { cells: bytes.int()?, checksum: bytes.int()? };
+        bytes.end(seal)
+    }
+}
+
+/// A shared scope, for people.
+pub(crate) fn shared(app: &str, user: &str) -> String {
+    if user.is_empty() { format!("scope of app {app}") } else { format!("scope of user {app}/{user}") }
+}
+
+/// The checksum of the row of a shared key.
+pub(crate) fn of_shared(
+    scope: i64,
+    key: &str,
+    version: i64,
+    schema: i64,
+    value: Option<&str>,
+    list: Option<(i64, i64)>,
+) -> i64 {
+    let mut check = Check::new("stepfold_shared");
+    check.int(scope).text(key).int(version).int(schema).optional_text(value);
+    check.optional_int(list.map(|(start, _)| start)).optional_int(list.map(|(_, length)| length)).sum()
+}
+
+/// The checksum of the row of an item of a shared list.
+pub(crate) fn of_item(scope: i64, key: &str, place: i64, item: &str) -> i64 {
+    Check::new("stepfold_shared_items").int(scope).text(key).int(place).text(item).sum()
+}
+
+/// The number of an event's row, by which its seal knows it. A bound of a range may be higher than any version that
+/// there is.
+pub(crate) fn row_number(stream: i64, version: u64) -> i64 {
+    (stream << VERSION_BITS) | version.min(MAX_VERSION).cast_signed()
+}
+
+/// The version in a row's number.
+#[cfg(feature = "sqlite")]
+pub(crate) fn version_of(number: i64) -> u64 {
+    number.cast_unsigned() & MAX_VERSION
+}
+
+/// The checksum of the row of a schema.
+pub(crate) fn of_schema(number: i64, text: &str) -> i64 {
+    Check::new("stepfold_schemas").int(number).text(text).sum()
+}
+
+/// The checksum of the row of a rewind.
+pub(crate) fn of_rewind(stream: i64, rewound: Rewound) -> i64 {
+    Check::new("stepfold_rewinds").int(stream).int(to_db(rewound.version)).int(to_db(rewound.to)).sum()
+}
+
+/// The checksum of a lineage, newest segment first.
+pub(crate) fn of_lineage(lineage: &[Segment]) -> i64 {
+    let mut check = Check::new("stepfold_lineage");
+    for segment in lineage {
+        check.int(segment.stream).int(to_db(segment.after)).int(to_db(segment.upto));
+    }
+    check.sum()
+}
+
+/// Refuses a checksum that is not the one that was stored.
+pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) -> Result<(), SessionError> {
+    if found == stored {
+        return Ok(());
+    }
+    Err(SessionError::damaged(what(), "the checksum of its row does not fit"))
+}
+
+/// The bytes of a blob, from its start on.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn digest(&mut self) -> Option<Digest> {
+        self.take().map(Digest::from_bytes)
+    }
+
+    fn int(&mut self) -> Option<i64> {
+        self.take().map(i64::from_le_bytes)
+    }
+
+    fn take<const LENGTH: usize>(&mut self) -> Option<[u8; LENGTH]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn end<T>(self, read: T) -> Option<T> {
+        self.0.is_empty().then_some(read)
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_number_holds_stream_and_version() {
+        for (stream, version) in [(1, 0), (1, 1), (7, MAX_VERSION), (i64::from(i32::MAX), 3)] {
+            let number = row_number(stream, version);
+            assert_eq!((number >> VERSION_BITS, version_of(number)), (stream, version));
+        }
+        assert_eq!(row_number(2, u64::MAX), row_number(3, 0) - 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! The error of the deserializer that explains: what `serde` reports, as data.
+
+use std::fmt::{self, Write as _};
+
+use serde::de::{self, Expected, Unexpected};
+use serde_json::Value;
+
+use super::{DecodeError, DecodeErrorKind};
+
+/// What does not fit, and where.
+#[derive(Debug)]
+pub(super) struct Misfit {
+    kind: DecodeErrorKind,
+    message: String,
+    /// The way from the value to the fault, the innermost step first.
+    steps: Vec<Step>,
+    /// Whether the message of a type quotes the value; none before it was checked.
+    quotes: Option<bool>,
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    Index(usize),
+    Field(String),
+}
+
+/// Replaces a reason that quotes the value.
+const REFUSED: &str = "the type refuses this value";
+
+impl Misfit {
+    fn new(kind: DecodeErrorKind, message: String) -> Self {
+        Misfit { kind, message, steps: Vec::new(), quotes: None }
+    }
+
+    /// The fault of a type that gives no reason.
+    pub(super) fn refused() -> Self {
+        Misfit::new(DecodeErrorKind::Custom, REFUSED.to_owned())
+    }
+
+    /// The fault, which is about `value` or something in it.
+    pub(super) fn of(mut self, value: &Value) -> Self {
+        if self.kind == DecodeErrorKind::Custom {
+            self.quotes.get_or_insert_with(|| is_quoted(value, &self.message));
+        }
+        self
+    }
+
+    /// The fault, seen from the list or object that holds `value`.
+    pub(super) fn inside(self, step: Step, value: &Value) -> Self {
+        let mut misfit = self.of(value);
+        misfit.steps.push(step);
+        misfit
+    }
+
+    /// The error, with the reason that a type gives in its own words.
+    pub(super) fn whole(self) -> DecodeError {
+        DecodeError { kind: self.kind, path: path_of(&self.steps), message: self.message }
+    }
+
+    /// The error, without a reason that quotes the value.
+    pub(super) fn without_quotes(mut self) -> DecodeError {
+        if self.quotes == Some(true) {
+            self.message = REFUSED.to_owned();
+        }
+        self.whole()
+    }
+}
+
+impl de::Error for Misfit {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Misfit::new(DecodeErrorKind::Custom, message.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let message = format!("expected {expected}, found {}", name_of(found));
+        Misfit::new(DecodeErrorKind::InvalidType, message)
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let message = format!("expected {expected}, found another {}", name_of(found));
+        Misfit::new(DecodeErrorKind::InvalidValue, message)
+    }
+
+    fn invalid_length(length: usize, expected: &dyn Expected) -> Self {
+        let message = format!("invalid length {length}, expected {expected}");
+        Misfit::new(DecodeErrorKind::InvalidLength, message)
+    }
+
+    fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
+        Misfit::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
+    }
+
+    fn unknown_field(_: &str, expected: &'static [&'static str]) -> Self {
+        Misfit::new(DecodeErrorKind::UnknownField, unknown("field", expected))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Misfit::new(DecodeErrorKind::MissingField, format!("missing field `{field}`"))
+    }
+
+    fn duplicate_field(field: &'static str) -> Self {
+        Misfit::new(DecodeErrorKind::DuplicateField, format!("duplicate field `{field}`"))
+    }
+}
+
+/// Required by `serde`'s trait.
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+fn name_of(found: Unexpected<'_>) -> &'static str {
+    match found {
+        Unexpected::Bool(_) => "boolean",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) => "integer",
+        Unexpected::Float(_) => "fractional number",
+        Unexpected::Char(_) | Unexpected::Str(_) | Unexpected::Bytes(_) | Unexpected::UnitVariant => "string",
+        Unexpected::Unit | Unexpected::Option => "null",
+        Unexpected::Seq => "list",
+        Unexpected::Map => "object",
+        _ => "value",
+    }
+}
+
+fn unknown(what: &str, expected: &[&str]) -> String {
+    let names: Vec<String> = expected.iter().map(|name| format!("`{name}`")).collect();
+    match names.len() {
+        0 => format!("unknown {what}, expected none"),
+        1 => format!("unknown {what}, expected {}", names[0]),
+        _ => format!("unknown {what}, expected one of {}", names.join(", ")),
+    }
+}
+
+/// Whether a text quotes a value, or something in it.
+fn is_quoted(value: &Value, text: &str) -> bool {
+    let has = |words: &str| !words.is_empty() && text.contains(words);
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => has(if *value { "true" } else { "false" }),
+        Value::Number(number) => has(&number.to_string()),
+        Value::String(words) => has(words) || has(&words.escape_debug().to_string()),
+        Value::Array(items) => items.iter().any(|item| is_quoted(item, text)),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, field)| (!is_identifier(name) && has(name)) || is_quoted(field, text))
+        }
+    }
+}
+
+/// The form of a path that people and models read with ease: `$[0].title`.
+fn path_of(steps: &[Step]) -> String {
+    let mut path = "$".to_owned();
+    for step in steps.iter().rev() {
+        // Writing to a string does not fail.
+        let _ = match step {
+            Step::Index(index) => write!(path, "[{index}]"),
+            Step::Field(name) => push_field(&mut path, name),
+        };
+    }
+    path
+}
+
+/// Adds a field to a JSON path.
+pub(crate) fn push_field(path: &mut String, name: &str) -> fmt::Result {
+    match is_identifier(name) {
+        true => write!(path, ".{name}"),
+        false => write!(path, "[{}]", Value::from(name)),
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|character| character.is_alphanumeric() || character == '_')
+}

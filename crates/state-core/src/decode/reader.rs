@@ -1,0 +1,272 @@
+//! A deserializer of JSON values that notes the way to a fault.
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, VariantAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use serde_json::{Map, Value};
+
+use super::misfit::{Misfit, Step};
+
+/// Reads one value.
+pub(super) struct Reader<'a>(pub(super) &'a Value);
+
+impl<'de> Deserializer<'de> for Reader<'de> {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.0 {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(number), _, _) => visitor.visit_u64(number),
+                (_, Some(number), _) => visitor.visit_i64(number),
+                (_, _, Some(number)) => visitor.visit_f64(number),
+                _ => Err(Misfit::refused()),
+            },
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::Array(items) => read_items(items, visitor),
+            Value::Object(fields) => read_fields(fields, visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        match self.0 {
+            Value::String(variant) => visitor.visit_enum(Variant { variant, content: None }),
+            Value::Object(fields) if fields.len() == 1 => match fields.iter().next() {
+                Some((variant, content)) => visitor.visit_enum(Variant { variant, content: Some(content) }),
+                None => Err(Misfit::refused()),
+            },
+            Value::Object(_) => {
+                Err(Misfit::invalid_value(Unexpected::Map, &"an object with one field, the variant"))
+            }
+            other => Err(Misfit::invalid_type(unexpected(other), &"a variant: a string, or an object")),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// What `serde` calls the value; of numbers, the kind is all that is looked at.
+fn unexpected(value: &Value) -> Unexpected<'_> {
+    match value {
+        Value::Null => Unexpected::Unit,
+        Value::Bool(value) => Unexpected::Bool(*value),
+        Value::Number(number) if number.is_f64() => Unexpected::Float(0.0),
+        Value::Number(_) => Unexpected::Signed(0),
+        Value::String(text) => Unexpected::Str(text),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    }
+}
+
+fn read_items<'de, V: Visitor<'de>>(items: &'de [Value], visitor: V) -> Result<V::Value, Misfit> {
+    let mut read = Items { items, next: 0 };
+    let value = visitor.visit_seq(&mut read)?;
+    match read.next == items.len() {
+        true => Ok(value),
+        false => Err(Misfit::invalid_length(items.len(), &"fewer items")),
+    }
+}
+
+struct Items<'a> {
+    items: &'a [Value],
+    next: usize,
+}
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some(item) = self.items.get(self.next) else { return Ok(None) };
+        let index = self.next;
+        self.next += 1;
+        seed.deserialize(Reader(item)).map(Some).map_err(|misfit| misfit.inside(Step::Index(index), item))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len() - self.next)
+    }
+}
+
+fn read_fields<'de, V: Visitor<'de>>(
+    fields: &'de Map<String, Value>,
+    visitor: V,
+) -> Result<V::Value, Misfit> {
+    let mut read = Fields { fields: fields.iter(), current: None };
+    let value = visitor.visit_map(&mut read)?;
+    match read.fields.len() {
+        0 => Ok(value),
+        _ => Err(Misfit::invalid_length(fields.len(), &"fewer fields")),
+    }
+}
+
+struct Fields<'a> {
+    fields: serde_json::map::Iter<'a>,
+    current: Option<(&'a String, &'a Value)>,
+}
+
+impl<'de> MapAccess<'de> for Fields<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        self.current = self.fields.next();
+        let Some((name, _)) = self.current else { return Ok(None) };
+        seed.deserialize(Name(name)).map(Some).map_err(|misfit| misfit.of(&Value::from(name.as_str())))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+        let Some((name, field)) = self.current.take() else { return Err(Misfit::refused()) };
+        seed.deserialize(Reader(field)).map_err(|misfit| misfit.inside(Step::Field(name.clone()), field))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.fields.len())
+    }
+}
+
+/// Reads the name of a field: as a text, or as the number or boolean that it is written for.
+struct Name<'a>(&'a str);
+
+macro_rules! parse_names {
+    ($($method:ident => $visit:ident: $type:ty),+ $(,)?) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+            match self.0.parse::<$type>() {
+                Ok(value) => visitor.$visit(value),
+                Err(_) => self.deserialize_any(visitor),
+            }
+        }
+    )+};
+}
+
+impl<'de> Deserializer<'de> for Name<'de> {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_borrowed_str(self.0)
+    }
+
+    parse_names! {
+        deserialize_bool => visit_bool: bool,
+        deserialize_i8 => visit_i8: i8,
+        deserialize_i16 => visit_i16: i16,
+        deserialize_i32 => visit_i32: i32,
+        deserialize_i64 => visit_i64: i64,
+        deserialize_i128 => visit_i128: i128,
+        deserialize_u8 => visit_u8: u8,
+        deserialize_u16 => visit_u16: u16,
+        deserialize_u32 => visit_u32: u32,
+        deserialize_u64 => visit_u64: u64,
+        deserialize_u128 => visit_u128: u128,
+        deserialize_f32 => visit_f32: f32,
+        deserialize_f64 => visit_f64: f64,
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        let variant: StrDeserializer<'_, Misfit> = self.0.into_deserializer();
+        variant.deserialize_enum(name, variants, visitor)
+    }
+
+    forward_to_deserialize_any! {
+        char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// Reads a variant of an enum, with its content.
+struct Variant<'a> {
+    variant: &'a str,
+    content: Option<&'a Value>,
+}
+
+impl<'a> Variant<'a> {
+    /// Reads the content with a visitor that takes a list or an object.
+    fn read<T>(
+        self,
+        read: impl FnOnce(Reader<'a>) -> Result<T, Misfit>,
+        expected: &'static str,
+    ) -> Result<T, Misfit> {
+        let Some(content) = self.content else {
+            return Err(Misfit::invalid_type(Unexpected::UnitVariant, &expected));
+        };
+        read(Reader(content)).map_err(|misfit| misfit.inside(Step::Field(self.variant.to_owned()), content))
+    }
+}
+
+impl<'de> EnumAccess<'de> for Variant<'de> {
+    type Error = Misfit;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Misfit> {
+        let read = seed.deserialize(Name(self.variant));
+        Ok((read.map_err(|misfit| misfit.of(&Value::from(self.variant)))?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Variant<'de> {
+    type Error = Misfit;
+
+    fn unit_variant(self) -> Result<(), Misfit> {
+        match self.content {
+            None => Ok(()),
+            Some(_) => self.read(serde::Deserialize::deserialize, "a variant without content"),
+        }
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Misfit> {
+        self.read(|content| seed.deserialize(content), "a variant with content")
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Misfit> {
+        self.read(|content| content.deserialize_tuple(length, visitor), "a variant with a list")
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        self.read(|content| content.deserialize_struct("", fields, visitor), "a variant with an object")
+    }
+}

@@ -1,0 +1,61 @@
+//! Shows an error with its causes.
+
+use std::error::Error;
+use std::fmt;
+
+/// An error with its causes, in one line: `what failed: why: why that`.
+///
+/// The errors of stepfold show their causes by themselves: their `Display` goes down to the innermost one, and their
+/// `source()` is none, so that nothing is shown twice. This does the same for the errors of other libraries. A cause
+/// that is shown already is left out; with the innermost one, all are.
+///
+/// # Examples
+/// ```
+/// use std::{fmt, io};
+/// use stepfold_state_core::ErrorChain;
+///
+/// #[derive(Debug)]
+/// struct NotRead(io::Error);
+/// impl fmt::Display for NotRead {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         f.write_str("the file cannot be read")
+///     }
+/// }
+/// impl std::error::Error for NotRead {
+///     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+///         Some(&self.0)
+///     }
+/// }
+///
+/// let error = NotRead(io::Error::other("no disk"));
+/// assert_eq!(ErrorChain(&error).to_string(), "the file cannot be read: no disk");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
+
+impl fmt::Display for ErrorChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        push_causes(&mut text, self.0.source());
+        f.write_str(&text)
+    }
+}
+
+/// Adds `source` and its causes to a text that does not show them yet.
+pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'static)>) {
+    let causes = || std::iter::successors(source, |error| (*error).source());
+    if causes().last().is_some_and(|innermost| shows(text, &innermost.to_string())) {
+        return;
+    }
+    for cause in causes().map(ToString::to_string) {
+        if !shows(text, &cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+}
+
+/// Whether a text shows a cause: it is all of it, or stands after a colon.
+fn shows(text: &str, cause: &str) -> bool {
+    cause.is_empty() || text == cause || text.contains(&format!(": {cause}"))
+}
