@@ -263,7 +263,7 @@ fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
         | goes on with "go", interrupted in step 1 while c1 slow() ran
         | > c1 slow()
         |   c1: ran
-        | Done.
+        | earlier reply: Done.
         | go on: stepfold chat a.toml --session s1
         exit 0
     "#]]
