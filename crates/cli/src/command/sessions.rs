@@ -21,7 +21,7 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
             json!({
                 "created": session.created.to_string(),
-                "messages": status.messages,
+                "inbox": status.messages,
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
                 "pending": status.activity.pending(),
                 "session": session.key.id.as_str(),
