@@ -102,7 +102,7 @@ async fn replay(
 
 /// Asks a real model.
 async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Box<dyn Error>> {
-    say(&format!("Asking {model}.\n"));
+    say(format!("Asking {model}.\n"));
     let (session, _) = open(runner, arguments, arguments.session.as_deref().unwrap_or("live")).await?;
     go_on(&session).await?;
     if !arguments.questions.is_empty() {
@@ -123,7 +123,7 @@ async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<Sess
 }
 
 async fn turn(session: &SessionHandle, question: &str) -> Result<(), Box<dyn Error>> {
-    say(&format!("\nyou: {question}"));
+    say(format!("\nyou: {question}"));
     show::follow(session.send(question).await?).await
 }
 
@@ -142,7 +142,7 @@ async fn go_on(session: &SessionHandle) -> Result<(), Box<dyn Error>> {
         true => (run.steps() + 1, "before the model had answered".to_owned()),
         false => (run.steps(), format!("while {} ran", open.join(", "))),
     };
-    say(&format!(
+    say(format!(
         "The session {} goes on with \"{question}\", interrupted in step {step} {what}.",
         session.key().id
     ));
@@ -188,7 +188,7 @@ async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Bo
     let (session, _) = open(runner, arguments, id).await?;
     if let Some(version) = arguments.fork {
         let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
-        say(&format!("The session {} shares the past of {id} up to version {version}.", fork.key().id));
+        say(format!("The session {} shares the past of {id} up to version {version}.", fork.key().id));
         return farewell(arguments, &fork).await;
     }
     let stored = session.read(EventRange::All).await?;
@@ -206,7 +206,7 @@ async fn list(runner: &Runner, arguments: &Arguments) -> Result<(), Box<dyn Erro
         let request = ListSessions::new(APP, arguments.user.as_str())?.after(cursor);
         let page = runner.store().list(request).await?;
         for session in &page.sessions {
-            say(&format!("{} (version {})", session.key.id, session.version));
+            say(format!("{} (version {})", session.key.id, session.version));
         }
         cursor = page.next;
         if cursor.is_none() {
@@ -226,16 +226,16 @@ async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), 
         arguments.user,
     );
     let model = arguments.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
-    say(&format!(
+    say(format!(
         "\nThe session {id} is in {}, at version {version}; another process may go on with it.",
         file.display()
     ));
-    say(&format!("Look at it:\n  {analyst} --inspect"));
-    say(&format!(
+    say(format!("Look at it:\n  {analyst} --inspect"));
+    say(format!(
         "Make another one that shares its past up to a version:\n  {analyst} --fork {}",
         version / 2
     ));
-    say(&format!("Go on with it:\n  {analyst} --model {model}"));
+    say(format!("Go on with it:\n  {analyst} --model {model}"));
     say("A program that was killed goes on where it stopped: run it again.");
     Ok(())
 }

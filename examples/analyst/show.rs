@@ -34,7 +34,7 @@ pub(crate) async fn follow(invocation: Invocation) -> Result<(), Failure> {
                     is_in_line = false;
                 }
             }
-            Seen::Missed { events } => say(&format!("  ({events} events went by unseen)")),
+            Seen::Missed { events } => say(format!("  ({events} events went by unseen)")),
             _ => {}
         }
     }
@@ -43,7 +43,7 @@ pub(crate) async fn follow(invocation: Invocation) -> Result<(), Failure> {
     }
     let outcome = invocation.outcome().await?;
     if outcome.exit() != &Exit::Text {
-        say(&format!("  (ended: {})", outcome.exit()));
+        say(format!("  (ended: {})", outcome.exit()));
     }
     Ok(())
 }
@@ -90,20 +90,20 @@ fn cut(text: &str) -> String {
 pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), Failure> {
     for committed in session.visible_events() {
         let event = &committed.event;
-        say(&format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
+        say(format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
         for message in &event.messages {
             let line: stepfold::state_core::chat::Transcript =
                 [Message::clone(message)].into_iter().collect();
             write(&indented(&line));
         }
         for change in &event.actions.delta {
-            say(&format!("  + {}", write_of(change)));
+            say(format!("  + {}", write_of(change)));
         }
     }
     let state = session.state(schema)?;
     say("state:");
     for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
-        say(&format!("  {key} = {}", cut(&value.to_string())));
+        say(format!("  {key} = {}", cut(&value.to_string())));
     }
     Ok(())
 }

@@ -34,13 +34,13 @@ impl Person {
             for (number, task) in (1..).zip(&plan.tasks) {
                 let (title, question) =
                     (escape_all_invisible(&task.title), escape_all_invisible(&task.question));
-                say(&format!("  {number}. {title}: {question}"));
+                say(format!("  {number}. {title}: {question}"));
             }
             "Is it right? yes, no and why, keep 1 2, all (yes to everything): "
         } else {
             // Whole: what is agreed to is what is shown.
             let arguments = request.call.arguments.to_text();
-            say(&format!("{}: {} {}", request.id, request.call.name, escape_all_invisible(&arguments)));
+            say(format!("{}: {} {}", request.id, request.call.name, escape_all_invisible(&arguments)));
             "May it? yes, no and why, all (yes to everything): "
         };
         loop {

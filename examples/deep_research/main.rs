@@ -237,7 +237,7 @@ async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments)
     lines.extend(farewell(session, stored.version, arguments));
     if !arguments.json {
         say("");
-        say(&lines.join("\n"));
+        say(lines.join("\n"));
     }
     Ok(())
 }
@@ -287,8 +287,8 @@ async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Fa
     if let Some(version) = arguments.fork {
         let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
         let name = &fork.key().id;
-        say(&format!("The session {name} shares the past of {id} up to version {version}."));
-        say(&farewell(&fork, version, arguments).join("\n"));
+        say(format!("The session {name} shares the past of {id} up to version {version}."));
+        say(farewell(&fork, version, arguments).join("\n"));
         return Ok(());
     }
     show::inspect(&session.read(EventRange::All).await?, runner.schema())
@@ -300,7 +300,7 @@ async fn list(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
         let request = ListSessions::new(APP, arguments.user.as_str())?.after(cursor);
         let page = runner.store().list(request).await?;
         for session in &page.sessions {
-            say(&format!("{} (version {})", session.key.id, session.version));
+            say(format!("{} (version {})", session.key.id, session.version));
         }
         cursor = page.next;
         if cursor.is_none() {

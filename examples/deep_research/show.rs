@@ -75,7 +75,7 @@ impl Screen {
         while let Some(seen) = events.next().await {
             match seen {
                 Seen::Event { number, event, .. } if self.is_json => {
-                    say(&json!({"event": event, "number": number}).to_string());
+                    say(json!({"event": event, "number": number}).to_string());
                 }
                 Seen::Event { event, .. } => self.event(&event),
                 Seen::Missed { events } => self.line(&format!("  ({events} events went by unseen)")),
@@ -248,7 +248,7 @@ impl Screen {
             if let Some(bars) = &mut self.bars {
                 bars.clear();
             }
-            say(&format!("  {whose}:"));
+            say(format!("  {whose}:"));
             self.is_speaking = true;
         }
         put(text);
@@ -358,7 +358,7 @@ pub(crate) fn cut(text: &str) -> String {
 pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), Failure> {
     for committed in session.visible_events() {
         let event = &committed.event;
-        say(&format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
+        say(format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
         for message in &event.messages {
             let line: Transcript = [Message::clone(message)].into_iter().collect();
             put(&indented(&line));
@@ -366,13 +366,13 @@ pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), F
         for write in &event.actions.delta {
             let handler = write.handler().map(Handler::name).unwrap_or_default();
             let value = write.value().map(Value::to_string).unwrap_or_default();
-            say(&format!("  + {} ({handler}) {}", write.key(), cut(&value)));
+            say(format!("  + {} ({handler}) {}", write.key(), cut(&value)));
         }
     }
     let state = session.state(schema)?;
     say("state:");
     for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
-        say(&format!("  {key} = {}", cut(&value.to_string())));
+        say(format!("  {key} = {}", cut(&value.to_string())));
     }
     Ok(())
 }

@@ -101,9 +101,11 @@ pub(crate) enum Holder {
     Other,
 }
 
+type DynIsDead = dyn Fn(&WorkerId) -> bool + Send + Sync;
+
 /// Tells whether a worker is known to be dead.
 #[derive(Clone, Default)]
-pub(crate) struct IsDead(Option<Arc<dyn Fn(&WorkerId) -> bool + Send + Sync>>);
+pub(crate) struct IsDead(Option<Arc<DynIsDead>>);
 
 impl IsDead {
     pub(crate) fn new(is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {

@@ -53,7 +53,8 @@ impl Turn {
         let mut worker = Worker { slot: Arc::clone(&self.slot), is_at_work: true };
         let mut job = Some(first);
         while let Some(Job { order, mut ticket }) = job.take() {
-            let taken = AssertUnwindSafe(self.clone().take(order, &mut ticket)).catch_unwind().await;
+            let taken =
+                AssertUnwindSafe(Box::pin(self.clone().take(order, &mut ticket))).catch_unwind().await;
             let ended = taken.ok();
             job = self.next_job(ended.as_ref());
             worker.is_at_work = job.is_some();
@@ -78,7 +79,7 @@ impl Turn {
         ticket.begins();
         let turn = self.clone();
         let mut work = Work::new(self, known, ticket, order);
-        let ended = turn.until_stopped(&mut work).await;
+        let ended = Box::pin(turn.until_stopped(&mut work)).await;
         // A message that was accepted stays so, whatever came of its run.
         work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         if let Err(error) = &ended {
@@ -95,7 +96,7 @@ impl Turn {
     async fn until_stopped(&self, work: &mut Work<'_>) -> Ended {
         let closing = &self.runner.closing;
         if !closing.is_closed()
-            && let Some(ended) = closing.unless_stopped(work.run_to_end()).await
+            && let Some(ended) = closing.unless_stopped(Box::pin(work.run_to_end())).await
         {
             return ended;
         }

@@ -29,6 +29,10 @@ use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
 /// An invocation at work.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about the invocation or its runs"
+)]
 pub(crate) struct Work<'a> {
     turn: Turn,
     known: OwnedMutexGuard<Known>,
@@ -651,7 +655,7 @@ impl<'a> Work<'a> {
             // Nothing of it is stored, so there is no run.
             RunnerError::Run { .. } if stored == 0 => {}
             RunnerError::Run { source, .. } => {
-                self.record_failure(invocation, version, &source.to_string()).await
+                self.record_failure(invocation, version, &source.to_string()).await;
             }
             RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
                 self.known.history = None;

@@ -33,10 +33,10 @@ use stepfold_state_core::chat::Message;
 
 /// Runs until there is nothing more to do, or until the run waits for somebody.
 async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
-    host.take_given(run).await?;
+    host.boxed_given(run).await?;
     loop {
         if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
-            host.break_off(run, Answer::Cancelled).await?;
+            host.boxed_cancel(run).await?;
         }
         if let Some(breakpoint) = run.breakpoint(&host.breakpoints) {
             let breakpoint = breakpoint.clone();
@@ -45,29 +45,28 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
         }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
-            Need::Begin => host.commit(run, Answer::Begin).await?,
-            Need::Interrupted => host.commit(run, Answer::Interrupted).await?,
-            Need::Hook(HookPoint::BeforeModel) if host.takes_what_was_said(run).await? => {}
-            Need::Hook(HookPoint::AfterTool) => host.run_pending_hook(run).await?,
-            Need::Hook(point) => host.ask_hooks(run, point).await?,
-            Need::Summary(plan) => host.summarize(run, &plan).await?,
-            // What somebody decides is checked against the tools of the step.
-            Need::Approval if run.lacks_tools() => host.offer_all_tools(run).await?,
-            Need::Approval => match host.decisions(run).await {
-                Some(decisions) => host.commit(run, Answer::Decisions(decisions)).await?,
-                None if host.is_cancelled() => {}
-                None => return Ok(Exit::Paused(Pause::Approval)),
-            },
             Need::Model => host.boxed_model(run).await?,
             Need::Calls => host.boxed_calls(run).await?,
-            Need::Superstep => host.commit(run, Answer::Plan).await?,
             Need::Nodes => host.boxed_nodes(run).await?,
+            need => {
+                if let Some(pause) = host.boxed_step(run, need).await? {
+                    return Ok(Exit::Paused(pause));
+                }
+            }
         }
     }
 }
 
-/// The large futures, on the heap: on the stack of twenty agents inside each other they would not fit.
+/// The futures of a step, on the heap: on the stack of twenty agents inside each other they would not fit.
 impl Host<'_> {
+    fn boxed_given<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
+        Box::pin(self.take_given(run))
+    }
+
+    fn boxed_cancel<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
+        Box::pin(self.break_off(run, Answer::Cancelled))
+    }
+
     fn boxed_model<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
         Box::pin(self.ask_model(run))
     }
@@ -78,6 +77,37 @@ impl Host<'_> {
 
     fn boxed_nodes<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
         Box::pin(self.run_nodes(run))
+    }
+
+    fn boxed_step<'r>(
+        &'r mut self,
+        run: &'r mut Run,
+        need: Need,
+    ) -> BoxFuture<'r, Result<Option<Pause>, RunFault>> {
+        Box::pin(self.step(run, need))
+    }
+
+    /// Does what no agent or graph inside of the run is asked for. Why the run waits for somebody, if it does.
+    async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
+        let answer = match need {
+            Need::Begin => Answer::Begin,
+            Need::Interrupted => Answer::Interrupted,
+            Need::Superstep => Answer::Plan,
+            // What somebody decides is checked against the tools of the step.
+            Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
+            Need::Approval => match self.decisions(run).await {
+                Some(decisions) => Answer::Decisions(decisions),
+                None if self.is_cancelled() => return Ok(None),
+                None => return Ok(Some(Pause::Approval)),
+            },
+            Need::Hook(HookPoint::BeforeModel) if self.takes_what_was_said(run).await? => return Ok(None),
+            Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
+            Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
+            Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
+            // They are done by `drive`.
+            Need::Model | Need::Calls | Need::Nodes | Need::Nothing(_) => return Ok(None),
+        };
+        self.commit(run, answer).await.map(|()| None)
     }
 }
 

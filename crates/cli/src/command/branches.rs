@@ -155,7 +155,9 @@ impl Sides<'_> {
         let changes = self.changes()?;
         if !changes.is_empty() {
             show::line(format!("state, from {left} to {right}:"));
-            changes.iter().for_each(|change| show::line(cutter.cut(&format!("  ~ {change}"))));
+            for change in &changes {
+                show::line(cutter.cut(&format!("  ~ {change}")));
+            }
         }
         if cutter.has_cut() {
             show::note(format!("lines are cut; `stepfold inspect {} --full` shows all", self.desk.words()));

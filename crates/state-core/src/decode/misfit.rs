@@ -60,7 +60,7 @@ impl Misfit {
     /// The error, without a reason that quotes the value.
     pub(super) fn without_quotes(mut self) -> DecodeError {
         if self.quotes == Some(true) {
-            self.message = REFUSED.to_owned();
+            REFUSED.clone_into(&mut self.message);
         }
         self.whole()
     }

@@ -191,7 +191,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 Ok(())
             }
             Err(source) => {
-                self.fail(&format!("its outputs do not fit the state: {}", source));
+                self.fail(&format!("its outputs do not fit the state: {source}"));
                 Err(TrackError::Unrecorded { node: run.node.clone(), outputs, source: Box::new(source) })
             }
         }

@@ -112,8 +112,7 @@ impl Ended {
         for event in &self.events {
             recording.push(event.clone());
         }
-        let replayed =
-            recording.replay(self.start.agent()).map_err(|error| format!("replay: {}", error.to_string()))?;
+        let replayed = recording.replay(self.start.agent()).map_err(|error| format!("replay: {error}"))?;
         same("the digest of the replay", &self.outcome.run().digest(), &replayed.digest())?;
         same("the exit of the replay", &self.outcome.run().exit(), &replayed.exit())
     }
