@@ -168,6 +168,7 @@ impl SessionRow {
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
+            branches: seal.branches,
         };
         Ok(SessionRow {
             record: record.opened(seal, key)?,

@@ -10,6 +10,7 @@ use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::branches;
 use super::read::{Part, sum};
 use super::rows::{
     Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, schema_sum, session_lists,
@@ -17,7 +18,7 @@ use super::rows::{
 };
 use super::statements::{
     EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES, PAGE_OF_SESSIONS,
-    READ_LINEAGE, READ_REWINDS, READ_SESSION,
+    READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
 use super::transaction::{Given, Transaction, begin_reading, commit, query};
 use crate::chain::{Link, check_links, scope_place, told};
@@ -140,8 +141,8 @@ impl Verifier<'_> {
     async fn session_inside(&mut self, connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
-        let (row, lineage, rewinds) =
-            try_join!(biased; ask(READ_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
+        let (row, lineage, rewinds, labels, forks) = try_join!(biased;
+            ask(READ_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS), ask(READ_LABELS), ask(READ_FORKS))?;
         if row.is_empty() {
             return Ok(false);
         }
@@ -154,6 +155,11 @@ impl Verifier<'_> {
                 return Ok(true);
             }
         };
+        let labels = branches::labels_of(&labels, &row, key).err();
+        let forks = branches::forks_of(&forks, &row, key).err();
+        for error in [labels, forks].into_iter().flatten() {
+            self.report.damaged(place(), told(&error));
+        }
         match History::read(&lineage, &rewinds, &row) {
             Ok(history) => {
                 self.events(connection, key, &row).await?;
