@@ -144,7 +144,8 @@ impl Verifier<'_> {
         connection: Object,
         key: &SessionKey,
     ) -> Result<(Object, bool), SessionError> {
-        Ok(at_one_moment!(self.patience, connection, |inside| self.session_inside(inside, key).await?))
+        Ok(at_one_moment!(self.patience, connection, |inside| Box::pin(self.session_inside(inside, key))
+            .await?))
     }
 
     async fn session_inside(&mut self, connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
@@ -269,15 +270,12 @@ impl Verifier<'_> {
             for row in &rows {
                 let (app, owner): (&str, &str) = (row.get(1), row.get(2));
                 let user = Some(owner).filter(|owner| !owner.is_empty()).map(UserId::new).transpose();
-                match (AppId::new(app), user) {
-                    (Ok(app), Ok(user)) => {
-                        connection = self.scope(connection, &app, user.as_ref()).await?;
-                    }
-                    _ => {
-                        let (app, user) = (app.to_owned(), Some(owner.to_owned()));
-                        let place = FaultPlace::Scope { app, user, key: None };
-                        self.report.damaged(place, "its name is not valid");
-                    }
+                if let (Ok(app), Ok(user)) = (AppId::new(app), user) {
+                    connection = self.scope(connection, &app, user.as_ref()).await?;
+                } else {
+                    let (app, user) = (app.to_owned(), Some(owner.to_owned()));
+                    let place = FaultPlace::Scope { app, user, key: None };
+                    self.report.damaged(place, "its name is not valid");
                 }
             }
         }

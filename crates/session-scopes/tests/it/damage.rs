@@ -228,7 +228,7 @@ async fn check_flip(path: &Path, written: &Written, place: &str, tally: &mut Tal
         for ((what, answer), (_, expected)) in asked(&store, key).await.into_iter().zip(expected) {
             match (answer, expected) {
                 (Ok(answer), expected) => {
-                    assert_eq!(Some(&answer), expected.as_ref(), "{place}: {what} of {key}")
+                    assert_eq!(Some(&answer), expected.as_ref(), "{place}: {what} of {key}");
                 }
                 // It has no such version.
                 (Err(_), None) => {}
@@ -669,7 +669,9 @@ async fn changes_to_a_database_are_named_and_told() {
         server.run("damaged", sql).await;
     }
     let report = store.verify(VerifySessions::all()).await.unwrap();
-    damages.iter().for_each(|damage| check_named(&report, damage));
+    for damage in &damages {
+        check_named(&report, damage);
+    }
     for (place, key) in keys.iter().enumerate() {
         let is_damaged = (1..=10).contains(&place);
         let read = store.get(GetSession::new(key.clone())).await;
@@ -712,7 +714,9 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
         server.run("damaged_scopes", sql).await;
     }
     let report = store.verify(VerifySessions::all()).await.unwrap();
-    damages.iter().for_each(|damage| check_named(&report, damage));
+    for damage in &damages {
+        check_named(&report, damage);
+    }
     for wanted in [vec!["app:n"], vec!["app:list"], vec!["user:list"]] {
         let get = GetSession::new(keys[2].clone()).keys(wanted.clone());
         assert_eq!(store.get(get).await.unwrap_err().kind(), ErrorKind::Broken, "{wanted:?}");
