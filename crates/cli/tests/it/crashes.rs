@@ -22,7 +22,8 @@ fn killed_in(effect: &str, script: &str) -> Room {
 fn ended_by(signal: &str, effect: &str, script: &str) -> (Room, Option<i32>) {
     let agent = format!(
         "[tools.slow]\ndescription = \"Takes long.\"\neffect = \"{effect}\"\n\
-         command = {{ argv = [\"sh\", \"-c\", \"echo x >> runs; test -e go || read line < gate; echo ran\"] }}"
+         command = {{ argv = [\"sh\", \"-c\", \"echo x >> runs; test -e go || read line < gate; echo ran\"] }}\n\
+         [tools.now]\nbuiltin = {{ name = \"clock\" }}\napproval = \"always\""
     );
     let room = Room::new(&agent, script);
     assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
@@ -93,7 +94,12 @@ fn what_must_not_run_twice_does_not() {
 #[test]
 fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
     let script = format!("{SCRIPT}\nassistant: You are welcome.");
-    killed_in("at_most_once", &script).check("run a.toml -s s1 thanks", expect![[""]]);
+    let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks", "");
+    assert!(said.starts_with("You are welcome.\n| session s1\n") && !said.contains("exit"), "{said}");
+    assert!(
+        said.contains("| earlier reply: Done.\n") && said.contains("| outcome unknown: c1 slow()"),
+        "{said}"
+    );
 
     let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks --json", "");
     let lines: Vec<serde_json::Value> =
@@ -116,13 +122,7 @@ fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_wait
     assert!(said.contains("| error: the run failed") && said.ends_with("exit 1\n"), "{said}");
 
     let script = "assistant: > c1 slow()\nassistant: > c2 now()\nassistant: Done.";
-    let room = killed_in("at_most_once", script);
-    let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
-    room.write(
-        "a.toml",
-        &format!("{agent}\n[tools.now]\nbuiltin = {{ name = \"clock\" }}\napproval = \"always\""),
-    );
-    let said = room.say("run a.toml -s s1 thanks", "");
+    let said = killed_in("at_most_once", script).say("run a.toml -s s1 thanks", "");
     assert!(
         said.contains("| outcome unknown: c1 slow()") && said.contains("decide about c2#DIGEST"),
         "{said}"

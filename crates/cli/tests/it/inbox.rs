@@ -99,7 +99,7 @@ fn a_message_is_stored_and_answered_by_its_own_command_once_the_other_one_has_en
     let sessions = work.room.say("sessions a.toml --json", "");
     let sessions: serde_json::Value = serde_json::from_str(&sessions).unwrap();
     let of = |field: &str| sessions[0][field].clone();
-    assert_eq!((of("status"), of("messages")), ("running".into(), 1.into()));
+    assert_eq!((of("status"), of("inbox")), ("running".into(), 1.into()));
     assert!(of("worker").as_str().unwrap().starts_with("process-"), "{sessions}");
     let (room, first) = work.ends();
     expect![[r#"
@@ -263,7 +263,7 @@ fn what_a_killed_process_did_is_told_by_the_one_that_waited_for_it() {
         | goes on with "go", interrupted in step 1 while c1 slow() ran
         | > c1 slow()
         |   c1: ran
-        | Done.
+        | earlier reply: Done.
         | go on: stepfold chat a.toml --session s1
         exit 0
     "#]]

@@ -50,7 +50,7 @@ fn a_second_decision_hears_who_decided_and_when() {
     }
     // There is no such request.
     let said = room.say("resume a.toml --approve c7", "");
-    assert!(said.contains("no approval is pending") && said.ends_with("exit 2\n"), "{said}");
+    assert!(said.contains("unknown approval `c7`: none is pending") && said.ends_with("exit 2\n"), "{said}");
 }
 
 #[test]

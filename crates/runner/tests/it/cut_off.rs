@@ -223,8 +223,11 @@ fn unknown_calls_of_a_recovered_run_are_told_also_when_it_waits_or_the_message_f
     });
     each_store(|world| {
         // The recovered run asks for a decision.
-        let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
-        let agent = || world.agent("assistant: > c1 pay()\nassistant: > c2 ask()").tools([ask.clone()]);
+        let tools = [
+            world.tool("pay", Effect::AtMostOnce).build().unwrap(),
+            world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap(),
+        ];
+        let agent = || world.agent("assistant: > c1 pay()\nassistant: > c2 ask()").tools(tools.clone());
         die_after_marker(world, agent());
         process(async {
             let error = world.session(agent()).await.run("thanks").await.unwrap_err();

@@ -37,7 +37,8 @@ impl<F: Fn(&RunEvent) -> bool + Send> Observer for FailsOnce<F> {
 /// An agent that pays once; its tool must not run twice.
 fn paying(notes: &Notes) -> AgentBuilder {
     let pay = notes.tool("pay").build().unwrap();
-    Agent::builder(script("assistant: > c1 pay()\nassistant: paid")).name("payer").tools([pay])
+    let model = script("assistant: > c1 pay()\nassistant: paid");
+    Agent::builder(model).name("payer").instructions("Pay.").tools([pay])
 }
 
 /// The same with a hook after its tool that fails once, and has `go` go on.
