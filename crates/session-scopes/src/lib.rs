@@ -176,6 +176,8 @@
 
 mod apply;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod branches;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod chain;
 mod changes;
 #[cfg(feature = "contract")]

@@ -89,6 +89,14 @@ impl EventSeal {
     }
 }
 
+/// The combined checksums of the rows of a session's labels, and of those of its forks: so that one that is gone is
+/// missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BranchSums {
+    pub(crate) labels: i64,
+    pub(crate) forks: i64,
+}
+
 /// The seal of a session's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionSeal {
@@ -98,6 +106,8 @@ pub(crate) struct SessionSeal {
     pub(crate) anchor: Digest,
     /// The checksum of the session's lineage.
     pub(crate) lineage: i64,
+    /// What its labels and its forks add up to.
+    pub(crate) branches: BranchSums,
     /// The checksum of the row.
     pub(crate) checksum: i64,
 }
@@ -107,14 +117,17 @@ impl SessionSeal {
     fn begin(&self) -> Check {
         let mut check = Check::new("stepfold_sessions");
         self.state.check(&mut check).bytes(self.anchor.as_bytes()).int(self.lineage);
+        check.int(self.branches.labels).int(self.branches.forks);
         check
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(State::LENGTH + Digest::LENGTH + 16);
+        let mut bytes = Vec::with_capacity(State::LENGTH + Digest::LENGTH + 32);
         self.state.write(&mut bytes);
         bytes.extend(self.anchor.as_bytes());
-        bytes.extend(self.lineage.to_le_bytes());
+        for sum in [self.lineage, self.branches.labels, self.branches.forks] {
+            bytes.extend(sum.to_le_bytes());
+        }
         bytes.extend(self.checksum.to_le_bytes());
         bytes
     }
@@ -122,8 +135,10 @@ impl SessionSeal {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut bytes = Reader(bytes);
         let state = State::read(&mut bytes)?;
-        let (anchor, lineage, checksum) = (bytes.digest()?, bytes.int()?, bytes.int()?);
-        bytes.end(SessionSeal { state, anchor, lineage, checksum })
+        let (anchor, lineage) = (bytes.digest()?, bytes.int()?);
+        let branches = BranchSums { labels: bytes.int()?, forks: bytes.int()? };
+        let checksum = bytes.int()?;
+        bytes.end(SessionSeal { state, anchor, lineage, branches, checksum })
     }
 }
 
@@ -143,6 +158,8 @@ pub(crate) struct SessionRecord {
     pub(crate) anchor: Digest,
     /// The checksum of the lineage.
     pub(crate) lineage: i64,
+    /// What its labels and its forks add up to.
+    pub(crate) branches: BranchSums,
 }
 
 impl SessionRecord {
@@ -158,13 +175,26 @@ impl SessionRecord {
     ) -> Self {
         let (created, updated) = (at, at);
         let (lineage, life) = (of_lineage(lineage), life.to_string());
-        SessionRecord { number, version, oldest, created, updated, parent, life, state, anchor, lineage }
+        let branches = BranchSums::default();
+        SessionRecord {
+            number,
+            version,
+            oldest,
+            created,
+            updated,
+            parent,
+            life,
+            state,
+            anchor,
+            lineage,
+            branches,
+        }
     }
 
     /// The seal of the session's row.
     pub(crate) fn seal(&self, key: &SessionKey) -> SessionSeal {
-        let SessionRecord { state, anchor, lineage, .. } = *self;
-        let mut seal = SessionSeal { state, anchor, lineage, checksum: 0 };
+        let SessionRecord { state, anchor, lineage, branches, .. } = *self;
+        let mut seal = SessionSeal { state, anchor, lineage, branches, checksum: 0 };
         let (parent, parent_version) = self.parent();
         let mut check = seal.begin();
         check.int(self.number).text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str());
@@ -176,8 +206,8 @@ impl SessionRecord {
 
     /// With what the seal of its row tells, if the row is what was sealed.
     pub(crate) fn opened(self, seal: SessionSeal, key: &SessionKey) -> Result<Self, SessionError> {
-        let SessionSeal { state, anchor, lineage, checksum } = seal;
-        let record = SessionRecord { state, anchor, lineage, ..self };
+        let SessionSeal { state, anchor, lineage, branches, checksum } = seal;
+        let record = SessionRecord { state, anchor, lineage, branches, ..self };
         compare(record.seal(key).checksum, checksum, || format!("session {key}"))?;
         Ok(record)
     }
@@ -198,6 +228,18 @@ impl SessionRecord {
     /// Without the events up to a version, whose digest stays.
     pub(crate) fn pruned(self, oldest: u64, anchor: Digest) -> Self {
         SessionRecord { oldest, anchor, ..self }
+    }
+
+    /// With labels whose rows change what all of them add up to by this.
+    pub(crate) fn with_labels(mut self, changed: i64) -> Self {
+        self.branches.labels ^= changed;
+        self
+    }
+
+    /// With forks whose rows change what all of them add up to by this.
+    pub(crate) fn with_forks(mut self, changed: i64) -> Self {
+        self.branches.forks ^= changed;
+        self
     }
 
     /// The session without values and events.
@@ -313,6 +355,17 @@ pub(crate) fn of_lineage(lineage: &[Segment]) -> i64 {
         check.int(segment.stream).int(to_db(segment.after)).int(to_db(segment.upto));
     }
     check.sum()
+}
+
+/// The checksum of the row of a label.
+pub(crate) fn of_label(number: i64, label: &str, version: i64) -> i64 {
+    Check::new("stepfold_labels").int(number).text(label).int(version).sum()
+}
+
+/// The checksum of the row of a fork: with what the row of the fork itself says of where it begins.
+pub(crate) fn of_fork(parent: i64, number: i64, id: &str, version: i64, created: i64) -> i64 {
+    let mut check = Check::new("stepfold_forks");
+    check.int(parent).int(number).text(id).int(version).int(created).sum()
 }
 
 /// Refuses a checksum that is not the one that was stored.

@@ -2,37 +2,63 @@
 
 use deadpool_postgres::Object;
 use tokio::try_join;
+use tokio_postgres::Row;
 
 use super::rows::SessionRow;
 use super::statements::{
-    ADD_LABEL, DROP_LABEL, FIND_LABEL, FORGET_FORK, FORGET_FORKS, FORGET_LABELS, LOCK_SESSION, PRUNE_LABELS,
-    READ_FORKS, READ_LABELS, READ_SESSION,
+    ADD_FORK, ADD_LABEL, COUNT_LABELS, DROP_LABEL, FIND_LABEL, FORGET_FORK, FORGET_FORKS, FORGET_LABELS,
+    LOCK_SESSION, PRUNE_LABELS, PUT_SEAL, READ_FORKS, READ_LABELS, READ_SESSION,
 };
 use super::transaction::{execute, query};
+use crate::branches::{ForkRow, LabelRow};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::{from_db, to_db};
+use crate::seal::{self, SessionRecord};
 use crate::store::{ForkInfo, LabelVersion};
-use crate::time::Timestamp;
 
 pub(super) async fn forks(connection: &Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, forks) = try_join!(biased; ask(READ_SESSION), ask(READ_FORKS))?;
-    SessionRow::of(&row, key)?;
-    let fork = |row: &tokio_postgres::Row| {
-        let (version, created) = (from_db(row.get(1)), Timestamp::from_micros(row.get(2)));
-        Ok(ForkInfo { id: SessionId::new(row.get::<_, &str>(0))?, version, created })
+    let row = SessionRow::of(&row, key)?;
+    forks_of(&forks, &row, key)
+}
+
+/// The forks of a session, from rows of `number, id, parent_version, created, checksum`.
+pub(super) fn forks_of(
+    rows: &[Row],
+    record: &SessionRecord,
+    key: &SessionKey,
+) -> Result<Vec<ForkInfo>, SessionError> {
+    let read = |row: &Row| {
+        // A session that lost what it was forked from gives the checksum of none.
+        let version = row.get::<_, Option<i64>>(2).unwrap_or(-1);
+        let (number, id, created) = (row.get(0), row.get(1), row.get(3));
+        ForkRow { number, id, version, created, checksum: row.get(4) }
     };
-    forks.iter().map(fork).collect()
+    crate::branches::forks(rows.iter().map(read).collect(), record, key)
 }
 
 pub(super) async fn labels(connection: &Object, key: &SessionKey) -> Result<Vec<(Label, u64)>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, labels) = try_join!(biased; ask(READ_SESSION), ask(READ_LABELS))?;
-    SessionRow::of(&row, key)?;
-    labels.iter().map(|row| Ok((Label::new(row.get::<_, &str>(0))?, from_db(row.get(1))))).collect()
+    let row = SessionRow::of(&row, key)?;
+    labels_of(&labels, &row, key)
+}
+
+/// The labels of a session, from rows of `label, version, checksum`.
+pub(super) fn labels_of(
+    rows: &[Row],
+    record: &SessionRecord,
+    key: &SessionKey,
+) -> Result<Vec<(Label, u64)>, SessionError> {
+    crate::branches::labels(rows.iter().map(label_row).collect(), record, key)
+}
+
+fn label_row(row: &Row) -> LabelRow {
+    LabelRow { label: row.get(0), version: row.get(1), checksum: row.get(2) }
 }
 
 /// Sets a label, inside a transaction.
@@ -46,26 +72,79 @@ pub(super) async fn set_label(
     let row = SessionRow::of(&row, key)?;
     request.check_version(row.oldest, row.version)?;
     let (number, label) = (row.number, request.label.as_str());
-    let found = query(connection, FIND_LABEL, &[&number, &label]).await?;
-    let (before, count): (Option<i64>, i64) =
-        found.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
+    let (found, count) = try_join!(biased;
+        async { query(connection, FIND_LABEL, &[&number, &label]).await },
+        async { query(connection, COUNT_LABELS, &[&number]).await },
+    )?;
+    let before = found.first().map(label_row);
+    before.as_ref().map_or(Ok(()), |before| before.check(number))?;
+    let count: i64 = count.first().map_or(0, |row| row.get(0));
     request.check_count(before.is_none(), usize::try_from(count).unwrap_or(usize::MAX))?;
+    let mut changed = before.as_ref().map_or(0, |before| before.checksum);
     match request.version.map(to_db) {
-        Some(version) => execute(connection, ADD_LABEL, &[&number, &label, &version]).await?,
+        Some(version) => {
+            let sum = seal::of_label(number, label, version);
+            changed ^= sum;
+            execute(connection, ADD_LABEL, &[&number, &label, &version, &sum]).await?
+        }
         None => execute(connection, DROP_LABEL, &[&number, &label]).await?,
     };
-    Ok(before.map(from_db))
+    if changed != 0 {
+        put_seal(connection, key, &row.record.with_labels(changed)).await?;
+    }
+    Ok(before.map(|before| from_db(before.version)))
 }
 
-/// Forgets a session that is deleted: its labels, its forks, and that it is one.
-pub(super) async fn forget(connection: &Object, number: i64) -> Result<(), SessionError> {
-    for sql in [FORGET_FORK, FORGET_FORKS, FORGET_LABELS] {
-        execute(connection, sql, &[&number]).await?;
+async fn put_seal(connection: &Object, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
+    let seal = record.seal(key).to_bytes();
+    execute(connection, PUT_SEAL, &[&record.number, &seal]).await.map(drop)
+}
+
+/// Remembers a fork, for as long as it and what it was forked from are there. The row of `parent` is locked.
+pub(super) async fn add_fork(
+    connection: &Object,
+    from: &SessionKey,
+    parent: SessionRecord,
+    (fork, id): (&SessionRecord, &SessionId),
+) -> Result<(), SessionError> {
+    let version = fork.parent().1.unwrap_or_default();
+    let sum = seal::of_fork(parent.number, fork.number, id.as_str(), version, fork.created.as_micros());
+    execute(connection, ADD_FORK, &[&parent.number, &fork.number, &sum]).await?;
+    put_seal(connection, from, &parent.with_forks(sum)).await
+}
+
+/// Forgets a session that is deleted: its labels, its forks, and that it is one. Nobody else forks or deletes a session of
+/// the user meanwhile, so to lock what it was forked from behind it makes nobody wait for somebody who waits for him.
+pub(super) async fn forget(
+    connection: &Object,
+    key: &SessionKey,
+    record: &SessionRecord,
+) -> Result<(), SessionError> {
+    if let Some((id, _)) = &record.parent {
+        let parent = SessionKey { id: SessionId::new(id.clone())?, ..key.clone() };
+        let (app, user, id) = (parent.app.as_str(), parent.user.as_str(), parent.id.as_str());
+        let found = query(connection, LOCK_SESSION, &[&app, &user, &id]).await?;
+        if let Some(row) = found.first() {
+            let found = SessionRow::read(row, &parent)?.record;
+            let gone = query(connection, FORGET_FORK, &[&found.number, &record.number]).await?;
+            // It may be another session than the one that it was forked from.
+            if !gone.is_empty() {
+                put_seal(connection, &parent, &found.with_forks(combined(&gone))).await?;
+            }
+        }
+    }
+    for sql in [FORGET_FORKS, FORGET_LABELS] {
+        execute(connection, sql, &[&record.number]).await?;
     }
     Ok(())
 }
 
-/// Forgets the labels of versions before this one.
-pub(super) async fn prune_labels(connection: &Object, number: i64, oldest: u64) -> Result<(), SessionError> {
-    execute(connection, PRUNE_LABELS, &[&number, &to_db(oldest)]).await.map(drop)
+/// Forgets the labels of versions before this one; what their checksums add up to.
+pub(super) async fn prune_labels(connection: &Object, number: i64, oldest: u64) -> Result<i64, SessionError> {
+    query(connection, PRUNE_LABELS, &[&number, &to_db(oldest)]).await.map(|gone| combined(&gone))
+}
+
+/// What the checksums of rows add up to.
+fn combined(rows: &[Row]) -> i64 {
+    rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(0))
 }

@@ -27,11 +27,13 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
 };
+use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
 use self::rows::Cache;
+use self::transaction::within;
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::Label;
@@ -47,11 +49,16 @@ use crate::store::{
 /// A connection that was idle for longer than this is asked whether it is alive before it is used.
 const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
+/// How much longer than the server a worker waits for the end of a statement. What is given up so is not used again
+/// before it has answered: this is no less than [`TRUSTED_FOR`].
+const GRACE: Duration = Duration::from_secs(5);
+
 /// How a PostgreSQL database is reached.
 ///
 /// No operation waits for ever: each connection has timeouts that the server keeps, so that a worker that is stopped
-/// in the middle of a transaction holds up others for a bounded time only. What they end is an error of the kind
-/// `Transient`.
+/// in the middle of a transaction holds up others for a bounded time only. For a server that is itself stopped, or out of
+/// reach, an operation waits five seconds longer than for a statement. What is ended so is an error of the kind
+/// `Transient`; whether a write was made is then not known, and the same event can be sent again.
 #[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
@@ -128,7 +135,8 @@ impl PostgresOptions {
         self
     }
 
-    /// How long to wait for a connection; 30 seconds by default. Then the error is one of the kind `Transient`.
+    /// How long to wait for a connection, and for a server that does not acknowledge what it is sent; 30 seconds by
+    /// default. Then the error is one of the kind `Transient`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -161,35 +169,39 @@ impl PostgresOptions {
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
+        config.tcp_user_timeout(self.timeout);
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
         }
-        tables::set_up(&config, tls.clone()).await?;
+        let patience = self.limits.statement.saturating_add(GRACE);
+        tables::set_up(&config, tls.clone(), (self.timeout, patience)).await?;
         let pool = self.pool(config, tls)?;
-        Ok(PostgresStore(Arc::new(Inner { pool, cache: Cache::default() })))
+        Ok(PostgresStore(Arc::new(Inner { pool, patience, cache: Cache::default() })))
     }
 
     fn pool(&self, config: Config, tls: MakeRustlsConnect) -> Result<Pool, SessionError> {
         let manager =
             Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
+        let patience = self.timeout;
         let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
             let settings = Arc::clone(&settings);
-            Box::pin(async move {
-                connection.batch_execute(&settings).await.map_err(HookError::Backend)?;
+            Box::pin(answered(patience, async move {
+                connection.batch_execute(&settings).await?;
                 for sql in statements::ALL {
-                    connection.prepare_cached(sql.text()).await.map_err(HookError::Backend)?;
+                    connection.prepare_cached(sql.text()).await?;
                 }
                 Ok(())
-            })
+            }))
         });
-        let look_after = Hook::async_fn(|connection: &mut deadpool_postgres::ClientWrapper, metrics| {
-            Box::pin(async move {
-                if metrics.last_used() > TRUSTED_FOR {
-                    connection.simple_query("").await.map_err(HookError::Backend)?;
+        let look_after = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
+            let is_trusted = metrics.last_used() <= TRUSTED_FOR;
+            Box::pin(answered(patience, async move {
+                if !is_trusted {
+                    connection.simple_query("").await?;
                 }
                 Ok(())
-            })
+            }))
         });
         let timeouts =
             Timeouts { wait: Some(self.timeout), create: Some(self.timeout), recycle: Some(self.timeout) };
@@ -201,6 +213,17 @@ impl PostgresOptions {
             .pre_recycle(look_after)
             .build()
             .map_err(|error| SessionError::Store { what: "make a pool", source: Box::new(error) })
+    }
+}
+
+/// What is asked of a connection before it is used. The pool does not bound the wait for it.
+async fn answered(
+    patience: Duration,
+    answers: impl Future<Output = Result<(), tokio_postgres::Error>>,
+) -> Result<(), HookError> {
+    match timeout(patience, answers).await {
+        Ok(answer) => answer.map_err(HookError::Backend),
+        Err(_) => Err(HookError::message("the server does not answer")),
     }
 }
 
@@ -230,6 +253,8 @@ pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
     pool: Pool,
+    /// How long an operation waits for the server.
+    patience: Duration,
     cache: Cache,
 }
 
@@ -247,7 +272,17 @@ impl PostgresStore {
     /// # Errors
     /// When it does not.
     pub async fn check(&self) -> Result<(), SessionError> {
-        self.connection().await?.simple_query("").await.map(drop).map_err(failed("answer"))
+        let connection = self.connection().await?;
+        let answer = async { connection.simple_query("").await.map(drop).map_err(failed("answer")) };
+        self.within(answer).await
+    }
+
+    /// Waits for an operation no longer than its server may take for a statement, and a little more.
+    async fn within<T>(
+        &self,
+        operation: impl Future<Output = Result<T, SessionError>>,
+    ) -> Result<T, SessionError> {
+        within(self.0.patience, operation).await
     }
 
     async fn connection(&self) -> Result<Object, SessionError> {
@@ -266,112 +301,112 @@ impl SessionStore for PostgresStore {
     async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let connection = self.connection().await?;
-        let key = Box::pin(write::create(connection, &self.0.cache, request, &delta)).await?;
+        let key = self.within(Box::pin(write::create(connection, &self.0.cache, request, &delta))).await?;
         // Others may write to what the session shares meanwhile; what is read is of one moment.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
-        Box::pin(read::get(connection, &self.0.cache, &get)).await
+        self.within(Box::pin(read::get(connection, &self.0.cache, &get))).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::get(connection, &self.0.cache, &request)).await
+        self.within(Box::pin(read::get(connection, &self.0.cache, &request))).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::list(connection, &self.0.cache, &request)).await
+        self.within(Box::pin(read::list(connection, &self.0.cache, &request))).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(write::delete(connection, &request)).await
+        self.within(Box::pin(write::delete(connection, &request))).await
     }
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
-        Box::pin(write::append(connection, &self.0.cache, &request, &body)).await
+        self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(write::fork(connection, &self.0.cache, request)).await
+        self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
         let connection = self.connection().await?;
-        Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)).await
+        self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::forks(connection, &request.key)).await
+        self.within(Box::pin(read::forks(connection, &request.key))).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(write::set_label(connection, &request)).await
+        self.within(Box::pin(write::set_label(connection, &request))).await
     }
 
     async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::labels(connection, &request.key)).await
+        self.within(Box::pin(read::labels(connection, &request.key))).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope)).await
+        self.within(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;
-        Box::pin(write::write_scope(connection, &self.0.cache.schemas, &request, &body)).await
+        self.within(Box::pin(write::write_scope(connection, &self.0.cache.schemas, &request, &body))).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(write::prune(connection, &request)).await
+        self.within(Box::pin(write::prune(connection, &request))).await
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(verify::verify(connection, &self.0.cache, &request)).await
+        Box::pin(verify::verify(connection, &self.0.cache, self.0.patience, &request)).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(claims::claim(connection, &request)).await
+        self.within(Box::pin(claims::claim(connection, &request))).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(claims::renew(connection, &request)).await
+        self.within(Box::pin(claims::renew(connection, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        Box::pin(claims::release(connection, &request)).await
+        self.within(Box::pin(claims::release(connection, &request))).await
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
         let connection = self.connection().await?;
-        Box::pin(inbox::enqueue(connection, &prepared)).await
+        self.within(Box::pin(inbox::enqueue(connection, &prepared))).await
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(inbox::read(connection, &request)).await
+        self.within(Box::pin(inbox::read(connection, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(inbox::dequeue(connection, &request)).await
+        self.within(Box::pin(inbox::dequeue(connection, &request))).await
     }
 }

@@ -168,6 +168,7 @@ impl SessionRow {
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
+            branches: seal.branches,
         };
         Ok(SessionRow {
             record: record.opened(seal, key)?,
@@ -422,13 +423,16 @@ fn damaged_list(key: &str) -> SessionError {
     SessionError::damaged(format!("list \"{key}\""), "items are missing or damaged")
 }
 
+/// The row of a list, and its items.
+type ListOf<'h> = (&'h HeadRow, Result<List<Arc<Value>>, SessionError>);
+
 /// The lists of a session by key, from rows in the order of their versions.
 pub(super) fn session_lists<'h>(
     heads: &'h [HeadRow],
     rows: &[Row],
     history: &History,
     visible: &Visible,
-) -> Vec<(&'h HeadRow, Result<List<Arc<Value>>, SessionError>)> {
+) -> Vec<ListOf<'h>> {
     let is_list = |row: &&HeadRow| matches!(row.head, Head::List(_));
     let gathered = |row: &'h HeadRow| match row.head {
         Head::List(extent) => Gathered { list: Ok(Assembly::new(extent)), sum: 0 },
@@ -461,11 +465,7 @@ pub(super) fn session_items(
 }
 
 /// The lists of a shared scope by key, from rows of `key, item, place, checksum` in the order of their places.
-pub(super) fn shared_lists<'h>(
-    heads: &'h [HeadRow],
-    rows: &[Row],
-    scope: i64,
-) -> Vec<(&'h HeadRow, Result<List<Arc<Value>>, SessionError>)> {
+pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListOf<'h>> {
     let mut of_keys: HashMap<&str, Vec<&Row>> = HashMap::new();
     for row in rows {
         of_keys.entry(row.get(0)).or_default().push(row);

@@ -276,25 +276,23 @@ statements! {
         "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
         "WHERE i.version <= $2 ORDER BY i.version, i.place"
     );
-    ADD_FORK = "INSERT INTO stepfold_forks (parent, number) VALUES ($1, $2)";
+    ADD_FORK = "INSERT INTO stepfold_forks (parent, number, checksum) VALUES ($1, $2, $3)";
     READ_FORKS = concat!(
-        "SELECT s.id, s.parent_version, s.created FROM stepfold_forks f ",
+        "SELECT f.number, s.id, s.parent_version, s.created, f.checksum FROM stepfold_forks f ",
         "JOIN stepfold_sessions s ON s.number = f.number WHERE f.parent = ", number!(), " ORDER BY f.number"
     );
-    FORGET_FORK = "DELETE FROM stepfold_forks f USING stepfold_sessions s, stepfold_sessions p \
-        WHERE s.number = $1 AND p.app = s.app AND p.owner = s.owner AND p.id = s.parent_id \
-        AND f.parent = p.number AND f.number = s.number";
+    FORGET_FORK = "DELETE FROM stepfold_forks WHERE parent = $1 AND number = $2 RETURNING checksum";
     FORGET_FORKS = "DELETE FROM stepfold_forks WHERE parent = $1";
-    FIND_LABEL = "SELECT (SELECT version FROM stepfold_labels WHERE number = $1 AND label = $2), \
-        (SELECT COUNT(*) FROM stepfold_labels WHERE number = $1)";
+    FIND_LABEL = "SELECT label, version, checksum FROM stepfold_labels WHERE number = $1 AND label = $2";
+    COUNT_LABELS = "SELECT COUNT(*) FROM stepfold_labels WHERE number = $1";
     READ_LABELS = concat!(
-        "SELECT label, version FROM stepfold_labels WHERE number = ", number!(), " ORDER BY version, label"
+        "SELECT label, version, checksum FROM stepfold_labels WHERE number = ", number!(), " ORDER BY version, label"
     );
-    ADD_LABEL = "INSERT INTO stepfold_labels (number, label, version) VALUES ($1, $2, $3) \
-        ON CONFLICT (number, label) DO UPDATE SET version = EXCLUDED.version";
+    ADD_LABEL = "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES ($1, $2, $3, $4) \
+        ON CONFLICT (number, label) DO UPDATE SET version = EXCLUDED.version, checksum = EXCLUDED.checksum";
     DROP_LABEL = "DELETE FROM stepfold_labels WHERE number = $1 AND label = $2";
     FORGET_LABELS = "DELETE FROM stepfold_labels WHERE number = $1";
-    PRUNE_LABELS = "DELETE FROM stepfold_labels WHERE number = $1 AND version < $2";
+    PRUNE_LABELS = "DELETE FROM stepfold_labels WHERE number = $1 AND version < $2 RETURNING checksum";
 
     CELL_KEYS = "SELECT key FROM stepfold_cells WHERE stream = $1";
 

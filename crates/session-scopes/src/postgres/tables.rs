@@ -1,10 +1,13 @@
 //! The tables of a PostgreSQL database, and how any number of instances set them up together.
 
+use std::time::Duration;
+
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
+use super::transaction::within;
 use crate::error::SessionError;
 use crate::rows::from_db;
 
@@ -19,12 +22,26 @@ const META: &str = "stepfold_meta";
 /// Any number, as long as it is always the same one.
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
-/// Makes or upgrades the tables, on a connection of its own. One instance does it, the others wait.
-pub(super) async fn set_up(config: &Config, tls: MakeRustlsConnect) -> Result<(), SessionError> {
-    let (mut client, connection) = config.connect(tls).await.map_err(failed("connect"))?;
+/// How long an instance waits for another one that is at it, in seconds.
+const WAIT_FOR_OTHERS: u64 = 60;
+
+/// Makes or upgrades the tables, on a connection of its own. One instance does it, the others wait. It waits for the
+/// connection and, beside waiting for others, for the server's answers for so long.
+pub(super) async fn set_up(
+    config: &Config,
+    tls: MakeRustlsConnect,
+    (connecting, patience): (Duration, Duration),
+) -> Result<(), SessionError> {
+    let connect = async { config.connect(tls).await.map_err(failed("connect")) };
+    let (mut client, connection) = within(connecting, connect).await?;
     let driver = tokio::spawn(connection);
-    let result = migrate(&mut client).await;
+    let patience = patience.saturating_add(Duration::from_secs(WAIT_FOR_OTHERS));
+    let result = within(patience, migrate(&mut client)).await;
     drop(client);
+    if result.is_err() {
+        // It would wait for what was not answered.
+        driver.abort();
+    }
     // Ends with the client; what it says about the end is of no use.
     let _ = driver.await;
     result
@@ -33,7 +50,8 @@ pub(super) async fn set_up(config: &Config, tls: MakeRustlsConnect) -> Result<()
 async fn migrate(client: &mut tokio_postgres::Client) -> Result<(), SessionError> {
     let failed = failed("set up its tables");
     let transaction = client.transaction().await.map_err(failed)?;
-    transaction.batch_execute("SET LOCAL lock_timeout = '60s'").await.map_err(failed)?;
+    let wait = format!("SET LOCAL lock_timeout = '{WAIT_FOR_OTHERS}s'");
+    transaction.batch_execute(&wait).await.map_err(failed)?;
     transaction.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
     let found = format_of(&transaction).await?;
     if found > FORMAT {

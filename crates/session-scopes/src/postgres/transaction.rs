@@ -9,8 +9,10 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
+use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -103,6 +105,17 @@ pub(super) async fn begin_reading(connection: &Object) -> Result<(), SessionErro
 /// Commits. In an aborted transaction this rolls back and is no error: look at the statements before.
 pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("COMMIT").await.map_err(failed("commit"))
+}
+
+/// Waits for the answers of a server for this long: one that is frozen keeps no timeout of its own.
+pub(super) async fn within<T>(
+    patience: Duration,
+    answers: impl Future<Output = Result<T, SessionError>>,
+) -> Result<T, SessionError> {
+    timeout(patience, answers).await.unwrap_or_else(|_| {
+        let source = format!("the server has not answered for {patience:?}").into();
+        Err(SessionError::Unavailable { what: "read or write", source })
+    })
 }
 
 /// Runs a statement for its rows.

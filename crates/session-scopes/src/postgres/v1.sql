@@ -40,10 +40,11 @@ CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
 -- Which sessions were forked from which that is still there, by their numbers; and the names of versions.
 CREATE TABLE stepfold_forks (
-    parent BIGINT NOT NULL, number BIGINT NOT NULL, PRIMARY KEY (parent, number)
+    parent BIGINT NOT NULL, number BIGINT NOT NULL, checksum BIGINT NOT NULL, PRIMARY KEY (parent, number)
 );
 CREATE TABLE stepfold_labels (
-    number BIGINT NOT NULL, label TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, PRIMARY KEY (number, label)
+    number BIGINT NOT NULL, label TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, checksum BIGINT NOT NULL,
+    PRIMARY KEY (number, label)
 );
 
 -- Whose rows a session's history is made of: those of `stream` behind `after` up to `upto`.

@@ -5,11 +5,13 @@
 //! of them is checked in is one moment.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::branches;
 use super::read::{Part, sum};
 use super::rows::{
     Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, schema_sum, session_lists,
@@ -17,9 +19,9 @@ use super::rows::{
 };
 use super::statements::{
     EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES, PAGE_OF_SESSIONS,
-    READ_LINEAGE, READ_REWINDS, READ_SESSION,
+    READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
-use super::transaction::{Given, Transaction, begin_reading, commit, query};
+use super::transaction::{Given, Transaction, begin_reading, commit, query, within};
 use crate::chain::{Link, check_links, scope_place, told};
 use crate::digest::Content;
 use crate::error::SessionError;
@@ -35,9 +37,10 @@ const PAGE: u64 = 200;
 pub(super) async fn verify(
     connection: Object,
     cache: &Cache,
+    patience: Duration,
     request: &VerifySessions,
 ) -> Result<Verified, SessionError> {
-    let mut verifier = Verifier { cache, report: Verified::default() };
+    let mut verifier = Verifier { cache, patience, report: Verified::default() };
     let connection = match request {
         VerifySessions::All => {
             let connection = verifier.schemas(connection).await?;
@@ -62,18 +65,20 @@ pub(super) async fn verify(
 
 struct Verifier<'a> {
     cache: &'a Cache,
+    /// How long it waits for each answer: all together take as long as there is to look at.
+    patience: Duration,
     report: Verified,
 }
 
 /// Runs `$read` in a transaction that sees one moment, and gives the connection back as well.
 macro_rules! at_one_moment {
-    ($connection:expr, |$inside:ident| $read:expr) => {{
+    ($patience:expr, $connection:expr, |$inside:ident| $read:expr) => {{
         let transaction = Transaction::new($connection);
         let read = {
             let $inside = transaction.connection()?;
-            begin_reading($inside).await?;
+            within($patience, begin_reading($inside)).await?;
             let read = $read;
-            commit($inside).await?;
+            within($patience, commit($inside)).await?;
             read
         };
         (transaction.into_connection()?, read)
@@ -84,7 +89,8 @@ impl Verifier<'_> {
     async fn schemas(&mut self, connection: Object) -> Result<Object, SessionError> {
         let mut after = i64::MIN;
         loop {
-            let rows = query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)]).await?;
+            let rows =
+                within(self.patience, query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)])).await?;
             let Some(last) = rows.last() else { return Ok(connection) };
             after = last.get(0);
             for row in &rows {
@@ -105,7 +111,11 @@ impl Verifier<'_> {
         let app_name = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows = query(&connection, PAGE_OF_SESSIONS, &[&after, &app_name, &to_db(PAGE)]).await?;
+            let rows = within(
+                self.patience,
+                query(&connection, PAGE_OF_SESSIONS, &[&after, &app_name, &to_db(PAGE)]),
+            )
+            .await?;
             let Some(last) = rows.last() else { break };
             after = last.get(0);
             for row in &rows {
@@ -121,7 +131,7 @@ impl Verifier<'_> {
                 }
             }
         }
-        for row in query(&connection, LOST_SESSIONS, &[]).await? {
+        for row in within(self.patience, query(&connection, LOST_SESSIONS, &[])).await? {
             let detail = "its history is there, and not its row";
             self.report.missing(FaultPlace::UnknownSession { number: row.get(0) }, detail);
         }
@@ -134,14 +144,23 @@ impl Verifier<'_> {
         connection: Object,
         key: &SessionKey,
     ) -> Result<(Object, bool), SessionError> {
-        Ok(at_one_moment!(connection, |inside| self.session_inside(inside, key).await?))
+        Ok(at_one_moment!(self.patience, connection, |inside| Box::pin(self.session_inside(inside, key))
+            .await?))
     }
 
     async fn session_inside(&mut self, connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
-        let (row, lineage, rewinds) =
-            try_join!(biased; ask(READ_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
+        let asked = async {
+            try_join!(biased;
+                ask(READ_SESSION),
+                ask(READ_LINEAGE),
+                ask(READ_REWINDS),
+                ask(READ_LABELS),
+                ask(READ_FORKS)
+            )
+        };
+        let (row, lineage, rewinds, labels, forks) = within(self.patience, asked).await?;
         if row.is_empty() {
             return Ok(false);
         }
@@ -154,6 +173,11 @@ impl Verifier<'_> {
                 return Ok(true);
             }
         };
+        let labels = branches::labels_of(&labels, &row, key).err();
+        let forks = branches::forks_of(&forks, &row, key).err();
+        for error in [labels, forks].into_iter().flatten() {
+            self.report.damaged(place(), told(&error));
+        }
         match History::read(&lineage, &rewinds, &row) {
             Ok(history) => {
                 self.events(connection, key, &row).await?;
@@ -176,7 +200,7 @@ impl Verifier<'_> {
             let last = row.version.min(first + PAGE - 1);
             let (firsts, lasts) = (vec![to_db(first)], vec![to_db(last)]);
             let given: Given<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
-            let rows = query(connection, EVENTS, given).await?;
+            let rows = within(self.patience, query(connection, EVENTS, given)).await?;
             links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
             first = last + 1;
         }
@@ -191,7 +215,7 @@ impl Verifier<'_> {
         row: &SessionRow,
         history: &History,
     ) -> Result<(), SessionError> {
-        let Part { cells, items } = Part::own(connection, key, None).await?;
+        let Part { cells, items } = within(self.patience, Part::own(connection, key, None)).await?;
         let visible = Visible::at(row.version, &history.rewinds);
         let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
         let heads = self.heads(connection, &cells, RowsOf::Session, place).await?;
@@ -225,7 +249,7 @@ impl Verifier<'_> {
                     continue;
                 }
             };
-            let schema = self.cache.schemas.text(connection, head.schema).await;
+            let schema = within(self.patience, self.cache.schemas.text(connection, head.schema)).await;
             for error in [head.check().err(), schema.err()].into_iter().flatten() {
                 self.report.damaged(place(&head.key), told(&error));
             }
@@ -238,25 +262,24 @@ impl Verifier<'_> {
         let app = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows = query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]).await?;
+            let rows =
+                within(self.patience, query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]))
+                    .await?;
             let Some(last) = rows.last() else { break };
             after = last.get(0);
             for row in &rows {
                 let (app, owner): (&str, &str) = (row.get(1), row.get(2));
                 let user = Some(owner).filter(|owner| !owner.is_empty()).map(UserId::new).transpose();
-                match (AppId::new(app), user) {
-                    (Ok(app), Ok(user)) => {
-                        connection = self.scope(connection, &app, user.as_ref()).await?;
-                    }
-                    _ => {
-                        let (app, user) = (app.to_owned(), Some(owner.to_owned()));
-                        let place = FaultPlace::Scope { app, user, key: None };
-                        self.report.damaged(place, "its name is not valid");
-                    }
+                if let (Ok(app), Ok(user)) = (AppId::new(app), user) {
+                    connection = self.scope(connection, &app, user.as_ref()).await?;
+                } else {
+                    let (app, user) = (app.to_owned(), Some(owner.to_owned()));
+                    let place = FaultPlace::Scope { app, user, key: None };
+                    self.report.damaged(place, "its name is not valid");
                 }
             }
         }
-        for row in query(&connection, LOST_SCOPES, &[]).await? {
+        for row in within(self.patience, query(&connection, LOST_SCOPES, &[])).await? {
             let detail = format!("values of scope {} are there, and not its row", row.get::<_, i64>(0));
             self.report.missing(FaultPlace::Store, detail);
         }
@@ -269,7 +292,8 @@ impl Verifier<'_> {
         app: &AppId,
         user: Option<&UserId>,
     ) -> Result<Object, SessionError> {
-        let checked = at_one_moment!(connection, |inside| self.scope_inside(inside, app, user).await?);
+        let checked =
+            at_one_moment!(self.patience, connection, |inside| self.scope_inside(inside, app, user).await?);
         Ok(checked.0)
     }
 
@@ -281,10 +305,13 @@ impl Verifier<'_> {
     ) -> Result<(), SessionError> {
         let place = |name: Option<&str>| scope_place(app, user, name);
         let (app_name, owner) = (app.as_str(), user.map_or("", UserId::as_str));
-        let (row, Part { cells, items }) = try_join!(biased;
-            async { query(connection, FIND_SCOPE, &[&app_name, &owner]).await },
-            Part::shared(connection, (app_name, owner), None),
-        )?;
+        let asked = async {
+            try_join!(biased;
+                async { query(connection, FIND_SCOPE, &[&app_name, &owner]).await },
+                Part::shared(connection, (app_name, owner), None),
+            )
+        };
+        let (row, Part { cells, items }) = within(self.patience, asked).await?;
         let Some(row) = row.first() else { return Ok(()) };
         let row = match ScopeRow::read(row, app_name) {
             Ok(row) => row,

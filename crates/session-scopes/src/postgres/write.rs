@@ -13,8 +13,8 @@ use super::plan::{ANEW, Source, keys, plan};
 use super::read;
 use super::rows::{Cache, History, Records, Schemas, ScopeRow, Scopes, SessionRow, digest_at, fence};
 use super::statements::{
-    ADD_EVENT, ADD_FORK, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN,
-    CELL_KEYS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
+    ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
+    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
     DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_OPERATION, FIND_SHARED,
     FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
     LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PUT_SEAL, READ_LINEAGE, READ_REWINDS,
@@ -442,10 +442,9 @@ async fn fork_inside(
     let record =
         SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
     let mut sent: Vec<Sent<'_>> = add_lineage(connection, number, &lineage).collect();
-    let parent = row.number;
-    sent.push(Box::pin(async move { execute(connection, ADD_FORK, &[&parent, &number]).await }));
     sent.push(put_seal(connection, &key, &record));
     in_order(sent).await?;
+    branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
 }
@@ -560,7 +559,7 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
     row.fence.check_free(key, request.take_over, Some(row.now))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
-    branches::forget(connection, row.number).await?;
+    branches::forget(connection, key, &row).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
         execute(connection, sql, &[&row.number]).await?;
     }
@@ -646,9 +645,9 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     };
     let states = read::states_of(connection, &row, &history, [oldest]).await?;
     let (before, anchor) = (row.oldest, digest_at(&row, &states, oldest)?);
-    let row = row.record.pruned(oldest, anchor);
+    let labels = branches::prune_labels(connection, row.number, oldest).await?;
+    let row = row.record.pruned(oldest, anchor).with_labels(labels);
     execute(connection, MOVE_OLDEST, &[&row.number, &to_db(oldest), &row.seal(key).to_bytes()]).await?;
-    branches::prune_labels(connection, row.number, oldest).await?;
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }

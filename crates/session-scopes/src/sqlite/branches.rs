@@ -1,109 +1,170 @@
 //! The forks of sessions, and labels on their versions.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use super::error::failed;
 use super::history::SessionRow;
+use super::seal;
 use super::threads::Desk;
 use super::write::run;
+use crate::branches::{ForkRow, LabelRow};
 use crate::error::SessionError;
-use crate::ids::{Label, SessionId};
+use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::{from_db, to_db};
+use crate::seal::SessionRecord;
 use crate::store::{ForkInfo, LabelVersion, ListForks, ReadLabels};
-use crate::time::Timestamp;
 
 pub(super) fn forks(desk: &mut Desk, request: &ListForks) -> Result<Vec<ForkInfo>, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
+    forks_of(&desk.connection, &row, &request.key)
+}
+
+/// The forks of a session, checked.
+pub(super) fn forks_of(
+    connection: &Connection,
+    row: &SessionRow,
+    key: &SessionKey,
+) -> Result<Vec<ForkInfo>, SessionError> {
     let failed = failed("list forks");
-    let mut query = desk
-        .connection
+    let mut query = connection
         .prepare_cached(
-            "SELECT s.id, s.parent_version, s.created FROM stepfold_forks f \
+            "SELECT f.number, s.id, s.parent_version, s.created, f.checksum FROM stepfold_forks f \
              JOIN stepfold_sessions s ON s.number = f.number WHERE f.parent = ?1 ORDER BY f.number",
         )
         .map_err(failed)?;
-    let rows = query.query_map([row.number], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-    let rows: Vec<(String, i64, i64)> = rows.and_then(Iterator::collect).map_err(failed)?;
-    let fork = |(id, version, created): (String, i64, i64)| {
-        let (version, created) = (from_db(version), Timestamp::from_micros(created));
-        Ok(ForkInfo { id: SessionId::new(id)?, version, created })
-    };
-    rows.into_iter().map(fork).collect()
+    let rows = query.query_map([row.number], |row| {
+        let (number, id, version) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(ForkRow { number, id, version, created: row.get(3)?, checksum: row.get(4)? })
+    });
+    let rows = rows.and_then(Iterator::collect).map_err(failed)?;
+    crate::branches::forks(rows, row, key)
 }
 
 /// Remembers a fork, for as long as it and what it was forked from are there.
-pub(super) fn add_fork(desk: &Desk, parent: i64, number: i64) -> Result<(), SessionError> {
-    run(desk, "INSERT INTO stepfold_forks (parent, number) VALUES (?1, ?2)", &[&parent, &number]).map(drop)
+pub(super) fn add_fork(
+    desk: &Desk,
+    from: &SessionKey,
+    parent: SessionRecord,
+    fork: (&SessionRecord, &SessionId),
+) -> Result<(), SessionError> {
+    let (fork, id) = fork;
+    let version = fork.parent().1.unwrap_or_default();
+    let sum = seal::of_fork(parent.number, fork.number, id.as_str(), version, fork.created.as_micros());
+    let insert = "INSERT INTO stepfold_forks (parent, number, checksum) VALUES (?1, ?2, ?3)";
+    run(desk, insert, &[&parent.number, &fork.number, &sum])?;
+    put_seal(desk, from, &parent.with_forks(sum))
 }
 
 /// Forgets a session that is deleted: its labels, its forks, and that it is one.
-pub(super) fn forget(desk: &Desk, number: i64) -> Result<(), SessionError> {
-    let parent: Option<i64> = desk
-        .connection
-        .prepare_cached(
-            "SELECT p.number FROM stepfold_sessions s JOIN stepfold_sessions p \
-             ON p.app = s.app AND p.user = s.user AND p.id = s.parent_id WHERE s.number = ?1",
-        )
-        .and_then(|mut query| query.query_row([number], |row| row.get(0)).optional())
-        .map_err(failed("find a session"))?;
-    run(desk, "DELETE FROM stepfold_forks WHERE parent = ?1 AND number = ?2", &[&parent, &number])?;
-    run(desk, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&number])?;
-    run(desk, "DELETE FROM stepfold_labels WHERE number = ?1", &[&number]).map(drop)
+pub(super) fn forget(desk: &Desk, key: &SessionKey, row: &SessionRow) -> Result<(), SessionError> {
+    if let Some((id, _)) = &row.parent {
+        let parent = SessionKey { id: SessionId::new(id.clone())?, ..key.clone() };
+        if let Some(found) = SessionRow::find(&desk.connection, &parent)? {
+            let delete = "DELETE FROM stepfold_forks WHERE parent = ?1 AND number = ?2 RETURNING checksum";
+            let gone = deleted(desk, delete, [found.number, row.number])?;
+            // It may be another session than the one that it was forked from.
+            if gone != 0 {
+                put_seal(desk, &parent, &found.record.with_forks(gone))?;
+            }
+        }
+    }
+    run(desk, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
+    run(desk, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
 }
 
-/// Forgets the labels of versions before this one.
-pub(super) fn prune_labels(desk: &Desk, number: i64, oldest: u64) -> Result<(), SessionError> {
-    let oldest = to_db(oldest);
-    run(desk, "DELETE FROM stepfold_labels WHERE number = ?1 AND version < ?2", &[&number, &oldest]).map(drop)
+/// Forgets the labels of versions before this one; what their checksums add up to.
+pub(super) fn prune_labels(desk: &Desk, number: i64, oldest: u64) -> Result<i64, SessionError> {
+    let delete = "DELETE FROM stepfold_labels WHERE number = ?1 AND version < ?2 RETURNING checksum";
+    deleted(desk, delete, [number, to_db(oldest)])
+}
+
+/// What the checksums of the rows add up to that a statement deletes and returns.
+fn deleted(desk: &Desk, delete: &str, of: impl Params) -> Result<i64, SessionError> {
+    let failed = failed("write");
+    let mut delete = desk.connection.prepare_cached(delete).map_err(failed)?;
+    let gone = delete.query_map(of, |row| row.get::<_, i64>(0));
+    let gone: Vec<i64> = gone.and_then(Iterator::collect).map_err(failed)?;
+    Ok(gone.into_iter().fold(0, |sum, checksum| sum ^ checksum))
+}
+
+/// Stores the row of a session as it is, newest version and time included: they are what its seal covers.
+fn put_seal(desk: &Desk, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
+    let (version, updated) = (to_db(record.version), record.updated.as_micros());
+    let update = "UPDATE stepfold_sessions SET version = ?2, updated = ?3, seal = ?4 WHERE number = ?1";
+    run(desk, update, &[&record.number, &version, &updated, &record.seal(key)]).map(drop)
 }
 
 pub(super) fn set_label(desk: &mut Desk, request: &LabelVersion) -> Result<Option<u64>, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
     request.check_version(row.oldest, row.version)?;
+    row.check_newest(&desk.connection, &request.key)?;
     let (before, count) = find_label(&desk.connection, row.number, &request.label)?;
     request.check_count(before.is_none(), count)?;
     let (number, label) = (row.number, request.label.as_str());
+    let mut changed = before.as_ref().map_or(0, |before| before.checksum);
     match request.version.map(to_db) {
-        Some(version) => run(
-            desk,
-            "INSERT INTO stepfold_labels (number, label, version) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (number, label) DO UPDATE SET version = ?3",
-            &[&number, &label, &version],
-        )?,
+        Some(version) => {
+            let sum = seal::of_label(number, label, version);
+            changed ^= sum;
+            run(
+                desk,
+                "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT (number, label) DO UPDATE SET version = ?3, checksum = ?4",
+                &[&number, &label, &version, &sum],
+            )?
+        }
         None => {
             run(desk, "DELETE FROM stepfold_labels WHERE number = ?1 AND label = ?2", &[&number, &label])?
         }
     };
-    Ok(before)
+    if changed != 0 {
+        put_seal(desk, &request.key, &row.record.with_labels(changed))?;
+    }
+    Ok(before.map(|before| from_db(before.version)))
 }
 
-/// The version that a label names, and how many labels there are.
+/// The row of a label, and how many labels there are.
 fn find_label(
     connection: &Connection,
     number: i64,
     label: &Label,
-) -> Result<(Option<u64>, usize), SessionError> {
-    let query = connection.prepare_cached(
-        "SELECT (SELECT version FROM stepfold_labels WHERE number = ?1 AND label = ?2), \
-         (SELECT COUNT(*) FROM stepfold_labels WHERE number = ?1)",
-    );
-    let found = query.and_then(|mut query| {
-        query.query_row(params![number, label.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-    });
-    let (version, count): (Option<i64>, i64) = found.map_err(failed("find a label"))?;
-    Ok((version.map(from_db), usize::try_from(count).unwrap_or(usize::MAX)))
+) -> Result<(Option<LabelRow>, usize), SessionError> {
+    let failed = failed("find a label");
+    let mut query = connection
+        .prepare_cached("SELECT version, checksum FROM stepfold_labels WHERE number = ?1 AND label = ?2")
+        .map_err(failed)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(LabelRow { label: label.to_string(), version: row.get(0)?, checksum: row.get(1)? })
+    };
+    let found = query.query_row(params![number, label.as_str()], read).optional().map_err(failed)?;
+    found.as_ref().map_or(Ok(()), |found| found.check(number))?;
+    let count: i64 = connection
+        .prepare_cached("SELECT COUNT(*) FROM stepfold_labels WHERE number = ?1")
+        .and_then(|mut query| query.query_row([number], |row| row.get(0)))
+        .map_err(failed)?;
+    Ok((found, usize::try_from(count).unwrap_or(usize::MAX)))
 }
 
 pub(super) fn labels(desk: &mut Desk, request: &ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
     let row = SessionRow::get(&desk.connection, &request.key)?;
+    labels_of(&desk.connection, &row, &request.key)
+}
+
+/// The labels of a session, checked.
+pub(super) fn labels_of(
+    connection: &Connection,
+    row: &SessionRow,
+    key: &SessionKey,
+) -> Result<Vec<(Label, u64)>, SessionError> {
     let failed = failed("read labels");
-    let mut query = desk
-        .connection
+    let mut query = connection
         .prepare_cached(
-            "SELECT label, version FROM stepfold_labels WHERE number = ?1 ORDER BY version, label",
+            "SELECT label, version, checksum FROM stepfold_labels WHERE number = ?1 ORDER BY version, label",
         )
         .map_err(failed)?;
-    let rows = query.query_map([row.number], |row| Ok((row.get(0)?, row.get(1)?)));
-    let rows: Vec<(String, i64)> = rows.and_then(Iterator::collect).map_err(failed)?;
-    rows.into_iter().map(|(label, version)| Ok((Label::new(label)?, from_db(version)))).collect()
+    let rows = query.query_map([row.number], |row| {
+        Ok(LabelRow { label: row.get(0)?, version: row.get(1)?, checksum: row.get(2)? })
+    });
+    let rows = rows.and_then(Iterator::collect).map_err(failed)?;
+    crate::branches::labels(rows, row, key)
 }

@@ -65,6 +65,7 @@ impl SessionRow {
             state: seal.state,
             anchor: seal.anchor,
             lineage: seal.lineage,
+            branches: seal.branches,
         };
         Ok(record.opened(seal, key).and_then(|record| {
             let found = work.checksum(record.number);

@@ -254,6 +254,6 @@ mod tests {
     fn a_version_that_no_row_number_holds_is_refused() {
         assert!(check_version_fits(MAX_VERSION).is_ok());
         let error = check_version_fits(MAX_VERSION + 1).unwrap_err();
-        assert!(std::error::Error::source(&error).unwrap().to_string().contains("at most 4294967295"));
+        assert!(error.to_string().contains("at most 4294967295"), "{error}");
     }
 }

@@ -48,10 +48,11 @@ CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
 
 -- Which sessions were forked from which that is still there, by their numbers; and the names of versions.
 CREATE TABLE stepfold_forks (
-    parent INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (parent, number)
+    parent INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (parent, number)
 ) WITHOUT ROWID;
 CREATE TABLE stepfold_labels (
-    number INTEGER NOT NULL, label TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (number, label)
+    number INTEGER NOT NULL, label TEXT NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (number, label)
 ) WITHOUT ROWID;
 
 -- The list of sessions: when each was written last, and which version that gave it.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::branches;
 use super::cells::{Stored, stored};
 use super::changes::ScopeRow;
 use super::history::{History, SessionRow};
@@ -263,6 +264,11 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
         Err(error) => report.damaged(place(), told(&error)),
     }
     check_values(desk, report, key, &row);
+    let labels = branches::labels_of(&desk.connection, &row, key).err();
+    let forks = branches::forks_of(&desk.connection, &row, key).err();
+    for error in [labels, forks].into_iter().flatten() {
+        report.damaged(place(), told(&error));
+    }
     if let Err(error) = inbox::verify(&desk.connection, &row) {
         report.damaged(place(), told(&error));
     }

@@ -322,7 +322,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     let new =
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(desk, &key, &new, &lineage)?;
-    branches::add_fork(desk, row.number, number)?;
+    branches::add_fork(desk, &from, row.record, (&new, &key.id))?;
     read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
@@ -416,7 +416,7 @@ pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted
     let session_keys =
         keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
     run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
-    branches::forget(desk, row.number)?;
+    branches::forget(desk, key, &row)?;
     run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
     inbox::delete(desk, row.number)?;
     run(
@@ -492,14 +492,14 @@ pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, S
     let anchor = history.digest(&desk.connection, &row, oldest)?;
     let before = row.oldest;
     let state = State { cells, ..row.state };
-    let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) };
+    let labels = branches::prune_labels(desk, row.number, oldest)?;
+    let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) }.with_labels(labels);
     // The newest event, which had told version and time, may be among those that go.
     run(
         desk,
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros(), &row.seal(key)],
     )?;
-    branches::prune_labels(desk, row.number, oldest)?;
     for segment in &history.lineage {
         sweep(desk, segment.stream)?;
     }

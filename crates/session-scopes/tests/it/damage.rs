@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    Before, ClaimSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, FaultKind, FaultPlace,
-    ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, ListSessions, OperationId, PostgresStore,
-    PruneSession, ReadInbox, RewindSession, Session, SessionError, SessionKey, SessionStore, SqliteOptions,
-    SqliteStore, TakeOver, Verified, VerifySessions, WorkerId,
+    Before, ClaimSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind, EventId, EventRange,
+    FaultKind, FaultPlace, ForkSession, GetSession, InboxEntry, InboxKind, InvocationId, Label, LabelVersion,
+    ListForks, ListSessions, OperationId, PostgresOptions, PostgresStore, PruneSession, ReadInbox,
+    ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen, Session, SessionError, SessionId, SessionKey,
+    SessionStore, SqliteOptions, SqliteStore, TakeOver, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -58,7 +59,15 @@ async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
     for key in &keys[2..5] {
         work(store, key).await;
     }
+    for (from, name, version) in [(11, "first", 4), (11, "second", 20), (9, "before", 13), (10, "kept", 14)] {
+        label(store, &keys[from], name, version).await;
+    }
     keys
+}
+
+async fn label(store: &impl SessionStore, key: &SessionKey, name: &str, version: u64) -> Option<u64> {
+    let label = Label::new(name).unwrap();
+    store.set_label(LabelVersion::new(key.clone(), label, version)).await.unwrap()
 }
 
 /// Leaves a claim on a session, entries that wait in its inbox, and some that were taken.
@@ -109,6 +118,26 @@ fn shown(session: &Session) -> (Value, String) {
     )
 }
 
+/// What else can be asked about a session: each answer, with all that it shows.
+async fn asked(
+    store: &impl SessionStore,
+    key: &SessionKey,
+) -> Vec<(&'static str, Result<String, SessionError>)> {
+    let get = || GetSession::new(key.clone());
+    let seen = Seen { version: 2, scopes: ScopeVersions { app: 5, user: 1 } };
+    let of_user = ScopeKey::User(key.app.clone(), key.user.clone());
+    let session = |read: Result<Session, SessionError>| read.map(|read| format!("{:?}", shown(&read)));
+    vec![
+        ("labels", store.labels(ReadLabels::new(key.clone())).await.map(|all| format!("{all:?}"))),
+        ("forks", store.forks(ListForks::new(key.clone())).await.map(|all| format!("{all:?}"))),
+        ("the last events", session(store.get(get().events(EventRange::Last(3))).await)),
+        ("what has changed", session(store.get(get().changed_since(seen)).await)),
+        ("an earlier version", session(store.get(get().at_version(14)).await)),
+        ("the app", store.read_scope(ScopeKey::App(key.app.clone())).await.map(|all| format!("{all:?}"))),
+        ("the user", store.read_scope(of_user).await.map(|all| format!("{all:?}"))),
+    ]
+}
+
 async fn listed(store: &impl SessionStore, user: &str) -> Result<Vec<SessionKey>, SessionError> {
     let page = store.list(ListSessions::new("app", user).unwrap().limit(1_000)).await?;
     Ok(page.sessions.into_iter().map(|session| session.key).collect())
@@ -123,13 +152,16 @@ struct Written {
     list: Range<usize>,
     sessions: BTreeMap<SessionKey, (Value, String)>,
     inboxes: BTreeMap<SessionKey, Vec<InboxEntry>>,
+    asked: BTreeMap<SessionKey, Vec<(&'static str, Option<String>)>>,
 }
 
 async fn written(path: &Path) -> Written {
     let store = SqliteStore::open(path).unwrap();
     let keys = fill(&store).await;
-    let (mut sessions, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
+    let (mut sessions, mut inboxes, mut answers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for key in keys {
+        let told = asked(&store, &key).await.into_iter().map(|(what, answer)| (what, answer.ok()));
+        answers.insert(key.clone(), told.collect());
         inboxes.insert(key.clone(), store.inbox(ReadInbox::new(key.clone())).await.unwrap());
         sessions.insert(key.clone(), shown(&get(&store, &key).await));
     }
@@ -140,7 +172,7 @@ async fn written(path: &Path) -> Written {
     let page = usize::try_from(page).unwrap();
     drop(connection);
     let list = (page - 1) * PAGE_BYTES..page * PAGE_BYTES;
-    Written { bytes: fs::read(path).unwrap(), list, sessions, inboxes }
+    Written { bytes: fs::read(path).unwrap(), list, sessions, inboxes, asked: answers }
 }
 
 fn names(report: &Verified, key: &SessionKey) -> bool {
@@ -186,6 +218,25 @@ async fn check_flip(path: &Path, written: &Written, place: &str, tally: &mut Tal
                 report.as_ref().map_or(true, |report| !report.is_whole()),
                 "{place}: inbox of {key}: {error:?}"
             ),
+        }
+    }
+    // A third of them, which are others at each flip.
+    for (place_of, (key, expected)) in written.asked.iter().enumerate() {
+        if place_of as u64 % 3 != tally.flips % 3 {
+            continue;
+        }
+        for ((what, answer), (_, expected)) in asked(&store, key).await.into_iter().zip(expected) {
+            match (answer, expected) {
+                (Ok(answer), expected) => {
+                    assert_eq!(Some(&answer), expected.as_ref(), "{place}: {what} of {key}");
+                }
+                // It has no such version.
+                (Err(_), None) => {}
+                (Err(error), Some(_)) => assert!(
+                    report.as_ref().map_or(true, |report| !report.is_whole()),
+                    "{place}: {what} of {key}: {error:?}"
+                ),
+            }
         }
     }
     for user in ["alice", "bob"] {
@@ -488,6 +539,122 @@ fn check_named(report: &Verified, (sql, place, kind): &(&str, FaultPlace, FaultK
     assert!(is_named, "{sql}: {place:?} is not in {:#?}", report.faults);
 }
 
+/// A session (the first of its store) with two labels and two forks.
+async fn branched(store: &impl SessionStore) -> SessionKey {
+    let key = key("s");
+    create(store, &key).await;
+    for version in 0..4 {
+        append(store, &key, version, writing(version, &[("n", json!(1))])).await.unwrap();
+    }
+    for version in 1..3u64 {
+        label(store, &key, &format!("label-{version}"), version).await;
+        let id = SessionId::new(format!("fork-{version}")).unwrap();
+        store.fork(ForkSession::new(key.clone(), at(5)).at_version(version).with_id(id)).await.unwrap();
+    }
+    key
+}
+
+/// What is done to labels and forks by hand, and whether labels are meant.
+const BRANCH_DAMAGES: [(&str, bool); 8] = [
+    ("UPDATE stepfold_labels SET version = 3 WHERE label = 'label-1'", true),
+    ("UPDATE stepfold_labels SET label = 'label-3' WHERE label = 'label-1'", true),
+    ("DELETE FROM stepfold_labels WHERE label = 'label-2'", true),
+    ("DELETE FROM stepfold_labels", true),
+    ("DELETE FROM stepfold_forks WHERE number = 2", false),
+    ("UPDATE stepfold_forks SET parent = 3 WHERE number = 2", false),
+    ("UPDATE stepfold_sessions SET parent_version = 2 WHERE number = 2", false),
+    ("UPDATE stepfold_sessions SET created = created + 1 WHERE number = 2", false),
+];
+
+/// Whoever reads what was damaged is told, and a check of the store names the session that it is of.
+async fn check_branches_told(store: &impl SessionStore, key: &SessionKey, sql: &str, of_labels: bool) {
+    let labels = store.labels(ReadLabels::new(key.clone())).await;
+    let forks = store.forks(ListForks::new(key.clone())).await;
+    let kinds = (labels.err().map(|error| error.kind()), forks.err().map(|error| error.kind()));
+    let broken = Some(ErrorKind::Broken);
+    assert_eq!(kinds, if of_labels { (broken, None) } else { (None, broken) }, "{sql}");
+    for wanted in [VerifySessions::all(), VerifySessions::session(key.clone())] {
+        let report = store.verify(wanted).await.unwrap();
+        assert!(names(&report, key), "{sql}: {report:#?}");
+    }
+    // The session itself is whole.
+    assert_eq!(get(store, key).await.version, 4, "{sql}");
+}
+
+#[tokio::test]
+async fn damaged_labels_and_forks_of_a_file_are_told_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
+        let path = folder.path().join(format!("{place}.db"));
+        let key = branched(&SqliteStore::open(&path).unwrap()).await;
+        damage(&path, sql);
+        check_branches_told(&SqliteStore::open(&path).unwrap(), &key, sql, of_labels).await;
+    }
+}
+
+#[tokio::test]
+async fn damaged_labels_and_forks_of_a_database_are_told_and_named() {
+    let Some(server) = server() else { return };
+    for (place, (sql, of_labels)) in BRANCH_DAMAGES.into_iter().enumerate() {
+        let name = format!("branches_{place}");
+        let options = PostgresOptions::new(server.database(&name).await).connections(1);
+        let store = options.open().await.unwrap();
+        let key = branched(&store).await;
+        server.run(&name, sql).await;
+        check_branches_told(&store, &key, sql, of_labels).await;
+    }
+}
+
+/// Whatever is done with labels and forks, what they add up to goes with them.
+async fn branches_are_whole(store: impl SessionStore) {
+    let key = branched(&store).await;
+    let fork = |name: &str| SessionKey { id: SessionId::new(name).unwrap(), ..key.clone() };
+    let check = async |labels: &[(&str, u64)], forks: &[&str]| {
+        let found = store.labels(ReadLabels::new(key.clone())).await.unwrap();
+        let found: Vec<(&str, u64)> =
+            found.iter().map(|(label, version)| (label.as_str(), *version)).collect();
+        assert_eq!(found, labels);
+        let found = store.forks(ListForks::new(key.clone())).await.unwrap();
+        assert_eq!(found.iter().map(|fork| fork.id.as_str()).collect::<Vec<_>>(), forks);
+        assert_eq!(store.verify(VerifySessions::all()).await.unwrap().faults, []);
+    };
+    check(&[("label-1", 1), ("label-2", 2)], &["fork-1", "fork-2"]).await;
+    assert_eq!(label(&store, &key, "label-2", 4).await, Some(2));
+    append(&store, &key, 4, writing("after", &[])).await.unwrap();
+    assert_eq!(label(&store, &key, "label-2", 4).await, Some(4));
+    check(&[("label-1", 1), ("label-2", 4)], &["fork-1", "fork-2"]).await;
+    // A fork of the same name, and what is not a fork any more.
+    store.delete(DeleteSession::new(fork("fork-1"))).await.unwrap();
+    check(&[("label-1", 1), ("label-2", 4)], &["fork-2"]).await;
+    let again = ForkSession::new(key.clone(), at(6)).with_id(fork("fork-1").id);
+    store.fork(again).await.unwrap();
+    store.prune(PruneSession { key: key.clone(), before: Before::Version(2) }).await.unwrap();
+    check(&[("label-2", 4)], &["fork-2", "fork-1"]).await;
+    append(&store, &key, 5, writing("pruned", &[])).await.unwrap();
+    let label = Label::new("label-2").unwrap();
+    assert_eq!(store.set_label(LabelVersion::removal(key.clone(), label)).await.unwrap(), Some(4));
+    check(&[], &["fork-2", "fork-1"]).await;
+    // Another session of the name that the forks were made from has no forks.
+    store.delete(DeleteSession::new(key.clone())).await.unwrap();
+    create(&store, &key).await;
+    check(&[], &[]).await;
+    store.delete(DeleteSession::new(fork("fork-2"))).await.unwrap();
+    check(&[], &[]).await;
+}
+
+#[tokio::test]
+async fn labels_and_forks_stay_whole_over_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    branches_are_whole(SqliteStore::open(folder.path().join("sessions.db")).unwrap()).await;
+}
+
+#[tokio::test]
+async fn labels_and_forks_stay_whole_over_postgres() {
+    let Some(server) = server() else { return };
+    let options = PostgresOptions::new(server.database("whole_branches").await).connections(2);
+    branches_are_whole(options.open().await.unwrap()).await;
+}
+
 /// What somebody who may write to the database has changed is named, and whoever reads it is told.
 #[tokio::test]
 async fn changes_to_a_database_are_named_and_told() {
@@ -502,7 +669,9 @@ async fn changes_to_a_database_are_named_and_told() {
         server.run("damaged", sql).await;
     }
     let report = store.verify(VerifySessions::all()).await.unwrap();
-    damages.iter().for_each(|damage| check_named(&report, damage));
+    for damage in &damages {
+        check_named(&report, damage);
+    }
     for (place, key) in keys.iter().enumerate() {
         let is_damaged = (1..=10).contains(&place);
         let read = store.get(GetSession::new(key.clone())).await;
@@ -545,7 +714,9 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
         server.run("damaged_scopes", sql).await;
     }
     let report = store.verify(VerifySessions::all()).await.unwrap();
-    damages.iter().for_each(|damage| check_named(&report, damage));
+    for damage in &damages {
+        check_named(&report, damage);
+    }
     for wanted in [vec!["app:n"], vec!["app:list"], vec!["user:list"]] {
         let get = GetSession::new(keys[2].clone()).keys(wanted.clone());
         assert_eq!(store.get(get).await.unwrap_err().kind(), ErrorKind::Broken, "{wanted:?}");

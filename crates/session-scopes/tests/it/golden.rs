@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
     Author, ClaimSession, CreateSession, DequeueInput, EnqueueInput, Event, EventId, ForkSession, GetSession,
-    InboxKind, InvocationId, LifeId, OperationId, ReadInbox, RewindSession, SessionError, SessionStore,
-    SqliteStore, VerifySessions, WorkerId,
+    InboxKind, InvocationId, Label, LabelVersion, LifeId, ListForks, OperationId, ReadInbox, ReadLabels,
+    RewindSession, SessionError, SessionStore, SqliteStore, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
@@ -108,6 +108,8 @@ async fn record() {
     let mut fork = ForkSession::new(key("golden"), at(2)).with_id(key("fork").id);
     fork.life = Some(LifeId::new("fork-life").unwrap());
     store.fork(fork).await.unwrap();
+    let label = Label::new("noted").unwrap();
+    store.set_label(LabelVersion::new(key("golden"), label, 1)).await.unwrap();
     let second = [("list", json!([9])), ("n", json!(5)), ("app:n", json!(2))];
     append(&store, &key("golden"), 1, writing("e2", &second)).await.unwrap();
     let rewind = RewindSession {
@@ -176,6 +178,10 @@ async fn sqlite_of_version_1() {
     assert_eq!((waiting[0].idempotency_key.as_str(), &waiting[0].body), ("m2", &json!({"text": "later"})));
     let fork = store.get(GetSession::new(key("fork"))).await.unwrap();
     assert_eq!((fork.get("list").unwrap().to_json(), fork.version), (json!([1, 2]), 1));
+    let forks = store.forks(ListForks::new(key("golden"))).await.unwrap();
+    assert_eq!(forks.iter().map(|fork| (fork.id.as_str(), fork.version)).collect::<Vec<_>>(), [("fork", 1)]);
+    let labels = store.labels(ReadLabels::new(key("golden"))).await.unwrap();
+    assert_eq!(labels, [(Label::new("noted").unwrap(), 1)]);
     append(&store, &key("golden"), 4, writing("more", &[("list", json!([4]))])).await.unwrap();
     let session = store.get(GetSession::new(key("golden"))).await.unwrap();
     assert_eq!(session.get("list").unwrap(), json!([1, 2, 3, 4]));

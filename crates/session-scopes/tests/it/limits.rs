@@ -1,6 +1,8 @@
 //! What bounds the wait for a PostgreSQL server, and what is told of it.
 
 use std::error::Error;
+use std::net::TcpListener;
+use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use stepfold_session_scopes::{
     AppendEvent, CreateSession, ErrorKind, PostgresOptions, PostgresStore, SessionSchema, SessionStore,
+    VerifySessions,
 };
 use stepfold_state_core::state::{Handler, Schema};
 use tokio::runtime::Builder;
@@ -87,6 +90,73 @@ async fn a_worker_that_is_stopped_inside_an_append_holds_up_others_for_a_bounded
     // It was not made, and is when it is repeated.
     assert_eq!(get(&other, &key("a")).await.version, 0);
     assert_eq!(other.append(write("a", "again")).await.unwrap().version, 1);
+}
+
+/// A process that is frozen until this is dropped.
+struct Frozen(String);
+
+impl Frozen {
+    fn new(pid: i32) -> Self {
+        let frozen = Frozen(pid.to_string());
+        frozen.signal("-STOP");
+        frozen
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.0]).status().unwrap().success());
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+    }
+}
+
+/// The server's own process for the connection of a store: not the one that is frozen.
+async fn backend(url: &str, frozen: Option<&Frozen>) -> i32 {
+    let (looker, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let pid = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
+        AND application_name = 'stepfold' AND pid <> $1 ORDER BY backend_start DESC LIMIT 1";
+    let frozen: i32 = frozen.map_or(0, |frozen| frozen.0.parse().unwrap());
+    let pid = looker.query_one(pid, &[&frozen]).await.unwrap().get(0);
+    drop(looker);
+    driver.await.unwrap().unwrap();
+    pid
+}
+
+/// What is frozen keeps none of its own timeouts: the worker has one, and goes on over another connection.
+#[tokio::test]
+async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
+    let Some(server) = server() else { return };
+    let url = server.database("frozen_server").await;
+    let short = Duration::from_millis(500);
+    let options = PostgresOptions::new(&url).connections(1).statement_timeout(short).timeout(2 * short);
+    let store = options.open().await.unwrap();
+    create(&store, &key("s")).await;
+    let frozen = Frozen::new(backend(&url, None).await);
+    let error = append(&store, &key("s"), 0, event("e1")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+    assert!(error.to_string().contains("has not answered"), "{error}");
+    // The connection that is given up makes room for another one, over which the same event is sent again.
+    assert_eq!(append(&store, &key("s"), 0, event("e1")).await.unwrap().version, 1);
+    let frozen_too = Frozen::new(backend(&url, Some(&frozen)).await);
+    let error = store.verify(VerifySessions::all()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
+    drop((frozen, frozen_too));
+    // What was sent to it makes no second event.
+    assert_eq!(append(&store, &key("s"), 1, event("e2")).await.unwrap().version, 2);
+    assert_eq!(get(&store, &key("s")).await.events.len(), 2);
+}
+
+/// Somebody takes the connection, and says nothing.
+#[tokio::test]
+async fn a_server_that_says_nothing_is_waited_for_a_bounded_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://worker@{}/agents?sslmode=disable", silent.local_addr().unwrap());
+    let options = PostgresOptions::new(url).timeout(Duration::from_millis(200));
+    assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Transient);
 }
 
 #[tokio::test]

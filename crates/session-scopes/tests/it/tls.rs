@@ -93,7 +93,7 @@ async fn a_server_that_is_not_who_it_should_be_is_refused_for_good() {
     ] {
         let error = PostgresStore::open(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{url}: {error:?}");
-        assert!(error.to_string().contains(cause), "{url}: {}", error.to_string());
+        assert!(error.to_string().contains(cause), "{url}: {error}");
     }
     assert_eq!(encrypted(&plain).await, (0, 0));
     // Who does not look at certificates gets in by any name.
