@@ -335,13 +335,37 @@ impl<'a> Work<'a> {
             if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
         self.wants = goes_on_with;
         self.is_earlier = goes_on_with == Wants::TakeInbox;
-        match self.take_entries(found, entries).await {
+        self.has_stored = false;
+        match self.take_entries(found, entries.clone()).await {
             Err(error) if self.is_overtaken(&error).await => {
                 self.wants = Wants::TakeInbox;
                 Ok(None)
             }
+            Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {
+                Err(self.cannot_begin(error, &entries, wants).await)
+            }
             Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
             ended => ended.map(Some),
+        }
+    }
+
+    /// A message that cannot begin must not stand in the way of all that come after it. Its own sender is told, and it is
+    /// taken out of the inbox; whoever came for another one is told which message it is.
+    async fn cannot_begin(&self, error: RunnerError, entries: &[Entry], wants: Wants) -> RunnerError {
+        let own = entries.iter().find(|entry| entry.id == *self.ticket.current.invocation.id());
+        match (own, entries.first()) {
+            (Some(own), _) => {
+                // One that could not be taken out is met by whoever comes next, who is told.
+                let _ = self.turn.dequeue(own).await;
+                error
+            }
+            (None, Some(first)) => RunnerError::EarlierCannotBegin {
+                key: Box::new(self.turn.slot.key.clone()),
+                earlier: first.id.clone(),
+                is_accepted: wants == Wants::TakeInbox,
+                source: Arc::new(error),
+            },
+            (None, None) => error,
         }
     }
 

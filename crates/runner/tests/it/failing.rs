@@ -1,15 +1,17 @@
 //! A run that fails each time it is driven, and paused runs among many sessions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, HookAction, Input};
-use stepfold_runner::session_scopes::EventRange;
-use stepfold_runner::{RunnerError, SessionHandle, failure};
+use stepfold_runner::agent_loop::{
+    Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, RunEvent,
+};
+use stepfold_runner::session_scopes::{EnqueueInput, EventRange, InboxKind, OperationId, SessionStore};
+use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
-use crate::world::{Echo, World, each_store, process, schema};
+use crate::world::{Echo, Still, World, each_store, process, schema};
 
 /// An agent that fails before it asks its model, until it is mended.
 fn failing(is_mended: &Arc<AtomicBool>) -> AgentBuilder {
@@ -313,4 +315,73 @@ fn an_error_shows_its_causes_in_one_line() {
             assert!(std::error::Error::source(&error).is_none(), "{text}");
         });
     });
+}
+
+/// An agent whose instructions need a value.
+fn of_topic(world: &World) -> AgentBuilder {
+    world.agent("assistant: done").instructions("Look at {topic}.")
+}
+
+fn about_rows(text: &str) -> Input {
+    Input::new().say(text).with_values(json!({"topic": "rows"}))
+}
+
+/// Messages whose runs fail before anything of them is stored: a value is missing, and one is of another type.
+fn that_cannot_begin() -> [Input; 2] {
+    [Input::new().say("one"), Input::new().say("one").with_values(json!({"topic": 5}))]
+}
+
+/// A message that was stored by a process which died before its run began.
+async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &Input) {
+    let stored = EnqueueInput {
+        key: session.key().clone(),
+        kind: InboxKind::Message,
+        idempotency_key: OperationId::new("m1").unwrap(),
+        body: input.to_json().unwrap(),
+        at: Still.now(),
+    };
+    world.store().enqueue(stored).await.unwrap();
+}
+
+#[test]
+fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
+    for input in that_cannot_begin() {
+        each_store(|world| {
+            process(async {
+                let session = world.session(of_topic(world)).await;
+                let error = session.send_once("m1", input.clone()).await.unwrap().await.unwrap_err();
+                let is_told = matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. });
+                assert!(is_told, "{error:?}");
+                assert!(session.inbox().await.unwrap().is_empty());
+                assert_eq!(session.run(about_rows("two")).await.unwrap().text(), "done");
+            });
+        });
+    }
+}
+
+#[test]
+fn a_message_of_another_sender_that_cannot_begin_is_named_to_whoever_comes_next() {
+    for input in that_cannot_begin() {
+        each_store(|world| {
+            process(async {
+                let session = world.session(of_topic(world)).await;
+                left_by_a_dead_process(world, &session, &input).await;
+                for (ended, accepted) in
+                    [(session.resume().await, false), (session.run(about_rows("two")).await, true)]
+                {
+                    let Err(RunnerError::EarlierCannotBegin { earlier, is_accepted, .. }) = &ended else {
+                        panic!("{ended:?}")
+                    };
+                    assert_eq!((earlier.as_str(), *is_accepted), ("m1", accepted));
+                    let text = ended.unwrap_err().to_string();
+                    assert!(text.contains("`m1`") && text.contains("`withdraw()`"), "{text}");
+                }
+                let waiting = session.inbox().await.unwrap();
+                assert_eq!((waiting.len(), waiting[0].id.as_str()), (2, "m1"));
+                assert!(session.withdraw(&waiting[0].id).await.unwrap());
+                assert_eq!(session.resume().await.unwrap().text(), "done");
+                assert!(said(&session).await.starts_with("user:      two\n"));
+            });
+        });
+    }
 }
