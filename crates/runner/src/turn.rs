@@ -55,6 +55,10 @@ impl Turn {
         while let Some(Job { order, mut ticket }) = job.take() {
             let taken = AssertUnwindSafe(self.clone().take(order, &mut ticket)).catch_unwind().await;
             let ended = taken.ok();
+            // A panic came past what gives the claim up at the end.
+            if ended.is_none() && !self.slot.desk().has_next() {
+                self.release().await;
+            }
             job = self.next_job(ended.as_ref());
             worker.is_at_work = job.is_some();
             ticket.end(ended);

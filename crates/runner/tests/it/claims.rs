@@ -1,12 +1,14 @@
 //! Claims: several workers and one session.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder};
-use stepfold_runner::session_scopes::{EventRange, GetSession, SessionStore, Timestamp};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, HookAction, Ids, Input};
+use stepfold_runner::session_scopes::{
+    EnqueueInput, EventRange, GetSession, InboxKind, OperationId, SessionStore, Timestamp,
+};
 use stepfold_runner::{Busy, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenClaimed};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
@@ -370,6 +372,29 @@ fn a_message_that_is_sent_again_under_its_key_is_taken_once() {
             assert_eq!(again.await.unwrap().text(), "re: hello");
             assert!(matches!(two.send_once("m1", "other").await, Err(RunnerError::Store { .. })));
             assert_eq!(said(&two).await, ["hello", "more"]);
+        });
+    });
+}
+
+#[test]
+fn a_panic_gives_the_claim_up() {
+    each_store(|world| {
+        process(async {
+            let is_mended = Arc::new(AtomicBool::new(false));
+            let mended = Arc::clone(&is_mended);
+            let agent = echo().before_model(move |_| {
+                let is_mended = mended.load(Ordering::SeqCst);
+                async move {
+                    assert!(is_mended, "a hook panics");
+                    Ok(HookAction::proceed())
+                }
+            });
+            let one = session(worker(world, agent, "one")).await;
+            let error = one.run("one").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Panicked { .. }), "{error:?}");
+            assert!(!is_claimed(&one).await);
+            is_mended.store(true, Ordering::SeqCst);
+            assert_eq!(one.resume().await.unwrap().text(), "re: one");
         });
     });
 }
