@@ -649,8 +649,9 @@ impl<'a> Work<'a> {
             Err(error) => {
                 // What runs still is told to stop.
                 cancellation.cancel();
-                let stored = journal.place;
-                self.has_failed(&error, invocation, version, stored).await;
+                // After its end a run cannot fail any more; only an observer can, for which nothing is to be resumed.
+                let can_fail = journal.place > 0 && journal.ahead.exit().is_none();
+                self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
             }
         }
@@ -669,11 +670,17 @@ impl<'a> Work<'a> {
         self.known.is_kept = is_kept;
     }
 
-    async fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId, version: u64, stored: u64) {
+    async fn has_failed(
+        &mut self,
+        error: &RunnerError,
+        invocation: InvocationId,
+        version: u64,
+        can_fail: bool,
+    ) {
         self.known.stopped = None;
         match error {
-            // Nothing of it is stored, so there is no run.
-            RunnerError::Run { .. } if stored == 0 => {}
+            // Nothing of it is stored, so there is no run; or it has ended.
+            RunnerError::Run { .. } if !can_fail => {}
             RunnerError::Run { source, .. } => {
                 self.record_failure(invocation, version, &source.to_string()).await
             }

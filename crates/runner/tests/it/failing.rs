@@ -385,3 +385,32 @@ fn a_message_of_another_sender_that_cannot_begin_is_named_to_whoever_comes_next(
         });
     }
 }
+
+/// Fails when it hears that a run has ended like this.
+struct FailsAtEnd(Exit);
+
+impl Observer for FailsAtEnd {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        match event {
+            RunEvent::Ended(exit) if *exit == self.0 => Err("the disk is full".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
+    each_store(|world| {
+        process(async {
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+            let runner = world.runner(agent).observe(|_| FailsAtEnd(Exit::Text)).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let error = session.run("one").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            let stored = session.read(EventRange::All).await.unwrap();
+            assert!(stored.events.iter().all(|event| failure(&event.event).is_none()));
+            assert!(!stepfold_runner::is_unfinished(&stored.events.last().unwrap().event));
+            assert!(stored.claim.is_none());
+        });
+    });
+}
