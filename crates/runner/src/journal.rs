@@ -74,7 +74,7 @@ impl Journal {
             _ => Vec::new(),
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
-        let claim = self.claims.asked(&self.slot.held, self.gives_up(&taken));
+        let claim = self.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
         let writes = Writes::of(&stored);
         // The heartbeat must not take what is given up for lost.
         let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
@@ -105,8 +105,14 @@ impl Journal {
 
     /// Whether the claim goes with this event: the run has ended after it, or waits for decisions, and nothing waits
     /// in the inbox that is not taken by it.
-    fn gives_up(&self, taken: &[Entry]) -> bool {
-        let is_done = matches!(self.ahead.decide(), Need::Nothing(_) | Need::Approval);
+    fn gives_up(&self, kind: &EventKind, taken: &[Entry]) -> bool {
+        let is_done = match self.ahead.decide() {
+            Need::Nothing(_) => true,
+            // One call, or one branch of a graph, can wait while others still run. Where that may be, the claim is
+            // given up when the invocation is done.
+            Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
+            _ => false,
+        };
         is_done && self.slot.mail.is_empty_but_for(taken.len())
     }
 }

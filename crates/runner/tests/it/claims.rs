@@ -398,3 +398,40 @@ fn a_panic_gives_the_claim_up() {
         });
     });
 }
+
+#[test]
+fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
+            let model = Script::parse("assistant: > c1 ask()\nassistant: asked").unwrap();
+            let clerk = Agent::builder(model).name("clerk").schema(schema()).tools([ask]).build().unwrap();
+            let clerk = clerk.as_tool("clerk", "Asks.").effect(Effect::Idempotent).build().unwrap();
+            let opened = Arc::clone(&gate);
+            let slow = move || {
+                let gate = Arc::clone(&opened);
+                async move {
+                    gate.acquire().await.map_err(ToolError::fatal)?.forget();
+                    Ok::<_, ToolError>("slow")
+                }
+            };
+            let slow = Tool::new("slow", "Is slow.", slow).effect(Effect::Pure).build().unwrap();
+            let script = "assistant: > c1 clerk(task=\"ask\")  > c2 slow()\nassistant: done";
+            let agent = Agent::builder(Script::parse(script).unwrap()).schema(schema()).tools([clerk, slow]);
+            let one = session(worker(world, agent, "one")).await;
+            let first = one.send("go").await.unwrap();
+            let is_suspended = async || {
+                let stored = one.read(EventRange::All).await.unwrap();
+                stored.events.iter().any(|event| event.event.kind.as_str() == "suspended")
+            };
+            while !is_suspended().await {
+                tokio::task::yield_now().await;
+            }
+            assert!(is_claimed(&one).await);
+            gate.add_permits(1);
+            first.await.unwrap();
+            assert!(!is_claimed(&one).await);
+        });
+    });
+}
