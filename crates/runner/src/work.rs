@@ -338,7 +338,8 @@ impl<'a> Work<'a> {
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
             Err(error) if self.is_overtaken(&error).await => {
-                self.wants = Wants::TakeInbox;
+                // Whoever resumes has no message of its own that another worker could have taken.
+                self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
                 Ok(None)
             }
             Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {

@@ -435,3 +435,51 @@ fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
         });
     });
 }
+
+/// Names, with something that happens before the second one is given.
+struct Meanwhile<F> {
+    given: AtomicU64,
+    happens: F,
+}
+
+impl<F: Fn() + Send + Sync + 'static> Ids for Meanwhile<F> {
+    fn next(&self) -> String {
+        let given = self.given.fetch_add(1, Ordering::SeqCst);
+        if given == 1 {
+            (self.happens)();
+        }
+        format!("meanwhile{given}")
+    }
+}
+
+/// Nobody has withdrawn anything where another worker was faster.
+#[test]
+fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
+    // The other worker is in another process, with a store of its own.
+    let world = Arc::new(World::over_sqlite());
+    process(async {
+        let one = session(worker(&world, echo(), "one")).await;
+        let stored = EnqueueInput {
+            key: one.key().clone(),
+            // Such ones begin a turn with a name of its own.
+            kind: InboxKind::Steer,
+            idempotency_key: OperationId::new("m1").unwrap(),
+            body: Input::new().say("hello").to_json().unwrap(),
+            at: Seconds::default().now(),
+        };
+        world.store().enqueue(stored).await.unwrap();
+        let faster = Arc::clone(&world);
+        let happens = move || {
+            let take = async {
+                let one = session(worker(&faster, echo(), "one")).await;
+                assert_eq!(one.resume().await.unwrap().text(), "re: hello");
+            };
+            std::thread::scope(|threads| threads.spawn(|| process(take)).join().unwrap());
+        };
+        let ids = Meanwhile { given: AtomicU64::new(0), happens };
+        let two = session(worker(&world, echo(), "two").ids(ids)).await;
+        let error = two.resume().await.unwrap_err();
+        assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+        assert_eq!(said(&two).await, ["hello"]);
+    });
+}
