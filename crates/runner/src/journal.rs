@@ -77,14 +77,18 @@ impl Journal {
         let claim = self.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
         let writes = Writes::of(&stored);
         // The heartbeat must not take what is given up for lost.
-        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
+        let slot = Arc::clone(&self.slot);
+        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| slot.held.give_up());
         let request =
             AppendEvent::new(self.slot.key.clone(), self.version, with_taken(stored, &ids), &self.schema)
                 .with_claim(claim)
                 .taking(self.slot.mail.stored(&taken));
         let append = || self.store.append(request.clone());
         let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
-        let receipt = appended.inspect_err(|_| self.slot.held.restore(given_up))?;
+        let receipt = appended?;
+        if let Some(given_up) = given_up {
+            given_up.is_stored();
+        }
         self.version = receipt.version;
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
