@@ -48,12 +48,23 @@ pub(crate) struct Work<'a> {
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
     taker: Option<(InvocationId, bool)>,
+    /// Whether the message was seen in the inbox while another worker was at work.
+    own_seen: OwnSeen,
     /// Whether the last run has stored an event.
     has_stored: bool,
     /// Whether the run that is driven comes before the one of this invocation.
     is_earlier: bool,
     /// How the last run failed, if it did.
     failed: Option<Failed>,
+}
+
+/// Whether a message was seen in the inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnSeen {
+    Never,
+    There,
+    /// It was there, and was not at the last look.
+    Missed,
 }
 
 /// The session as a worker has found it.
@@ -87,6 +98,7 @@ impl<'a> Work<'a> {
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
+            own_seen: OwnSeen::Never,
             has_stored: false,
             is_earlier: false,
             failed: None,
@@ -154,6 +166,9 @@ impl<'a> Work<'a> {
                     {
                         return self.outcome_of_taker(&found.read).await;
                     }
+                    if self.is_withdrawn(wants) {
+                        return Err(self.withdrawn());
+                    }
                     self.wait(&found.read.1).await?;
                     None
                 }
@@ -180,7 +195,7 @@ impl<'a> Work<'a> {
                     Err(RunnerError::NothingToResume { .. }) if is_joined => {
                         return self.outcome_of_last_run(&found.read).await;
                     }
-                    Err(RunnerError::NothingToResume { key }) => return Err(RunnerError::Withdrawn { key }),
+                    Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
                     ended => return ended,
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
@@ -261,14 +276,62 @@ impl<'a> Work<'a> {
     /// Waits a while for the worker that holds the claim.
     async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
         let runner = Arc::clone(&self.turn.runner);
+        let cancellation = self.ticket.current.cancellation.clone();
         tokio::select! {
             biased;
             () = runner.closing.closed() => Err(self.shut_down()),
+            () = cancellation.cancelled() => Err(self.end_of_wait(session).await),
+            // While it waits, only who withdraws a message takes it from what is known.
+            () = self.turn.slot.bell.notified() => {
+                let was_there = self.own_seen == OwnSeen::There && self.taker.is_none();
+                match was_there && self.own_entry().is_none() {
+                    true => Err(self.withdrawn()),
+                    false => Ok(()),
+                }
+            }
             has_waited = self.waited.a_while(&runner) => match has_waited {
                 true => Ok(()),
                 false => Err(self.claimed(session, self.wants)),
             },
         }
+    }
+
+    /// What is said to whoever cancels while another worker is at work: the message is withdrawn, unless that worker has
+    /// taken it.
+    async fn end_of_wait(&self, session: &Session) -> RunnerError {
+        let dropped = match self.own_entry() {
+            Some(own) => self.turn.dequeue(&own).await,
+            None => Ok(false),
+        };
+        match dropped {
+            Ok(true) => self.withdrawn(),
+            Ok(false) => self.claimed(session, self.wants),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// The message of this invocation, if it stands in the inbox.
+    fn own_entry(&self) -> Option<Entry> {
+        self.turn.slot.mail.entry(self.ticket.current.invocation.id())
+    }
+
+    /// Whether somebody took the message out of the inbox: it stood there, and is in no run. It may be taken between the
+    /// reading of the session and that of the inbox; so two looks in a row have to miss it.
+    fn is_withdrawn(&mut self, wants: Wants) -> bool {
+        if wants != Wants::TakeInbox || self.taker.is_some() {
+            return false;
+        }
+        let (is_there, seen) = (self.own_entry().is_some(), self.own_seen);
+        self.own_seen = match (seen, is_there) {
+            (_, true) => OwnSeen::There,
+            (OwnSeen::There | OwnSeen::Missed, false) => OwnSeen::Missed,
+            (OwnSeen::Never, false) => OwnSeen::Never,
+        };
+        !is_there && seen == OwnSeen::Missed
+    }
+
+    fn withdrawn(&self) -> RunnerError {
+        RunnerError::Withdrawn { key: Box::new(self.turn.slot.key.clone()) }
     }
 
     /// That the runner does nothing more.
@@ -303,6 +366,7 @@ impl<'a> Work<'a> {
             self.turn.enqueue_cancel().await?;
         }
         self.turn.enqueue(kind, id, input).await?;
+        self.own_seen = OwnSeen::There;
         self.accept(Ok(()));
         Ok(())
     }

@@ -377,6 +377,41 @@ fn a_message_that_is_sent_again_under_its_key_is_taken_once() {
 }
 
 #[test]
+fn to_cancel_or_to_withdraw_ends_the_wait_for_another_worker() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one")).await;
+            let two = session(worker(world, gated_echo(&gate), "two")).await;
+            let first = one.send("one").await.unwrap();
+            until_it_is_claimed(&one).await;
+
+            let cancelled = two.send("two").await.unwrap();
+            cancelled.cancel();
+            let error = cancelled.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+
+            let withdrawn = two.send("three").await.unwrap();
+            assert!(two.withdraw(withdrawn.id()).await.unwrap());
+            let error = withdrawn.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+
+            let resumed = two.resume().start().unwrap();
+            resumed.cancel();
+            let error = resumed.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Claimed { is_accepted: false, .. }), "{error:?}");
+
+            // What comes after them is nobody else's.
+            let last = two.send("four").await.unwrap();
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            assert_eq!(last.await.unwrap().text(), "re: four");
+            assert_eq!(said(&one).await, ["one", "four"]);
+        });
+    });
+}
+
+#[test]
 fn a_panic_gives_the_claim_up() {
     each_store(|world| {
         process(async {
