@@ -658,6 +658,8 @@ impl<'a> Work<'a> {
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
         let Stopped { run, invocation, place, seen } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        // How another run failed before is nothing to this one.
+        self.failed = None;
         slot.mail.read_again();
         let cancellation = self.ticket.current.cancellation.child_token();
         if is_given_up {

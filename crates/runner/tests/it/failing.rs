@@ -414,3 +414,30 @@ fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
         });
     });
 }
+
+/// How a run failed that was given up says nothing about the one after it.
+#[test]
+fn the_failure_of_a_run_that_was_given_up_is_not_told_of_another() {
+    each_store(|world| {
+        process(async {
+            let failures = Arc::new(AtomicUsize::new(0));
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).before_model(move |_| {
+                let fails = failures.fetch_add(1, Ordering::SeqCst) < 2;
+                async move {
+                    match fails {
+                        true => Err(std::io::Error::other("the licence has run out").into()),
+                        false => Ok(HookAction::proceed()),
+                    }
+                }
+            });
+            let runner =
+                world.runner(agent.build().unwrap()).abandon_after(2).observe(|_| FailsAtEnd(Exit::Text));
+            let session = runner.build().session("ada", "s1").await.unwrap();
+            session.run("one").await.unwrap_err();
+            left_by_a_dead_process(world, &session, &Input::new().say("two")).await;
+            let error = session.run("three").await.unwrap_err();
+            let RunnerError::EarlierRunFailed { cause, times, .. } = &error else { panic!("{error:?}") };
+            assert!(cause.contains("the disk is full") && *times == 1, "{times} times: {cause}");
+        });
+    });
+}
