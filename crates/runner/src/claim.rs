@@ -158,15 +158,35 @@ impl Held {
         *self.inner() = claim.map(|claim| claim.token);
     }
 
-    /// The claim could not be given up.
-    pub(crate) fn restore(&self, token: Option<u64>) {
-        if token.is_some() {
-            *self.inner() = token;
-        }
+    /// The claim is given up by an append: it is not held meanwhile, and is again if the append fails or is dropped.
+    pub(crate) fn give_up(&self) -> GivingUp<'_> {
+        GivingUp { held: self, token: self.take() }
     }
 
     /// Gives the token to whoever gives the claim up.
     pub(crate) fn take(&self) -> Option<u64> {
         self.inner().take()
+    }
+}
+
+/// A claim that is being given up.
+#[derive(Debug)]
+pub(crate) struct GivingUp<'a> {
+    held: &'a Held,
+    token: Option<u64>,
+}
+
+impl GivingUp<'_> {
+    /// The store has taken it.
+    pub(crate) fn is_stored(mut self) {
+        self.token = None;
+    }
+}
+
+impl Drop for GivingUp<'_> {
+    fn drop(&mut self) {
+        if self.token.is_some() {
+            *self.held.inner() = self.token;
+        }
     }
 }

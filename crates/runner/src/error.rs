@@ -81,6 +81,24 @@ pub enum RunnerError {
         /// The last failure, with the outcome as far as there is one.
         r#source: Arc<RunError>,
     },
+    /// An earlier message, which stands first in the inbox, cannot begin its run: nothing of it is stored. Nothing comes
+    /// after it until the cause is mended, or the message is taken out of the inbox.
+    #[error(
+        "message `{earlier}` comes first in session {key}, and cannot begin: {source}; mend the cause, or take it out of \
+         the inbox with `withdraw()`{}",
+        if *is_accepted { "; the new message is stored, and taken after it" } else { "" }
+    )]
+    EarlierCannotBegin {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The name of the earlier message's invocation, by which it can be
+        /// [withdrawn](crate::SessionHandle::withdraw).
+        earlier: InvocationId,
+        /// Whether there is a new message, and it was stored.
+        is_accepted: bool,
+        /// Why it cannot begin.
+        r#source: Arc<RunnerError>,
+    },
     /// The run failed; it can be resumed.
     #[error("the run in session {key} failed: {source}")]
     Run {
@@ -143,8 +161,12 @@ pub enum RunnerError {
         /// When the earlier decision was stored, if one stands in the way and the record has it.
         at: Option<Timestamp>,
     },
-    /// The message is neither in the inbox nor in the record: it was withdrawn, or a rewind or retention took it since.
-    #[error("the message was taken out of session {key}: withdrawn, rewound or pruned")]
+    /// The message is neither in the inbox nor in the record: it was withdrawn, its run could not begin, or a rewind or
+    /// retention took it since.
+    #[error(
+        "the message was taken out of session {key}: withdrawn, not able to begin, rewound or pruned; send it again, \
+         under another key if it had one"
+    )]
     Withdrawn {
         /// The session.
         key: Box<SessionKey>,
@@ -278,6 +300,7 @@ impl RunnerError {
             RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. } => {
                 Some(source.outcome())
             }
+            RunnerError::EarlierCannotBegin { source, .. } => source.outcome(),
             _ => None,
         }
     }

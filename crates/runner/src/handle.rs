@@ -318,6 +318,8 @@ impl SessionHandle {
         let request = DequeueInput::new(key.clone(), [entry.position]);
         let dropped = self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
         self.slot.mail.withdrawn(entry.position);
+        // Its invocation may wait for another worker.
+        self.slot.bell.notify_one();
         Ok(!dropped.is_empty())
     }
 

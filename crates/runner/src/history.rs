@@ -67,9 +67,11 @@ impl History {
         Ok(())
     }
 
-    /// Whether a session is the one that was folded, at a later version of it.
+    /// Whether a session is the one that was folded, at a later version of it, with all events since: of what retention
+    /// has pruned nobody knows whether it was said or rewound.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
-        self.life.as_ref() == Some(&session.life) && self.version <= session.version
+        let is_later = (session.oldest..=session.version).contains(&self.version);
+        self.life.as_ref() == Some(&session.life) && is_later
     }
 
     /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took

@@ -189,6 +189,11 @@ impl Mail {
         known.entries.iter().take(steered.max(1)).cloned().collect()
     }
 
+    /// The entry of this invocation, if it waits as far as is known.
+    pub(crate) fn entry(&self, id: &InvocationId) -> Option<Entry> {
+        self.known().entries.iter().find(|entry| entry.id == *id).cloned()
+    }
+
     /// Whether nothing waits, as far as is known.
     pub(crate) fn is_empty(&self) -> bool {
         let known = self.known();

@@ -49,7 +49,9 @@ impl Invocation {
         &self.id
     }
 
-    /// Cancels the invocation: its open calls are answered as cancelled, and the session can be used at once.
+    /// Cancels the invocation: its open calls are answered as cancelled, and the session can be used at once. While it
+    /// waits for another worker, its message is withdrawn; if that worker has taken it already, the wait ends with
+    /// [`Claimed`](RunnerError::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
     }

@@ -74,17 +74,21 @@ impl Journal {
             _ => Vec::new(),
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
-        let claim = self.claims.asked(&self.slot.held, self.gives_up(&taken));
+        let claim = self.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
         let writes = Writes::of(&stored);
         // The heartbeat must not take what is given up for lost.
-        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| self.slot.held.take()).flatten();
+        let slot = Arc::clone(&self.slot);
+        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| slot.held.give_up());
         let request =
             AppendEvent::new(self.slot.key.clone(), self.version, with_taken(stored, &ids), &self.schema)
                 .with_claim(claim)
                 .taking(self.slot.mail.stored(&taken));
         let append = || self.store.append(request.clone());
         let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
-        let receipt = appended.inspect_err(|_| self.slot.held.restore(given_up))?;
+        let receipt = appended?;
+        if let Some(given_up) = given_up {
+            given_up.is_stored();
+        }
         self.version = receipt.version;
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
         self.place += 1;
@@ -105,8 +109,14 @@ impl Journal {
 
     /// Whether the claim goes with this event: the run has ended after it, or waits for decisions, and nothing waits
     /// in the inbox that is not taken by it.
-    fn gives_up(&self, taken: &[Entry]) -> bool {
-        let is_done = matches!(self.ahead.decide(), Need::Nothing(_) | Need::Approval);
+    fn gives_up(&self, kind: &EventKind, taken: &[Entry]) -> bool {
+        let is_done = match self.ahead.decide() {
+            Need::Nothing(_) => true,
+            // One call, or one branch of a graph, can wait while others still run. Where that may be, the claim is
+            // given up when the invocation is done.
+            Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
+            _ => false,
+        };
         is_done && self.slot.mail.is_empty_but_for(taken.len())
     }
 }

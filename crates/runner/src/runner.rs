@@ -31,7 +31,8 @@ pub enum Busy {
     /// It waits until the work is done; at most [`max_waiting`](RunnerBuilder::max_waiting) do.
     #[default]
     Wait,
-    /// The work is cancelled, and the message is next.
+    /// The work is cancelled, and the message is next. A message that still waits for another worker is
+    /// [withdrawn](crate::Invocation::cancel).
     Interrupt,
     /// It joins the work before the next request to the model. If the work is done by then, it is next.
     Steer,

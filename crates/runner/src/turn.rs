@@ -7,8 +7,8 @@ use backon::Retryable;
 use futures_util::FutureExt;
 use stepfold_agent_loop::{Decisions, Input};
 use stepfold_session_scopes::{
-    EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId, Session,
-    SessionStore,
+    DequeueInput, EnqueueInput, ErrorKind, EventRange, GetSession, InboxKind, InvocationId, OperationId,
+    Session, SessionError, SessionStore,
 };
 
 use crate::accept::Acceptance;
@@ -56,6 +56,10 @@ impl Turn {
             let taken =
                 AssertUnwindSafe(Box::pin(self.clone().take(order, &mut ticket))).catch_unwind().await;
             let ended = taken.ok();
+            // A panic came past what gives the claim up at the end.
+            if ended.is_none() && !self.slot.desk().has_next() {
+                self.release().await;
+            }
             job = self.next_job(ended.as_ref());
             worker.is_at_work = job.is_some();
             ticket.end(ended);
@@ -144,6 +148,19 @@ impl Turn {
         self.slot.mail.accepted(Entry { position: enqueued, kind, id, input });
         self.slot.bell.notify_one();
         Ok(())
+    }
+
+    /// Takes a message out of the inbox; gives whether it stood there.
+    pub(crate) async fn dequeue(&self, entry: &Entry) -> Result<bool, SessionError> {
+        let mail = &self.slot.mail;
+        if mail.stored(std::slice::from_ref(entry)).is_empty() {
+            mail.withdrawn(entry.position);
+            return Ok(true);
+        }
+        let request = DequeueInput::new(self.slot.key.clone(), [entry.position]);
+        let dropped = self.runner.store.dequeue(request).await?;
+        mail.withdrawn(entry.position);
+        Ok(!dropped.is_empty())
     }
 
     /// Asks whoever is at work in the session to cancel it.

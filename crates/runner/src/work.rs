@@ -52,12 +52,23 @@ pub(crate) struct Work<'a> {
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
     taker: Option<(InvocationId, bool)>,
+    /// Whether the message was seen in the inbox while another worker was at work.
+    own_seen: OwnSeen,
     /// Whether the last run has stored an event.
     has_stored: bool,
     /// Whether the run that is driven comes before the one of this invocation.
     is_earlier: bool,
     /// How the last run failed, if it did.
     failed: Option<Failed>,
+}
+
+/// Whether a message was seen in the inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnSeen {
+    Never,
+    There,
+    /// It was there, and was not at the last look.
+    Missed,
 }
 
 /// The session as a worker has found it.
@@ -91,6 +102,7 @@ impl<'a> Work<'a> {
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
+            own_seen: OwnSeen::Never,
             has_stored: false,
             is_earlier: false,
             failed: None,
@@ -158,6 +170,9 @@ impl<'a> Work<'a> {
                     {
                         return self.outcome_of_taker(&found.read).await;
                     }
+                    if self.is_withdrawn(wants) {
+                        return Err(self.withdrawn());
+                    }
                     self.wait(&found.read.1).await?;
                     None
                 }
@@ -184,7 +199,7 @@ impl<'a> Work<'a> {
                     Err(RunnerError::NothingToResume { .. }) if is_joined => {
                         return self.outcome_of_last_run(&found.read).await;
                     }
-                    Err(RunnerError::NothingToResume { key }) => return Err(RunnerError::Withdrawn { key }),
+                    Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
                     ended => return ended,
                 },
                 (Next::Refuse(_), Some(found)) if self.taker.is_some() => {
@@ -265,14 +280,62 @@ impl<'a> Work<'a> {
     /// Waits a while for the worker that holds the claim.
     async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
         let runner = Arc::clone(&self.turn.runner);
+        let cancellation = self.ticket.current.cancellation.clone();
         tokio::select! {
             biased;
             () = runner.closing.closed() => Err(self.shut_down()),
+            () = cancellation.cancelled() => Err(self.end_of_wait(session).await),
+            // While it waits, only who withdraws a message takes it from what is known.
+            () = self.turn.slot.bell.notified() => {
+                let was_there = self.own_seen == OwnSeen::There && self.taker.is_none();
+                match was_there && self.own_entry().is_none() {
+                    true => Err(self.withdrawn()),
+                    false => Ok(()),
+                }
+            }
             has_waited = self.waited.a_while(&runner) => match has_waited {
                 true => Ok(()),
                 false => Err(self.claimed(session, self.wants)),
             },
         }
+    }
+
+    /// What is said to whoever cancels while another worker is at work: the message is withdrawn, unless that worker has
+    /// taken it.
+    async fn end_of_wait(&self, session: &Session) -> RunnerError {
+        let dropped = match self.own_entry() {
+            Some(own) => self.turn.dequeue(&own).await,
+            None => Ok(false),
+        };
+        match dropped {
+            Ok(true) => self.withdrawn(),
+            Ok(false) => self.claimed(session, self.wants),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// The message of this invocation, if it stands in the inbox.
+    fn own_entry(&self) -> Option<Entry> {
+        self.turn.slot.mail.entry(self.ticket.current.invocation.id())
+    }
+
+    /// Whether somebody took the message out of the inbox: it stood there, and is in no run. It may be taken between the
+    /// reading of the session and that of the inbox; so two looks in a row have to miss it.
+    fn is_withdrawn(&mut self, wants: Wants) -> bool {
+        if wants != Wants::TakeInbox || self.taker.is_some() {
+            return false;
+        }
+        let (is_there, seen) = (self.own_entry().is_some(), self.own_seen);
+        self.own_seen = match (seen, is_there) {
+            (_, true) => OwnSeen::There,
+            (OwnSeen::There | OwnSeen::Missed, false) => OwnSeen::Missed,
+            (OwnSeen::Never, false) => OwnSeen::Never,
+        };
+        !is_there && seen == OwnSeen::Missed
+    }
+
+    fn withdrawn(&self) -> RunnerError {
+        RunnerError::Withdrawn { key: Box::new(self.turn.slot.key.clone()) }
     }
 
     /// That the runner does nothing more.
@@ -307,6 +370,7 @@ impl<'a> Work<'a> {
             self.turn.enqueue_cancel().await?;
         }
         self.turn.enqueue(kind, id, input).await?;
+        self.own_seen = OwnSeen::There;
         self.accept(Ok(()));
         Ok(())
     }
@@ -339,13 +403,38 @@ impl<'a> Work<'a> {
             if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
         self.wants = goes_on_with;
         self.is_earlier = goes_on_with == Wants::TakeInbox;
-        match self.take_entries(found, entries).await {
+        self.has_stored = false;
+        match self.take_entries(found, entries.clone()).await {
             Err(error) if self.is_overtaken(&error).await => {
-                self.wants = Wants::TakeInbox;
+                // Whoever resumes has no message of its own that another worker could have taken.
+                self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
                 Ok(None)
+            }
+            Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {
+                Err(self.cannot_begin(error, &entries, wants).await)
             }
             Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
             ended => ended.map(Some),
+        }
+    }
+
+    /// A message that cannot begin must not stand in the way of all that come after it. Its own sender is told, and it is
+    /// taken out of the inbox; whoever came for another one is told which message it is.
+    async fn cannot_begin(&self, error: RunnerError, entries: &[Entry], wants: Wants) -> RunnerError {
+        let own = entries.iter().find(|entry| entry.id == *self.ticket.current.invocation.id());
+        match (own, entries.first()) {
+            (Some(own), _) => {
+                // One that could not be taken out is met by whoever comes next, who is told.
+                let _ = self.turn.dequeue(own).await;
+                error
+            }
+            (None, Some(first)) => RunnerError::EarlierCannotBegin {
+                key: Box::new(self.turn.slot.key.clone()),
+                earlier: first.id.clone(),
+                is_accepted: wants == Wants::TakeInbox,
+                source: Arc::new(error),
+            },
+            (None, None) => error,
         }
     }
 
@@ -573,6 +662,8 @@ impl<'a> Work<'a> {
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
         let Stopped { run, invocation, place, seen } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
+        // How another run failed before is nothing to this one.
+        self.failed = None;
         slot.mail.read_again();
         let cancellation = self.ticket.current.cancellation.child_token();
         if is_given_up {
@@ -629,8 +720,9 @@ impl<'a> Work<'a> {
             Err(error) => {
                 // What runs still is told to stop.
                 cancellation.cancel();
-                let stored = journal.place;
-                self.has_failed(&error, invocation, version, stored).await;
+                // After its end a run cannot fail any more; only an observer can, for which nothing is to be resumed.
+                let can_fail = journal.place > 0 && journal.ahead.exit().is_none();
+                self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
             }
         }
@@ -649,11 +741,17 @@ impl<'a> Work<'a> {
         self.known.is_kept = is_kept;
     }
 
-    async fn has_failed(&mut self, error: &RunnerError, invocation: InvocationId, version: u64, stored: u64) {
+    async fn has_failed(
+        &mut self,
+        error: &RunnerError,
+        invocation: InvocationId,
+        version: u64,
+        can_fail: bool,
+    ) {
         self.known.stopped = None;
         match error {
-            // Nothing of it is stored, so there is no run.
-            RunnerError::Run { .. } if stored == 0 => {}
+            // Nothing of it is stored, so there is no run; or it has ended.
+            RunnerError::Run { .. } if !can_fail => {}
             RunnerError::Run { source, .. } => {
                 self.record_failure(invocation, version, &source.to_string()).await;
             }

@@ -1,12 +1,14 @@
 //! Claims: several workers and one session.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder};
-use stepfold_runner::session_scopes::{EventRange, GetSession, SessionStore, Timestamp};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, HookAction, Ids, Input};
+use stepfold_runner::session_scopes::{
+    EnqueueInput, EventRange, GetSession, InboxKind, OperationId, SessionStore, Timestamp,
+};
 use stepfold_runner::{Busy, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenClaimed};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
@@ -371,5 +373,148 @@ fn a_message_that_is_sent_again_under_its_key_is_taken_once() {
             assert!(matches!(two.send_once("m1", "other").await, Err(RunnerError::Store { .. })));
             assert_eq!(said(&two).await, ["hello", "more"]);
         });
+    });
+}
+
+#[test]
+fn to_cancel_or_to_withdraw_ends_the_wait_for_another_worker() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let one = session(worker(world, gated_echo(&gate), "one")).await;
+            let two = session(worker(world, gated_echo(&gate), "two")).await;
+            let first = one.send("one").await.unwrap();
+            until_it_is_claimed(&one).await;
+
+            let cancelled = two.send("two").await.unwrap();
+            cancelled.cancel();
+            let error = cancelled.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+
+            let withdrawn = two.send("three").await.unwrap();
+            assert!(two.withdraw(withdrawn.id()).await.unwrap());
+            let error = withdrawn.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+
+            let resumed = two.resume().start().unwrap();
+            resumed.cancel();
+            let error = resumed.await.unwrap_err();
+            assert!(matches!(error, RunnerError::Claimed { is_accepted: false, .. }), "{error:?}");
+
+            // What comes after them is nobody else's.
+            let last = two.send("four").await.unwrap();
+            gate.add_permits(9);
+            assert_eq!(first.await.unwrap().text(), "re: one");
+            assert_eq!(last.await.unwrap().text(), "re: four");
+            assert_eq!(said(&one).await, ["one", "four"]);
+        });
+    });
+}
+
+#[test]
+fn a_panic_gives_the_claim_up() {
+    each_store(|world| {
+        process(async {
+            let is_mended = Arc::new(AtomicBool::new(false));
+            let mended = Arc::clone(&is_mended);
+            let agent = echo().before_model(move |_| {
+                let is_mended = mended.load(Ordering::SeqCst);
+                async move {
+                    assert!(is_mended, "a hook panics");
+                    Ok(HookAction::proceed())
+                }
+            });
+            let one = session(worker(world, agent, "one")).await;
+            let error = one.run("one").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Panicked { .. }), "{error:?}");
+            assert!(!is_claimed(&one).await);
+            is_mended.store(true, Ordering::SeqCst);
+            assert_eq!(one.resume().await.unwrap().text(), "re: one");
+        });
+    });
+}
+
+#[test]
+fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
+    each_store(|world| {
+        process(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
+            let model = Script::parse("assistant: > c1 ask()\nassistant: asked").unwrap();
+            let clerk = Agent::builder(model).name("clerk").schema(schema()).tools([ask]).build().unwrap();
+            let clerk = clerk.as_tool("clerk", "Asks.").effect(Effect::Idempotent).build().unwrap();
+            let opened = Arc::clone(&gate);
+            let slow = move || {
+                let gate = Arc::clone(&opened);
+                async move {
+                    gate.acquire().await.map_err(ToolError::fatal)?.forget();
+                    Ok::<_, ToolError>("slow")
+                }
+            };
+            let slow = Tool::new("slow", "Is slow.", slow).effect(Effect::Pure).build().unwrap();
+            let script = "assistant: > c1 clerk(task=\"ask\")  > c2 slow()\nassistant: done";
+            let agent = Agent::builder(Script::parse(script).unwrap()).schema(schema()).tools([clerk, slow]);
+            let one = session(worker(world, agent, "one")).await;
+            let first = one.send("go").await.unwrap();
+            let is_suspended = async || {
+                let stored = one.read(EventRange::All).await.unwrap();
+                stored.events.iter().any(|event| event.event.kind.as_str() == "suspended")
+            };
+            while !is_suspended().await {
+                tokio::task::yield_now().await;
+            }
+            assert!(is_claimed(&one).await);
+            gate.add_permits(1);
+            first.await.unwrap();
+            assert!(!is_claimed(&one).await);
+        });
+    });
+}
+
+/// Names, with something that happens before the second one is given.
+struct Meanwhile<F> {
+    given: AtomicU64,
+    happens: F,
+}
+
+impl<F: Fn() + Send + Sync + 'static> Ids for Meanwhile<F> {
+    fn next(&self) -> String {
+        let given = self.given.fetch_add(1, Ordering::SeqCst);
+        if given == 1 {
+            (self.happens)();
+        }
+        format!("meanwhile{given}")
+    }
+}
+
+/// Nobody has withdrawn anything where another worker was faster.
+#[test]
+fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
+    // The other worker is in another process, with a store of its own.
+    let world = Arc::new(World::over_sqlite());
+    process(async {
+        let one = session(worker(&world, echo(), "one")).await;
+        let stored = EnqueueInput {
+            key: one.key().clone(),
+            // Such ones begin a turn with a name of its own.
+            kind: InboxKind::Steer,
+            idempotency_key: OperationId::new("m1").unwrap(),
+            body: Input::new().say("hello").to_json().unwrap(),
+            at: Seconds::default().now(),
+        };
+        world.store().enqueue(stored).await.unwrap();
+        let faster = Arc::clone(&world);
+        let happens = move || {
+            let take = async {
+                let one = session(worker(&faster, echo(), "one")).await;
+                assert_eq!(one.resume().await.unwrap().text(), "re: hello");
+            };
+            std::thread::scope(|threads| threads.spawn(|| process(take)).join().unwrap());
+        };
+        let ids = Meanwhile { given: AtomicU64::new(0), happens };
+        let two = session(worker(&world, echo(), "two").ids(ids)).await;
+        let error = two.resume().await.unwrap_err();
+        assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+        assert_eq!(said(&two).await, ["hello"]);
     });
 }

@@ -11,7 +11,7 @@ use stepfold_state_core::chat::Role;
 use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
 
-use crate::world::{Echo, World, each_store, process, schema, threads};
+use crate::world::{Echo, Fault, World, each_store, process, schema, threads};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -251,6 +251,27 @@ fn a_session_at_work_is_rewound_only_by_whoever_takes_it_over() {
             gate.add_permits(1);
             let lost = first.await.unwrap_err();
             assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost:?}");
+        });
+    });
+}
+
+/// The last event of a run gives the claim up; one that never comes to the store does not.
+#[test]
+fn a_runner_that_is_stopped_in_its_last_append_gives_the_claim_up() {
+    each_store(|world| {
+        process(async {
+            let runner = worker(world, echo(&Arc::new(Semaphore::new(9))), "one").build();
+            let session = session(&runner).await;
+            world.wire.faults([(1, Fault::DiesBefore)]);
+            let run = session.send("one").await.unwrap();
+            while world.wire.appends() < 2 {
+                tokio::task::yield_now().await;
+            }
+            assert!(is_claimed(&session).await);
+            assert!(!runner.shutdown(Duration::ZERO).await);
+            let error = run.await.unwrap_err();
+            assert!(matches!(error, RunnerError::ShutDown { .. }), "{error:?}");
+            assert!(!is_claimed(&session).await);
         });
     });
 }

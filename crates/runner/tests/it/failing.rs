@@ -1,15 +1,17 @@
 //! A run that fails each time it is driven, and paused runs among many sessions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, HookAction, Input};
-use stepfold_runner::session_scopes::EventRange;
-use stepfold_runner::{RunnerError, SessionHandle, failure};
+use stepfold_runner::agent_loop::{
+    Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, RunEvent,
+};
+use stepfold_runner::session_scopes::{EnqueueInput, EventRange, InboxKind, OperationId, SessionStore};
+use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
-use crate::world::{Echo, World, each_store, process, schema};
+use crate::world::{Echo, Still, World, each_store, process, schema};
 
 /// An agent that fails before it asks its model, until it is mended.
 fn failing(is_mended: &Arc<AtomicBool>) -> AgentBuilder {
@@ -311,6 +313,131 @@ fn an_error_shows_its_causes_in_one_line() {
             );
             // What the text shows is not shown again by those who follow the sources.
             assert!(std::error::Error::source(&error).is_none(), "{text}");
+        });
+    });
+}
+
+/// An agent whose instructions need a value.
+fn of_topic(world: &World) -> AgentBuilder {
+    world.agent("assistant: done").instructions("Look at {topic}.")
+}
+
+fn about_rows(text: &str) -> Input {
+    Input::new().say(text).with_values(json!({"topic": "rows"}))
+}
+
+/// Messages whose runs fail before anything of them is stored: a value is missing, and one is of another type.
+fn that_cannot_begin() -> [Input; 2] {
+    [Input::new().say("one"), Input::new().say("one").with_values(json!({"topic": 5}))]
+}
+
+/// A message that was stored by a process which died before its run began.
+async fn left_by_a_dead_process(world: &World, session: &SessionHandle, input: &Input) {
+    let stored = EnqueueInput {
+        key: session.key().clone(),
+        kind: InboxKind::Message,
+        idempotency_key: OperationId::new("m1").unwrap(),
+        body: input.to_json().unwrap(),
+        at: Still.now(),
+    };
+    world.store().enqueue(stored).await.unwrap();
+}
+
+#[test]
+fn a_message_that_cannot_begin_is_told_to_its_sender_and_blocks_nobody() {
+    for input in that_cannot_begin() {
+        each_store(|world| {
+            process(async {
+                let session = world.session(of_topic(world)).await;
+                let error = session.send_once("m1", input.clone()).await.unwrap().await.unwrap_err();
+                let is_told = matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. });
+                assert!(is_told, "{error:?}");
+                assert!(session.inbox().await.unwrap().is_empty());
+                assert_eq!(session.run(about_rows("two")).await.unwrap().text(), "done");
+            });
+        });
+    }
+}
+
+#[test]
+fn a_message_of_another_sender_that_cannot_begin_is_named_to_whoever_comes_next() {
+    for input in that_cannot_begin() {
+        each_store(|world| {
+            process(async {
+                let session = world.session(of_topic(world)).await;
+                left_by_a_dead_process(world, &session, &input).await;
+                for (ended, accepted) in
+                    [(session.resume().await, false), (session.run(about_rows("two")).await, true)]
+                {
+                    let Err(RunnerError::EarlierCannotBegin { earlier, is_accepted, .. }) = &ended else {
+                        panic!("{ended:?}")
+                    };
+                    assert_eq!((earlier.as_str(), *is_accepted), ("m1", accepted));
+                    let text = ended.unwrap_err().to_string();
+                    assert!(text.contains("`m1`") && text.contains("`withdraw()`"), "{text}");
+                }
+                let waiting = session.inbox().await.unwrap();
+                assert_eq!((waiting.len(), waiting[0].id.as_str()), (2, "m1"));
+                assert!(session.withdraw(&waiting[0].id).await.unwrap());
+                assert_eq!(session.resume().await.unwrap().text(), "done");
+                assert!(said(&session).await.starts_with("user:      two\n"));
+            });
+        });
+    }
+}
+
+/// Fails when it hears that a run has ended like this.
+struct FailsAtEnd(Exit);
+
+impl Observer for FailsAtEnd {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        match event {
+            RunEvent::Ended(exit) if *exit == self.0 => Err("the disk is full".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
+    each_store(|world| {
+        process(async {
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
+            let runner = world.runner(agent).observe(|_| FailsAtEnd(Exit::Text)).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let error = session.run("one").await.unwrap_err();
+            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            let stored = session.read(EventRange::All).await.unwrap();
+            assert!(stored.events.iter().all(|event| failure(&event.event).is_none()));
+            assert!(!stepfold_runner::is_unfinished(&stored.events.last().unwrap().event));
+            assert!(stored.claim.is_none());
+        });
+    });
+}
+
+/// How a run failed that was given up says nothing about the one after it.
+#[test]
+fn the_failure_of_a_run_that_was_given_up_is_not_told_of_another() {
+    each_store(|world| {
+        process(async {
+            let failures = Arc::new(AtomicUsize::new(0));
+            let agent = Agent::builder(Echo).name("clerk").schema(schema()).before_model(move |_| {
+                let fails = failures.fetch_add(1, Ordering::SeqCst) < 2;
+                async move {
+                    match fails {
+                        true => Err(std::io::Error::other("the licence has run out").into()),
+                        false => Ok(HookAction::proceed()),
+                    }
+                }
+            });
+            let runner =
+                world.runner(agent.build().unwrap()).abandon_after(2).observe(|_| FailsAtEnd(Exit::Text));
+            let session = runner.build().session("ada", "s1").await.unwrap();
+            session.run("one").await.unwrap_err();
+            left_by_a_dead_process(world, &session, &Input::new().say("two")).await;
+            let error = session.run("three").await.unwrap_err();
+            let RunnerError::EarlierRunFailed { cause, times, .. } = &error else { panic!("{error:?}") };
+            assert!(cause.contains("the disk is full") && *times == 1, "{times} times: {cause}");
         });
     });
 }

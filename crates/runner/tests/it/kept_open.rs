@@ -9,7 +9,8 @@ use serde_json::json;
 use stepfold_runner::agent_loop::trim::Trim;
 use stepfold_runner::agent_loop::{Agent, Input};
 use stepfold_runner::session_scopes::{
-    AppendEvent, Author, DeleteSession, Event, EventId, EventRange, InvocationId, SessionStore, Timestamp,
+    AppendEvent, Author, Before, DeleteSession, Event, EventId, EventRange, InvocationId, PruneSession,
+    SessionStore, Timestamp,
 };
 use stepfold_runner::{Runner, SessionHandle, WallClock};
 use stepfold_state_core::chat::{
@@ -17,7 +18,7 @@ use stepfold_state_core::chat::{
 };
 use stepfold_tools::Effect;
 
-use crate::world::{Still, World, each_store, process, shown};
+use crate::world::{Echo, Still, World, each_store, process, schema, shown};
 
 /// What happens to a session, one after the other.
 #[derive(Clone, Debug)]
@@ -199,4 +200,27 @@ proptest! {
         let trim = if trims { Trim::keep_last(4) } else { Trim::none() };
         check(&trim, &all);
     }
+}
+
+/// What others have said, or rewound, and retention has pruned since is not there to be read any more.
+#[test]
+fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_anew() {
+    each_store(|world| {
+        process(async {
+            let agent = || Agent::builder(Echo).name("clerk").schema(schema());
+            let one = world.session(agent()).await;
+            one.run("one").await.unwrap();
+            let two = world.session(agent()).await;
+            two.rewind(0).await.unwrap();
+            two.run("two").await.unwrap();
+            let before = two.read(EventRange::None).await.unwrap().version;
+            two.run("three").await.unwrap();
+            let prune = PruneSession { key: two.key().clone(), before: Before::Version(before) };
+            world.store().prune(prune).await.unwrap();
+            let kept_open = one.run("four").await.unwrap().transcript().to_string();
+            let anew = world.session(agent()).await.last_run().await.unwrap().unwrap();
+            assert_eq!(kept_open, anew.transcript().to_string());
+            assert!(!kept_open.contains("one"), "{kept_open}");
+        });
+    });
 }
