@@ -178,6 +178,7 @@ impl Turns<'_> {
             }
             let decisions = self.desk.decided(decisions);
             let decide = async || session.resume().decide_all(decisions).start();
+            self.tell_recovered(&last.ended);
             let Some(next) = self.watch(session, about, decide).await? else {
                 return Ok(Ending::Interrupted);
             };
@@ -516,6 +517,19 @@ impl Turns<'_> {
         }
         self.tell_unknown(outcome);
         self.how_to_decide(session, &outcome.pending());
+    }
+
+    /// What is unknown of the runs that were finished before one that goes on: its own outcome tells the rest.
+    fn tell_recovered(&self, ended: &Ended) {
+        match ended {
+            Ok(outcome) => outcome.recovered().iter().for_each(|recovered| self.tell_unknown(recovered)),
+            Err(RunnerError::Pending { outcome: Some(recovered), .. })
+                if !recovered.exit().is_resumable() =>
+            {
+                self.tell_unknown(recovered);
+            }
+            Err(_) => {}
+        }
     }
 
     /// The calls that may have had their effect: they had started when the process was interrupted.
