@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
-use stepfold::session_scopes::InvocationId;
+use stepfold::session_scopes::{Claim, InvocationId};
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
@@ -61,7 +61,10 @@ impl Turns<'_> {
         let (mut key, mut is_stored) = (key.map(str::to_owned), false);
         loop {
             let send = async || match &key {
-                Some(key) => session.send_once(key.as_str(), input.clone()).await,
+                Some(key) => match self.refused(session).await.filter(|_| !is_stored) {
+                    Some(refused) => Err(refused),
+                    None => session.send_once(key.as_str(), input.clone()).await,
+                },
                 None => session.send(input.clone()).await,
             };
             let Some(sent) = self.watch(session, About::Message, send).await? else {
@@ -92,6 +95,16 @@ impl Turns<'_> {
                 }
             }
         }
+    }
+
+    /// The refusal of a message that would be stored first, if another process is at work and that is what to do then.
+    async fn refused(&self, session: &SessionHandle) -> Option<RunnerError> {
+        if self.desk.when_claimed() != WhenBusy::Refuse {
+            return None;
+        }
+        let Claim { owner, expires, .. } = self.other(session).await?.claim;
+        let key = Box::new(session.key().clone());
+        Some(RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
     /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.

@@ -305,7 +305,11 @@ fn a_piped_chat_waits_for_another_process_and_ends_at_a_decision() {
 #[test]
 fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() {
     let work = at_work(TWO);
-    for line in ["run a.toml -s s1 --when-claimed refuse again", "chat a.toml -s s1 --when-claimed refuse"] {
+    for line in [
+        "run a.toml -s s1 --when-claimed refuse again",
+        "run a.toml -s s1 --when-claimed refuse --key k1 again",
+        "chat a.toml -s s1 --when-claimed refuse",
+    ] {
         let said = work.room.say(line, "again\n");
         assert!(
             said.contains("is at work in session a/local/s1, until ") && said.ends_with("exit 1\n"),
@@ -313,6 +317,7 @@ fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() 
         );
         assert!(!said.contains("stored"), "{said}");
     }
+    assert!(!work.room.say("sessions a.toml", "").contains("inbox"));
     let (room, _) = work.ends();
     let said = room.say("inspect a.toml", "");
     assert!(!said.contains("again"), "{said}");
