@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, Ended, Invocation, Resume, RunnerError, Seen};
-use stepfold::session_scopes::InvocationId;
+use stepfold::session_scopes::{Claim, InvocationId};
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
@@ -30,8 +30,8 @@ pub(crate) struct Turns<'a> {
 enum About {
     /// The message that was sent.
     Message,
-    /// A message that was stored before it: its answer is not the one that was asked for.
-    EarlierMessage,
+    /// A run before that of the message: its answer is not the one that was asked for.
+    Earlier,
     /// The run that is there.
     Run,
 }
@@ -57,36 +57,54 @@ impl Turns<'_> {
         if let Some(run) = self.interrupted(session).await.filter(|run| run.pending().is_empty()) {
             self.tell_restart(&run);
         }
+        // One that is stored is waited for by its key, whoever takes it, and is not stored again.
+        let (mut key, mut is_stored) = (key.map(str::to_owned), false);
         loop {
-            let send = async || match key {
-                Some(key) => session.send_once(key, input.clone()).await,
+            let send = async || match &key {
+                Some(key) => match self.refused(session).await.filter(|_| !is_stored) {
+                    Some(refused) => Err(refused),
+                    None => session.send_once(key.as_str(), input.clone()).await,
+                },
                 None => session.send(input.clone()).await,
             };
             let Some(sent) = self.watch(session, About::Message, send).await? else {
                 return Ok(Ending::Interrupted);
             };
+            let id = sent.id.as_ref().map(|id| id.as_str().to_owned());
             let Err(RunnerError::Pending { is_accepted, .. }) = &sent.ended else {
-                let stored = sent.id.clone();
-                let ended = self.decide(session, sent).await;
-                self.tell_stored(session, stored.as_ref(), &ended).await;
+                let ended = self.decide(session, sent, About::Run).await;
+                self.tell_stored(session, id.or(key).as_deref(), &ended).await;
                 return ended;
             };
             if self.prompt.is_some() {
                 show::note("the message is not taken yet: the session waits for a decision; decide first");
             }
-            // One that is stored is taken from the inbox, and not sent again.
-            if let Some(id) = sent.id.clone().filter(|_| *is_accepted) {
-                let ended = self.decide(session, sent).await?;
-                let ended = self.take_stored(session, ended, std::slice::from_ref(&id), true).await;
-                self.tell_stored(session, Some(&id), &ended).await;
-                return ended;
+            if *is_accepted {
+                (key, is_stored) = (id, true);
             }
-            let ending = self.decide(session, sent).await?;
-            if ending != Ending::Done {
-                self.tell_not_taken(session);
-                return Ok(ending);
+            match self.decide(session, sent, About::Earlier).await {
+                // That run has ended, with an answer or without.
+                Ok(Ending::Done | Ending::NoAnswer) => {}
+                ended => {
+                    match is_stored {
+                        true => self.tell_stored(session, key.as_deref(), &ended).await,
+                        false if ended.is_ok() => self.tell_not_taken(session),
+                        false => {}
+                    }
+                    return ended;
+                }
             }
         }
+    }
+
+    /// The refusal of a message that would be stored first, if another process is at work and that is what to do then.
+    async fn refused(&self, session: &SessionHandle) -> Option<RunnerError> {
+        if self.desk.when_claimed() != WhenBusy::Refuse {
+            return None;
+        }
+        let Claim { owner, expires, .. } = self.other(session).await?.claim;
+        let key = Box::new(session.key().clone());
+        Some(RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
     /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.
@@ -101,19 +119,17 @@ impl Turns<'_> {
         let Some(resumed) = self.watch(session, About::Run, async || resume.start()).await? else {
             return Ok(Ending::Interrupted);
         };
-        let ending = self.decide(session, resumed).await?;
+        let ending = self.decide(session, resumed, About::Run).await?;
         let stored: Vec<InvocationId> = stored.into_iter().map(|message| message.id).collect();
-        self.take_stored(session, ending, &stored, false).await
+        self.take_stored(session, ending, &stored).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as all goes well. If they are this command's own, the answers
-    /// to those that stand before them are not.
+    /// Goes on with these messages of the inbox, for as long as all goes well.
     async fn take_stored(
         &mut self,
         session: &SessionHandle,
         mut ending: Ending,
         ids: &[InvocationId],
-        are_own: bool,
     ) -> anyhow::Result<Ending> {
         while ending == Ending::Done {
             let waiting = session.inbox().await?;
@@ -121,18 +137,19 @@ impl Turns<'_> {
             else {
                 break;
             };
-            if !are_own && !self.json {
+            if !self.json {
                 let said = show::short(&show::said_in(first));
                 show::aside(&format!("goes on with a message that was stored: \"{said}\""));
             }
-            let about = match are_own && !ids.contains(&first.id) {
-                true => About::EarlierMessage,
-                false => About::Run,
-            };
-            let Some(taken) = self.watch(session, about, async || session.resume().start()).await? else {
+            let Some(taken) = self.watch(session, About::Run, async || session.resume().start()).await?
+            else {
                 return Ok(Ending::Interrupted);
             };
-            ending = self.decide(session, taken).await?;
+            // Another process took it meanwhile.
+            if matches!(taken.ended, Err(RunnerError::NothingToResume { .. })) {
+                break;
+            }
+            ending = self.decide(session, taken, About::Run).await?;
         }
         Ok(ending)
     }
@@ -152,7 +169,13 @@ impl Turns<'_> {
     }
 
     /// Asks for the decisions that are waited for, for as long as there are any and somebody answers; tells the result.
-    async fn decide(&mut self, session: &SessionHandle, mut last: Followed) -> anyhow::Result<Ending> {
+    /// If the run is not the one that was asked for, and is decided about elsewhere meanwhile, that is told too.
+    async fn decide(
+        &mut self,
+        session: &SessionHandle,
+        mut last: Followed,
+        about: About,
+    ) -> anyhow::Result<Ending> {
         loop {
             let pending = match &last.ended {
                 Ok(outcome) => outcome.pending(),
@@ -164,13 +187,23 @@ impl Turns<'_> {
                 false => self.ask(&pending).await?,
             };
             if decisions.is_empty() {
-                return self.tell(session, last).await;
+                return self.tell(session, last, about).await;
             }
             let decisions = self.desk.decided(decisions);
             let decide = async || session.resume().decide_all(decisions).start();
-            let Some(next) = self.watch(session, About::Run, decide).await? else {
+            self.tell_recovered(&last.ended);
+            let Some(next) = self.watch(session, about, decide).await? else {
                 return Ok(Ending::Interrupted);
             };
+            if let (
+                About::Earlier,
+                Err(error @ (RunnerError::Decision { .. } | RunnerError::NothingToResume { .. })),
+            ) = (about, &next.ended)
+            {
+                // The message meets the session as it is now.
+                show::bad("error", &chain(error));
+                return Ok(Ending::Done);
+            }
             last = next;
         }
     }
@@ -295,7 +328,7 @@ impl Turns<'_> {
 
     /// The same for a run that begins on this state, or goes on with this run.
     fn watcher_of(&self, state: Option<State>, run: Option<&Run>, about: About) -> Watch {
-        let watch = Watch::new(self.json, state).aside_if(about == About::EarlierMessage);
+        let watch = Watch::new(self.json, state).aside_if(about == About::Earlier);
         match &self.desk.speakers {
             None => watch,
             Some(speakers) => {
@@ -365,16 +398,18 @@ impl Turns<'_> {
     }
 
     /// That a message is stored and not answered, if it still stands in the inbox at the end.
-    async fn tell_stored(
-        &self,
-        session: &SessionHandle,
-        id: Option<&InvocationId>,
-        ended: &anyhow::Result<Ending>,
-    ) {
-        let (Some(id), Ok(Ending::Waits) | Err(_)) = (id, ended) else { return };
+    async fn tell_stored(&self, session: &SessionHandle, id: Option<&str>, ended: &anyhow::Result<Ending>) {
+        let Some(id) = id.filter(|_| !matches!(ended, Ok(Ending::Done))) else { return };
         let stored = session.inbox().await.unwrap_or_default();
-        if stored.iter().any(|message| message.id == *id) {
-            self.tell_fate(true, "the message is stored, and is answered once the run before it has ended");
+        if stored.iter().any(|message| message.id.as_str() == id) {
+            let words = "the message is stored, and is answered once the run before it has ended";
+            let resume = self.resume_words(session);
+            match ended {
+                Ok(Ending::Waits) | Err(_) => self.tell_fate(true, words),
+                Ok(_) => {
+                    self.tell_fate(true, &format!("the message is stored; go on with it with\n  {resume}"))
+                }
+            }
         }
     }
 
@@ -402,7 +437,7 @@ impl Turns<'_> {
     }
 
     /// What came of it, for whoever waits for it.
-    async fn tell(&self, session: &SessionHandle, last: Followed) -> anyhow::Result<Ending> {
+    async fn tell(&self, session: &SessionHandle, last: Followed, about: About) -> anyhow::Result<Ending> {
         let outcome = match last.ended {
             Ok(outcome) => outcome,
             Err(RunnerError::Pending { outcome, .. }) => {
@@ -412,9 +447,13 @@ impl Turns<'_> {
             Err(error) => return Err(self.with_advice(session, &error)),
         };
         if self.json {
-            show::line(json!({"outcome": self.outcome(session, &outcome)}).to_string());
+            let mut told = json!({"outcome": self.outcome(session, &outcome)});
+            if about == About::Earlier {
+                told["earlier"] = json!(true);
+            }
+            show::line(told.to_string());
         } else {
-            self.show_outcome(session, &outcome, last.is_shown);
+            self.show_outcome(session, &outcome, last.is_shown, about);
         }
         Ok(ending(outcome.exit()))
     }
@@ -464,29 +503,46 @@ impl Turns<'_> {
             .collect()
     }
 
-    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool) {
+    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, about: About) {
+        let reply = |text: &str| match about {
+            About::Earlier => show::aside(&format!("earlier reply: {}", text.trim_end())),
+            About::Message | About::Run => show::reply(&format!("{text}\n")),
+        };
         // Another process took the message, and has shown the answer elsewhere.
         if !is_shown && !outcome.text().is_empty() {
-            show::reply(&format!("{}\n", outcome.text()));
+            reply(&outcome.text());
         }
         match outcome.exit() {
             // An output that was given to a tool was not shown as text.
             Exit::Output if outcome.text().is_empty() => {
                 if let Some(output) = outcome.run().output() {
-                    show::reply(&format!("{output}\n"));
+                    reply(&output.to_string());
                 }
             }
             Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) => {}
             Exit::Tool(_) => {
                 let result = outcome.transcript().last().and_then(|last| last.tool_result());
                 if let Some(result) = result {
-                    show::reply(&format!("{}\n", result.text()));
+                    reply(&result.text());
                 }
             }
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.tell_unknown(outcome);
         self.how_to_decide(session, &outcome.pending());
+    }
+
+    /// What is unknown of the runs that were finished before one that goes on: its own outcome tells the rest.
+    fn tell_recovered(&self, ended: &Ended) {
+        match ended {
+            Ok(outcome) => outcome.recovered().iter().for_each(|recovered| self.tell_unknown(recovered)),
+            Err(RunnerError::Pending { outcome: Some(recovered), .. })
+                if !recovered.exit().is_resumable() =>
+            {
+                self.tell_unknown(recovered);
+            }
+            Err(_) => {}
+        }
     }
 
     /// The calls that may have had their effect: they had started when the process was interrupted.

@@ -109,11 +109,12 @@ impl Watch {
         match seen {
             Seen::Event { number, event, is_earlier } if self.json => {
                 let mut told = json!({"event": event, "number": number});
-                if *is_earlier {
+                let is_earlier = *is_earlier || self.is_aside;
+                if is_earlier {
                     told["earlier"] = json!(true);
                 }
                 line(told.to_string());
-                self.tell_progress(event);
+                self.tell_progress(event, is_earlier);
             }
             Seen::Event { event, is_earlier, .. } => {
                 let is_earlier = *is_earlier || self.is_aside;
@@ -200,7 +201,7 @@ impl Watch {
     }
 
     /// For programs: how far the tasks are, when that has changed.
-    fn tell_progress(&mut self, event: &RunEvent) {
+    fn tell_progress(&mut self, event: &RunEvent, is_earlier: bool) {
         if let RunEvent::Committed(event) = event {
             self.fold(event);
         }
@@ -211,7 +212,11 @@ impl Watch {
         };
         for shown in shown {
             if let Shown::Progress(progress) = shown {
-                line(json!({"progress": progress}).to_string());
+                let mut told = json!({"progress": progress});
+                if is_earlier {
+                    told["earlier"] = json!(true);
+                }
+                line(told.to_string());
             }
         }
     }

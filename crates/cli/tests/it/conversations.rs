@@ -320,12 +320,12 @@ fn a_message_that_is_not_taken_is_no_secret() {
         "run a.toml -s s1 --interactive 'and the other'",
         "y\nl\n",
         expect![[r#"
-            It is paid.
             | session s1
             | the message is not taken yet: the session waits for a decision; decide first
             | decide about p1#DIGEST: pay {"euro":5}
             | > p1 pay(euro=5)
             |   p1: paid
+            | earlier reply: It is paid.
             | decide about p2#DIGEST: pay {"euro":7}
             | the run waits for a decision, and is stored; decide with
             |   stepfold resume a.toml --session s1 --approve p2#DIGEST

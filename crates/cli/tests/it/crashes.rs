@@ -131,6 +131,16 @@ fn what_is_unknown_of_the_run_before_is_told_also_when_the_message_fails_or_wait
 }
 
 #[test]
+fn what_is_unknown_of_the_run_before_is_told_also_after_a_decision() {
+    let script = "assistant: > c1 slow()\nassistant: Done.\nassistant: > c2 now()\nassistant: Thanks.";
+    let said = killed_in("at_most_once", script).say("run a.toml -s s1 --interactive thanks", "y\n");
+    assert!(said.starts_with("Thanks.\n") && !said.contains("exit"), "{said}");
+    assert_eq!(said.matches("| outcome unknown: c1 slow()").count(), 1, "{said}");
+    let said = killed_in("at_most_once", script).say("run a.toml -s s1 --interactive --json thanks", "y\n");
+    assert_eq!(said.matches("{\"unknown\":[{\"arguments\":{},\"id\":\"c1\"").count(), 1, "{said}");
+}
+
+#[test]
 fn sessions_say_which_wait_and_which_were_interrupted() {
     let room = killed("at_most_once");
     let said = |line: &str| room.say(line, "");

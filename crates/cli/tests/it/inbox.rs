@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
 use expect_test::expect;
 
@@ -31,25 +31,41 @@ struct AtWork {
 }
 
 fn at_work(script: &str) -> AtWork {
-    let room = Room::new(AGENT, script);
+    at_work_as(AGENT, script)
+}
+
+fn at_work_as(agent: &str, script: &str) -> AtWork {
+    let room = Room::new(agent, script);
     assert!(Command::new("mkfifo").arg(room.path("gate")).status().unwrap().success());
     let first = room.command("run a.toml -s s1 go").spawn().unwrap();
-    // It opens when the tool does.
-    let gate = OpenOptions::new().write(true).open(room.path("gate")).unwrap();
+    let gate = gate_of(&room);
     AtWork { room, first, gate }
+}
+
+/// The gate of the tool that is at work: it opens when the tool does.
+fn gate_of(room: &Room) -> File {
+    OpenOptions::new().write(true).open(room.path("gate")).unwrap()
 }
 
 impl AtWork {
     /// Starts a second command, and waits until it says that it waits.
     fn second(&self, line: &str, input: &str) -> Second {
+        let (child, mut stdin) = self.start(line);
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        Second::that_waits(child)
+    }
+
+    /// Starts a second command, and waits until it says that it waits: it reads what is written later.
+    fn second_that_reads(&self, line: &str) -> (Second, ChildStdin) {
+        let (child, stdin) = self.start(line);
+        (Second::that_waits(child), stdin)
+    }
+
+    fn start(&self, line: &str) -> (Child, ChildStdin) {
         let mut child = self.room.command(line).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert_eq!(notes.next().unwrap().unwrap(), "session s1");
-        let waits = notes.next().unwrap().unwrap();
-        assert!(waits.contains(" is at work in the session, until "), "{waits}");
-        assert!(waits.ends_with(" at least; waiting for it, for two minutes at most"), "{waits}");
-        Second { child, notes }
+        let stdin = child.stdin.take().unwrap();
+        (child, stdin)
     }
 
     /// Waits until a message stands in the inbox.
@@ -71,6 +87,15 @@ struct Second {
 }
 
 impl Second {
+    fn that_waits(mut child: Child) -> Self {
+        let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert_eq!(notes.next().unwrap().unwrap(), "session s1");
+        let waits = notes.next().unwrap().unwrap();
+        assert!(waits.contains(" is at work in the session, until "), "{waits}");
+        assert!(waits.ends_with(" at least; waiting for it, for two minutes at most"), "{waits}");
+        Second { child, notes }
+    }
+
     fn told(self) -> String {
         let output = self.child.wait_with_output().unwrap();
         let notes = self.notes.map(|line| format!("| {}\n", line.unwrap())).collect::<String>();
@@ -178,17 +203,81 @@ fn a_message_that_is_stored_is_answered_once_its_sender_has_decided() {
     work.until_stored();
     let (room, _) = work.ends();
     expect![[r#"
-        Paid.
         Yes.
         | the message is not taken yet: the session waits for a decision; decide first
         | decide about p1#DIGEST: pay {"euro":5}
         | > p1 pay(euro=5)
         |   p1: paid
+        | earlier reply: Paid.
         | go on: stepfold chat a.toml --session s1
         exit 0
     "#]]
     .assert_eq(&crate::room::without_digests(&second.told()));
     assert!(!room.say("sessions a.toml", "").contains("stored"));
+}
+
+/// Somebody else decides while its sender is asked, and takes the message too.
+#[test]
+fn a_message_that_another_process_takes_is_answered_by_its_own_command_as_well() {
+    let work =
+        at_work("assistant: > c1 slow()\nassistant: > p1 pay(euro=5)\nassistant: Paid.\nassistant: Yes.");
+    let (mut second, mut stdin) = work.second_that_reads("run a.toml -s s1 --interactive 'is it done?'");
+    work.until_stored();
+    let (room, _) = work.ends();
+    second.notes.find(|line| line.as_ref().unwrap().starts_with("decide about ")).unwrap().unwrap();
+    let said = room.say("resume a.toml --approve p1 --by ada", "");
+    assert!(said.starts_with("Paid.\nYes.\n"), "{said}");
+    stdin.write_all(b"y\n").unwrap();
+    let said = second.told();
+    assert!(said.starts_with("Yes.\n") && said.ends_with("exit 0\n"), "{said}");
+    assert!(said.contains("is already decided by ada: approved"), "{said}");
+    let said = room.say("inspect a.toml", "");
+    assert_eq!(said.matches("is it done?").count(), 1, "{said}");
+}
+
+#[test]
+fn a_message_is_answered_also_if_the_run_before_it_ends_without_an_answer() {
+    let agent = format!("{AGENT}\n[limits]\nsteps = 2\n");
+    let script = "assistant: > c1 slow()\nassistant: > p1 pay(euro=5)\nassistant: Yes.";
+    let work = at_work_as(&agent, script);
+    let second = work.second("run a.toml -s s1 --interactive 'is it done?'", "y\n");
+    work.until_stored();
+    let (room, _) = work.ends();
+    expect![[r#"
+        Yes.
+        | the message is not taken yet: the session waits for a decision; decide first
+        | decide about p1#DIGEST: pay {"euro":5}
+        | > p1 pay(euro=5)
+        |   p1: paid
+        | the run ended: the limit of steps was reached
+        | go on: stepfold chat a.toml --session s1
+        exit 0
+    "#]]
+    .assert_eq(&crate::room::without_digests(&second.told()));
+    assert!(!room.say("sessions a.toml", "").contains("inbox"));
+}
+
+#[test]
+fn a_message_that_stays_behind_an_interrupted_run_is_told() {
+    let work = at_work(
+        "assistant: > c1 slow()\nassistant: > p1 pay(euro=5)\nassistant: > c2 slow()\nassistant: Yes.",
+    );
+    let second = work.second("run a.toml -s s1 --interactive 'is it done?'", "y\n");
+    work.until_stored();
+    let (room, _) = work.ends();
+    let gate = gate_of(&room);
+    let id = second.child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let said = second.told();
+    drop(gate);
+    assert!(
+        said.ends_with(
+            "| the message is stored; go on with it with\n|   stepfold resume a.toml --session s1\nexit 130\n"
+        ),
+        "{said}"
+    );
+    let said = room.say("resume a.toml", "");
+    assert!(said.starts_with("Yes.\n") && !said.contains("exit"), "{said}");
 }
 
 #[test]
@@ -216,7 +305,11 @@ fn a_piped_chat_waits_for_another_process_and_ends_at_a_decision() {
 #[test]
 fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() {
     let work = at_work(TWO);
-    for line in ["run a.toml -s s1 --when-claimed refuse again", "chat a.toml -s s1 --when-claimed refuse"] {
+    for line in [
+        "run a.toml -s s1 --when-claimed refuse again",
+        "run a.toml -s s1 --when-claimed refuse --key k1 again",
+        "chat a.toml -s s1 --when-claimed refuse",
+    ] {
         let said = work.room.say(line, "again\n");
         assert!(
             said.contains("is at work in session a/local/s1, until ") && said.ends_with("exit 1\n"),
@@ -224,6 +317,7 @@ fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() 
         );
         assert!(!said.contains("stored"), "{said}");
     }
+    assert!(!work.room.say("sessions a.toml", "").contains("inbox"));
     let (room, _) = work.ends();
     let said = room.say("inspect a.toml", "");
     assert!(!said.contains("again"), "{said}");

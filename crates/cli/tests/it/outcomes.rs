@@ -125,3 +125,28 @@ fn a_question_with_a_key_is_asked_once() {
         "without a session the key says nothing"
     );
 }
+
+/// Only the answer to the message is the command's own: also where its sender decides about the run before it.
+#[test]
+fn what_a_run_says_that_is_decided_about_first_is_no_answer() {
+    let waits = || {
+        let room = Room::new(ASKS, "assistant: > c1 now()\nassistant: Now.\nassistant: Hello.");
+        room.say("run a.toml -s s1 go", "");
+        room
+    };
+    for key in ["", " --key k1"] {
+        let said = waits().say(&format!("run a.toml -s s1 --interactive hi{key}"), "y\n");
+        assert!(said.starts_with("Hello.\n| session s1\n") && !said.contains("exit"), "{said}");
+        assert!(said.contains("\n| earlier reply: Now.\n"), "{said}");
+
+        let told = lines(&waits().say(&format!("run a.toml -s s1 --interactive --json hi{key}"), "y\n"));
+        let of = |field: &str| told.iter().filter(|line| line.get(field).is_some()).collect::<Vec<_>>();
+        let is_earlier = |line: &&Value| line.get("earlier") == Some(&json!(true));
+        let texts: Vec<_> =
+            of("outcome").iter().map(|line| (is_earlier(line), &line["outcome"]["text"])).collect();
+        assert_eq!(texts, [(true, &json!("Now.")), (false, &json!("Hello."))], "{told:?}");
+        let earlier: Vec<bool> = of("event").iter().map(is_earlier).collect();
+        assert!(earlier.is_sorted_by(|one, next| one >= next), "{told:?}");
+        assert_eq!((earlier.first(), earlier.last()), (Some(&true), Some(&false)), "{told:?}");
+    }
+}
