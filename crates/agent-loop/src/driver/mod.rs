@@ -58,27 +58,18 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
                 None if host.is_cancelled() => {}
                 None => return Ok(Exit::Paused(Pause::Approval)),
             },
-            Need::Model => host.boxed_model(run).await?,
-            Need::Calls => host.boxed_calls(run).await?,
+            Need::Model => boxed(|| host.ask_model(run)).await?,
+            Need::Calls => boxed(|| host.run_calls(run)).await?,
             Need::Superstep => host.commit(run, Answer::Plan).await?,
-            Need::Nodes => host.boxed_nodes(run).await?,
+            Need::Nodes => boxed(|| host.run_nodes(run)).await?,
         }
     }
 }
 
-/// The large futures, on the heap: on the stack of twenty agents inside each other they would not fit.
-impl Host<'_> {
-    fn boxed_model<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.ask_model(run))
-    }
-
-    fn boxed_calls<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.run_calls(run))
-    }
-
-    fn boxed_nodes<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.run_nodes(run))
-    }
+/// A large future, made on the heap: on the stack of twenty agents inside each other they would not fit.
+#[inline(never)]
+fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> BoxFuture<'f, T> {
+    Box::pin(work())
 }
 
 /// Gives what the user said meanwhile, a message at a time, without waiting.
