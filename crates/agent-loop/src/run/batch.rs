@@ -252,8 +252,16 @@ impl Call {
         matches!(self.state, CallState::Asking(_) | CallState::Same(_))
     }
 
+    /// The outcome that a hook has still to see, if there is one.
+    pub(crate) fn hook_pending(&self) -> Option<&HookPending> {
+        match &self.state {
+            CallState::HookPending(pending) => Some(pending),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_hook_pending(&self) -> bool {
-        matches!(self.state, CallState::HookPending(_))
+        self.hook_pending().is_some()
     }
 
     /// Whether somebody still has to decide.
