@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
 use stepfold_state_core::state::{Delta, State};
@@ -31,8 +32,7 @@ pub(crate) struct Batch {
 
 /// The calls in the order of the reply, and how many of them are how far. A reply may have thousands of calls, and each of
 /// their events asks for that.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "Vec<Call>")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
     calls: Vec<Call>,
     counts: Counts,
@@ -79,6 +79,28 @@ impl From<Vec<Call>> for Calls {
 impl Serialize for Calls {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.calls.serialize(serializer)
+    }
+}
+
+/// Refuses a call that is decided with one that nobody decides about: whoever has the calls relies on it.
+impl<'de> Deserialize<'de> for Calls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let calls = Vec::<Call>::deserialize(deserializer)?;
+        let is_asked_before = |place: usize, first: usize| {
+            first < place && calls.get(first).is_some_and(|call| matches!(call.state, CallState::Asking(_)))
+        };
+        for (place, call) in calls.iter().enumerate() {
+            if let CallState::Same(first) = call.state
+                && !is_asked_before(place, first)
+            {
+                let fault = format!(
+                    "invalid `same` of call {place}: expected the place of an earlier call that waits for a decision, \
+                     found {first}"
+                );
+                return Err(D::Error::custom(fault));
+            }
+        }
+        Ok(calls.into())
     }
 }
 

@@ -6,7 +6,7 @@ use stepfold_agent_loop::state_core::chat::Usage;
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Decision, DecisionError, Decisions, Exit, Fate,
-    Pause, Run, RunEvent, RunFault,
+    LoadError, Pause, Run, RunEvent, RunFault,
 };
 
 use super::check;
@@ -594,6 +594,27 @@ async fn approval_that_an_agent_wants_after_a_restart() {
     );
     let ended = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
     assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+}
+
+/// A stored run in which a call is decided with one that nobody decides about is damaged.
+#[tokio::test]
+async fn approval_of_equal_calls_in_a_damaged_run() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=1)   > c3 look()";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let stored = play(&agent, "pay!", |run| run).await.unwrap().into_run().to_json();
+    assert!(stored.contains(r#""same":0"#), "{stored}");
+    for bad in [1, 2, 99] {
+        let damaged = stored.replace(r#""same":0"#, &format!(r#""same":{bad}"#));
+        let error = Run::load(&agent, &damaged).unwrap_err();
+        assert!(matches!(error, LoadError::Json { .. }), "{error}");
+        let text = error.to_string();
+        let expected = format!(
+            "invalid `same` of call 1: expected the place of an earlier call that waits for a decision, found {bad}"
+        );
+        assert!(text.contains(&expected), "{text}");
+    }
+    assert_eq!(Run::load(&agent, &stored).unwrap().pending().len(), 1);
 }
 
 /// Only calls that may run, and that nobody was asked about, are asked about anew.
