@@ -167,6 +167,9 @@ pub(crate) struct Call {
     /// How often somebody was asked about it before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
+    /// Whether its arguments were changed after the hooks before tools had seen it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unhooked: bool,
     pub(crate) state: CallState,
 }
 
@@ -224,6 +227,11 @@ impl Batch {
         }
     }
 
+    /// Whether the hooks before tools have seen all calls, or all but those that were changed since.
+    pub(crate) fn was_hooked(&self) -> bool {
+        self.is_hooked || self.calls.iter().any(|call| call.is_unhooked)
+    }
+
     /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
@@ -255,7 +263,7 @@ pub(crate) fn done(outcome: Outcome) -> CallState {
 
 impl Call {
     pub(crate) fn new(state: CallState) -> Self {
-        Call { modified: None, writes: Delta::new(), round: 0, state }
+        Call { modified: None, writes: Delta::new(), round: 0, is_unhooked: false, state }
     }
 
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
@@ -284,6 +292,25 @@ impl Call {
 
     pub(crate) fn is_hook_pending(&self) -> bool {
         self.hook_pending().is_some()
+    }
+
+    /// Puts other arguments in place of the model's. Hooks that have seen the call have to see it again, and what they
+    /// wrote was for the call as it was.
+    fn modify(&mut self, arguments: &Value, is_hooked: bool) {
+        self.modified = Some(arguments.clone());
+        if is_hooked {
+            self.is_unhooked = true;
+            self.writes = Delta::new();
+        }
+    }
+
+    /// Lets the call run as a decision says that does not reject it.
+    pub(crate) fn agree(&mut self, decision: &Decision, is_hooked: bool) {
+        if let Decision::Modify { arguments } = decision {
+            self.modify(arguments, is_hooked);
+        }
+        self.state = CallState::Ready;
+        self.round += 1;
     }
 
     /// Whether somebody still has to decide.
