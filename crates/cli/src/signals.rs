@@ -46,7 +46,7 @@ mod unix {
         {
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn mask(signal: u8) -> u64 {
@@ -71,6 +71,6 @@ impl Signals {
     }
 
     pub(crate) async fn received(&mut self) -> crate::error::Ending {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

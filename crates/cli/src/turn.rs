@@ -67,12 +67,12 @@ impl Turns<'_> {
                 },
                 None => session.send(input.clone()).await,
             };
-            let Some(sent) = self.watch(session, About::Message, send).await? else {
+            let Some(first) = self.watch(session, About::Message, send).await? else {
                 return Ok(Ending::Interrupted);
             };
-            let id = sent.id.as_ref().map(|id| id.as_str().to_owned());
-            let Err(RunnerError::Pending { is_accepted, .. }) = &sent.ended else {
-                let ended = self.decide(session, sent, About::Run).await;
+            let id = first.id.as_ref().map(|id| id.as_str().to_owned());
+            let Err(RunnerError::Pending { is_accepted, .. }) = &first.ended else {
+                let ended = self.decide(session, first, About::Run).await;
                 self.tell_stored(session, id.or(key).as_deref(), &ended).await;
                 return ended;
             };
@@ -82,7 +82,7 @@ impl Turns<'_> {
             if *is_accepted {
                 (key, is_stored) = (id, true);
             }
-            match self.decide(session, sent, About::Earlier).await {
+            match self.decide(session, first, About::Earlier).await {
                 // That run has ended, with an answer or without.
                 Ok(Ending::Done | Ending::NoAnswer) => {}
                 ended => {
@@ -259,9 +259,8 @@ impl Turns<'_> {
                 },
                 Some(failure) = failures.recv() => watch.retry(&failure),
                 _ = turns.tick() => watch.turn(),
-                _ = looks.tick() => match &mut other {
-                    Some(other) => other.look(self.desk, session).await,
-                    None => {}
+                _ = looks.tick() => if let Some(other) = &mut other {
+                    other.look(self.desk, session).await;
                 },
                 heard = &mut interrupt => {
                     heard.context("Ctrl-C cannot be waited for")?;
@@ -407,7 +406,7 @@ impl Turns<'_> {
             match ended {
                 Ok(Ending::Waits) | Err(_) => self.tell_fate(true, words),
                 Ok(_) => {
-                    self.tell_fate(true, &format!("the message is stored; go on with it with\n  {resume}"))
+                    self.tell_fate(true, &format!("the message is stored; go on with it with\n  {resume}"));
                 }
             }
         }

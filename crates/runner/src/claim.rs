@@ -178,7 +178,7 @@ pub(crate) struct GivingUp<'a> {
 
 impl GivingUp<'_> {
     /// The store has taken it.
-    pub(crate) fn is_stored(mut self) {
+    pub(crate) fn confirm(mut self) {
         self.token = None;
     }
 }

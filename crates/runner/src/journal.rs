@@ -87,7 +87,7 @@ impl Journal {
         let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
         let receipt = appended?;
         if let Some(given_up) = given_up {
-            given_up.is_stored();
+            given_up.confirm();
         }
         self.version = receipt.version;
         self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));

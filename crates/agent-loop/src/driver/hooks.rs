@@ -79,7 +79,7 @@ async fn at(run: &Run, point: HookPoint) -> Result<HookReport, RunFault> {
 async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
     let point = HookPoint::BeforeTool;
     let mut report = HookReport::new(point);
-    for (place, call) in run.open_calls() {
+    for (place, call) in run.calls_to_hook() {
         for hook in run.agent().config().hooks.at(point) {
             let context = HookContext { call: Some(call.clone()), ..context(run, run.state(), point) };
             let action = hook(context).await.map_err(|error| fault(point, error))?;

@@ -33,10 +33,10 @@ use stepfold_state_core::chat::Message;
 
 /// Runs until there is nothing more to do, or until the run waits for somebody.
 async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
-    host.boxed_given(run).await?;
+    boxed(|| host.take_given(run)).await?;
     loop {
         if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
-            host.boxed_cancel(run).await?;
+            boxed(|| host.break_off(run, Answer::Cancelled)).await?;
         }
         if let Some(breakpoint) = run.breakpoint(&host.breakpoints) {
             let breakpoint = breakpoint.clone();
@@ -45,11 +45,11 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
         }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
-            Need::Model => host.boxed_model(run).await?,
-            Need::Calls => host.boxed_calls(run).await?,
-            Need::Nodes => host.boxed_nodes(run).await?,
+            Need::Model => boxed(|| host.ask_model(run)).await?,
+            Need::Calls => boxed(|| host.run_calls(run)).await?,
+            Need::Nodes => boxed(|| host.run_nodes(run)).await?,
             need => {
-                if let Some(pause) = host.boxed_step(run, need).await? {
+                if let Some(pause) = boxed(|| host.step(run, need)).await? {
                     return Ok(Exit::Paused(pause));
                 }
             }
@@ -57,58 +57,10 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
     }
 }
 
-/// The futures of a step, on the heap: on the stack of twenty agents inside each other they would not fit.
-impl Host<'_> {
-    fn boxed_given<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.take_given(run))
-    }
-
-    fn boxed_cancel<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.break_off(run, Answer::Cancelled))
-    }
-
-    fn boxed_model<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.ask_model(run))
-    }
-
-    fn boxed_calls<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.run_calls(run))
-    }
-
-    fn boxed_nodes<'r>(&'r mut self, run: &'r mut Run) -> BoxFuture<'r, Result<(), RunFault>> {
-        Box::pin(self.run_nodes(run))
-    }
-
-    fn boxed_step<'r>(
-        &'r mut self,
-        run: &'r mut Run,
-        need: Need,
-    ) -> BoxFuture<'r, Result<Option<Pause>, RunFault>> {
-        Box::pin(self.step(run, need))
-    }
-
-    /// Does what no agent or graph inside of the run is asked for. Why the run waits for somebody, if it does.
-    async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
-        let answer = match need {
-            Need::Begin => Answer::Begin,
-            Need::Interrupted => Answer::Interrupted,
-            Need::Superstep => Answer::Plan,
-            // What somebody decides is checked against the tools of the step.
-            Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
-            Need::Approval => match self.decisions(run).await {
-                Some(decisions) => Answer::Decisions(decisions),
-                None if self.is_cancelled() => return Ok(None),
-                None => return Ok(Some(Pause::Approval)),
-            },
-            Need::Hook(HookPoint::BeforeModel) if self.takes_what_was_said(run).await? => return Ok(None),
-            Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
-            Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
-            Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
-            // They are done by `drive`.
-            Need::Model | Need::Calls | Need::Nodes | Need::Nothing(_) => return Ok(None),
-        };
-        self.commit(run, answer).await.map(|()| None)
-    }
+/// A large future, made on the heap: on the stack of twenty agents inside each other they would not fit.
+#[inline(never)]
+fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> BoxFuture<'f, T> {
+    Box::pin(work())
 }
 
 /// Gives what the user said meanwhile, a message at a time, without waiting.
@@ -152,6 +104,29 @@ impl Host<'_> {
 
     fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled()
+    }
+
+    /// Does what no agent or graph inside of the run is asked for. Why the run waits for somebody, if it does.
+    async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
+        let answer = match need {
+            Need::Begin => Answer::Begin,
+            Need::Interrupted => Answer::Interrupted,
+            Need::Superstep => Answer::Plan,
+            // What somebody decides is checked against the tools of the step.
+            Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
+            Need::Approval => match self.decisions(run).await {
+                Some(decisions) => Answer::Decisions(decisions),
+                None if self.is_cancelled() => return Ok(None),
+                None => return Ok(Some(Pause::Approval)),
+            },
+            Need::Hook(HookPoint::BeforeModel) if self.takes_what_was_said(run).await? => return Ok(None),
+            Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
+            Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
+            Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
+            // They are done by `drive`.
+            Need::Model | Need::Calls | Need::Nodes | Need::Nothing(_) => return Ok(None),
+        };
+        self.commit(run, answer).await.map(|()| None)
     }
 
     /// Has the event of an answer observed, and then commits it.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult, Transcript};
 use stepfold_state_core::state::{Delta, State};
@@ -31,8 +32,7 @@ pub(crate) struct Batch {
 
 /// The calls in the order of the reply, and how many of them are how far. A reply may have thousands of calls, and each of
 /// their events asks for that.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "Vec<Call>")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
     calls: Vec<Call>,
     counts: Counts,
@@ -79,6 +79,28 @@ impl From<Vec<Call>> for Calls {
 impl Serialize for Calls {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.calls.serialize(serializer)
+    }
+}
+
+/// Refuses a call that is decided with one that nobody decides about: whoever has the calls relies on it.
+impl<'de> Deserialize<'de> for Calls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let calls = Vec::<Call>::deserialize(deserializer)?;
+        let is_asked_before = |place: usize, first: usize| {
+            first < place && calls.get(first).is_some_and(|call| matches!(call.state, CallState::Asking(_)))
+        };
+        for (place, call) in calls.iter().enumerate() {
+            if let CallState::Same(first) = call.state
+                && !is_asked_before(place, first)
+            {
+                let fault = format!(
+                    "invalid `same` of call {place}: expected the place of an earlier call that waits for a decision, \
+                     found {first}"
+                );
+                return Err(D::Error::custom(fault));
+            }
+        }
+        Ok(calls.into())
     }
 }
 
@@ -145,6 +167,9 @@ pub(crate) struct Call {
     /// How often somebody was asked about it before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
+    /// Whether its arguments were changed after the hooks before tools had seen it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unhooked: bool,
     pub(crate) state: CallState,
 }
 
@@ -202,6 +227,11 @@ impl Batch {
         }
     }
 
+    /// Whether the hooks before tools have seen all calls, or all but those that were changed since.
+    pub(crate) fn was_hooked(&self) -> bool {
+        self.is_hooked || self.calls.iter().any(|call| call.is_unhooked)
+    }
+
     /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
@@ -233,7 +263,7 @@ pub(crate) fn done(outcome: Outcome) -> CallState {
 
 impl Call {
     pub(crate) fn new(state: CallState) -> Self {
-        Call { modified: None, writes: Delta::new(), round: 0, state }
+        Call { modified: None, writes: Delta::new(), round: 0, is_unhooked: false, state }
     }
 
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
@@ -252,8 +282,35 @@ impl Call {
         matches!(self.state, CallState::Asking(_) | CallState::Same(_))
     }
 
+    /// The outcome that a hook has still to see, if there is one.
+    pub(crate) fn hook_pending(&self) -> Option<&HookPending> {
+        match &self.state {
+            CallState::HookPending(pending) => Some(pending),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_hook_pending(&self) -> bool {
-        matches!(self.state, CallState::HookPending(_))
+        self.hook_pending().is_some()
+    }
+
+    /// Puts other arguments in place of the model's. Hooks that have seen the call have to see it again, and what they
+    /// wrote was for the call as it was.
+    fn modify(&mut self, arguments: &Value, is_hooked: bool) {
+        self.modified = Some(arguments.clone());
+        if is_hooked {
+            self.is_unhooked = true;
+            self.writes = Delta::new();
+        }
+    }
+
+    /// Lets the call run as a decision says that does not reject it.
+    pub(crate) fn agree(&mut self, decision: &Decision, is_hooked: bool) {
+        if let Decision::Modify { arguments } = decision {
+            self.modify(arguments, is_hooked);
+        }
+        self.state = CallState::Ready;
+        self.round += 1;
     }
 
     /// Whether somebody still has to decide.

@@ -281,6 +281,7 @@ impl Run {
     ) -> Batch {
         let mut approved = Vec::new();
         let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
+        let was_hooked = batch.was_hooked();
         batch.calls.change_all(|calls| {
             for (place, (call, tool_call)) in calls.iter_mut().zip(calls_of(reply)).enumerate() {
                 if let CallState::Suspended(suspended) = &call.state {
@@ -296,14 +297,11 @@ impl Run {
                     call.state = done(outcome);
                     continue;
                 }
-                if let Decision::Modify { arguments } = decision {
-                    call.modified = Some(arguments.clone());
-                }
+                call.agree(decision, was_hooked);
                 approved.push(Approved::of(&call.as_run(tool_call)));
-                call.state = CallState::Ready;
-                call.round += 1;
             }
         });
+        batch.is_hooked &= batch.calls.iter().all(|call| !call.is_unhooked);
         self.approved.extend(approved);
         batch
     }
@@ -506,6 +504,7 @@ fn after_tool_hooks(
         batch.stop = Some(reason.clone());
     }
     change_open(&mut batch.calls, reply, |place, call, tool_call| {
+        call.is_unhooked = false;
         if let Some(outcome) = hooked_outcome(place, tool_call, verdict, answers) {
             call.state = done(outcome);
         }

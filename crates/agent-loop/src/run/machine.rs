@@ -443,6 +443,15 @@ impl Run {
             .collect()
     }
 
+    /// The calls that the hooks before tools have to see: all that are to run, or those that were changed since the hooks
+    /// have seen them.
+    pub(crate) fn calls_to_hook(&self) -> Vec<(usize, ToolCall)> {
+        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
+        let was_hooked = batch.was_hooked();
+        let is_new = |place: usize| batch.calls.get(place).is_some_and(|call| call.is_unhooked);
+        self.open_calls().into_iter().filter(|(place, _)| !was_hooked || is_new(*place)).collect()
+    }
+
     /// The outcomes of the open step that a hook after tools has still to see, because it failed when it was shown them.
     /// They are recorded, so that their calls do not run again; the model is shown them when the hook has run.
     pub fn pending_hooks(&self) -> Vec<PendingHook> {

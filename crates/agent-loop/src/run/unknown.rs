@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Arguments, ToolCall};
-use stepfold_tools::Status;
+use stepfold_tools::{Outcome, Status};
 
 use super::batch::{Batch, CallState};
 use super::event::EventKind;
@@ -83,7 +83,10 @@ impl Run {
             match event {
                 EventKind::Interrupted { calls, asks: false } => calls.contains(&place) && !call.is_done(),
                 EventKind::Answered { call: answered, outcome, .. } => {
-                    *answered == place && outcome.status == Status::Unknown
+                    let is_unknown = |outcome: &Outcome| outcome.status == Status::Unknown;
+                    // The second answer, after a hook that had failed, is about the same outcome.
+                    let was_unknown = call.hook_pending().is_some_and(|pending| is_unknown(&pending.outcome));
+                    *answered == place && is_unknown(outcome) && !was_unknown
                 }
                 EventKind::Cancelled | EventKind::TimedOut => call.state == CallState::Started,
                 EventKind::Decided { .. } => {

@@ -28,7 +28,7 @@ pub(super) async fn resume(
     json: bool,
 ) -> anyhow::Result<Ending> {
     let desk = Desk::to_resume(place, asked)?;
-    desk.work(go_on(&desk, asked, decided, with_changed_agent, json)).await
+    desk.work(Box::pin(go_on(&desk, asked, decided, with_changed_agent, json))).await
 }
 
 async fn go_on(

@@ -38,7 +38,7 @@ pub(super) async fn run(
     if !set.is_empty() {
         input = input.with_values(values);
     }
-    desk.work(ask(&desk, asked, input, key, json)).await
+    desk.work(Box::pin(ask(&desk, asked, input, key, json))).await
 }
 
 async fn ask(

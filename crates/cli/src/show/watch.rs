@@ -31,6 +31,7 @@ const WHEEL: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"
 const NAME: usize = 40;
 
 /// Shows the events of a run.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about what is shown")]
 pub(crate) struct Watch {
     json: bool,
     /// The state as far as it is known, to say what changes.

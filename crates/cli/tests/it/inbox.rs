@@ -98,17 +98,22 @@ impl Second {
 
     fn told(self) -> String {
         let output = self.child.wait_with_output().unwrap();
-        let notes = self.notes.map(|line| format!("| {}\n", line.unwrap())).collect::<String>();
+        let notes = marked(self.notes.map(Result::unwrap));
         let text = String::from_utf8(output.stdout).unwrap();
         without_workers(&format!("{text}{notes}exit {}\n", output.status.code().unwrap()))
     }
+}
+
+/// What was said on standard error, as [`Room::say`] marks it.
+fn marked(notes: impl Iterator<Item = String>) -> String {
+    notes.fold(String::new(), |text, line| text + "| " + &line + "\n")
 }
 
 fn told(child: Child) -> String {
     let output = child.wait_with_output().unwrap();
     let (text, notes) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    let notes = notes.lines().map(|line| format!("| {line}\n")).collect::<String>();
+    let notes = marked(notes.lines().map(str::to_owned));
     without_workers(&format!("{text}{notes}exit {}\n", output.status.code().unwrap()))
 }
 

@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use super::at_version::past_rows;
 use super::branches;
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, digest_at,
+    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at,
     events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
 };
 use super::statements::{
@@ -87,8 +87,7 @@ pub(super) async fn session(
         }
         (true, None) => {
             let asked = changed.asked(request, &row, &history, &scopes);
-            let past =
-                request.version.map(|version| (version, states.get(&version).map(|state| state.cells)));
+            let past = request.version.map(|version| (version, cells_at(&row, &states, version)));
             Some(some_values(connection, &cache.schemas, of, past, asked).await?)
         }
     };
@@ -287,7 +286,6 @@ async fn some_values(
     let cells = match past {
         _ if asked.session.is_some() => None,
         None => Some(of.record.state.cells),
-        Some((version, _)) if version == of.record.version => Some(of.record.state.cells),
         Some((_, cells)) => cells,
     };
     let heads = heads(&session.cells, RowsOf::Session)?;

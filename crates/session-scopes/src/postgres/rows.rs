@@ -293,6 +293,15 @@ pub(super) fn digest_at(
     }
 }
 
+/// The combined checksums of a session's values at a version, given what held after the events that were asked for; none
+/// where no row tells.
+pub(super) fn cells_at(record: &SessionRecord, states: &States, version: u64) -> Option<i64> {
+    match version == record.version {
+        true => Some(record.state.cells),
+        false => states.get(&version).map(|state| state.cells),
+    }
+}
+
 /// Events of pieces of the history, both newest first: each checked, none left out. They come in order.
 pub(super) fn events(
     rows: &[Row],

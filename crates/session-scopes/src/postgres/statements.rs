@@ -269,6 +269,7 @@ statements! {
         "", concat!("key, ", cell!()),
         "WHERE $3::text[] IS NULL OR key = ANY($3::text[])"
     );
+    PAST_SUMS = as_of!("", "key, version, checksum", "");
     PAST_ITEMS = concat!(
         "SELECT ", items!(), " FROM (",
         as_of!("", "key, generation", "WHERE value IS NULL AND ($3::text[] IS NULL OR key = ANY($3::text[]))"),

@@ -11,15 +11,17 @@ use super::claims::{self, PlainClaim};
 use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
-use super::rows::{Cache, History, Records, Schemas, ScopeRow, Scopes, SessionRow, digest_at, fence};
+use super::rows::{
+    Cache, History, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at, fence,
+};
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
-    DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
+    CELL_SUMS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
     DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_OPERATION, FIND_SHARED,
     FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
-    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PUT_SEAL, READ_LINEAGE, READ_REWINDS,
-    READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS,
-    SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
+    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEAL, READ_LINEAGE,
+    READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
+    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
 };
 use super::sums;
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
@@ -432,12 +434,10 @@ async fn fork_inside(
         async { query(connection, FORK_CELLS, &[&stream, &to_db(version), &number]).await },
         read::states_of(connection, &row, &history, [version]),
     )?;
+    let cells = sums::combined(&cells);
+    check_cells_at(connection, &row, &states, version, cells).await?;
     let rewinds = history.rewinds.iter().filter(|rewound| rewound.version <= version).count();
-    let state = State {
-        head: digest_at(&row, &states, version)?,
-        cells: sums::combined(&cells),
-        rewinds: to_db(rewinds as u64),
-    };
+    let state = State { head: digest_at(&row, &states, version)?, cells, rewinds: to_db(rewinds as u64) };
     let parent = Some((from.id.to_string(), version));
     let record =
         SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
@@ -447,6 +447,22 @@ async fn fork_inside(
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
+}
+
+/// Refuses rows of values that are not all that the session had at a version: what is made of them would be sealed as
+/// whole. Where no row tells what they were, the session has to be whole as it is now.
+async fn check_cells_at(
+    connection: &Object,
+    row: &SessionRow,
+    states: &States,
+    version: u64,
+    found: i64,
+) -> Result<(), SessionError> {
+    if let Some(cells) = cells_at(row, states, version) {
+        return sums::compare_cells(found, cells);
+    }
+    let now = query(connection, CELL_SUMS, &[&row.number]).await?;
+    sums::compare_cells(sums::combined(&now), row.state.cells)
 }
 
 pub(super) async fn rewind(
@@ -484,6 +500,11 @@ async fn rewind_inside(
     check_version(key, &row, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
     let (stream, now) = (history.stream_of(request.to), to_db(version));
+    let (was, states) = try_join!(biased;
+        async { query(connection, PAST_SUMS, &[&stream, &to]).await },
+        read::states_of(connection, &row, &history, [request.to]),
+    )?;
+    check_cells_at(connection, &row, &states, request.to, sums::combined(&was)).await?;
     let (_, gone, back) = try_join!(biased;
         async { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await },
         async { query(connection, DELETE_CELLS_SINCE, &[&number, &to]).await },

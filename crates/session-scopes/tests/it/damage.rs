@@ -90,8 +90,8 @@ async fn work(store: &impl SessionStore, key: &SessionKey) {
     assert_eq!(store.dequeue(DequeueInput::new(key.clone(), [2])).await.unwrap(), [2]);
 }
 
-async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u64) {
-    let request = RewindSession {
+fn rewinding(key: &SessionKey, version: u64, to: u64) -> RewindSession {
+    RewindSession {
         key: key.clone(),
         expected: version.into(),
         to,
@@ -101,8 +101,11 @@ async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u
         at: at(8),
         claim: None,
         taken: Vec::new(),
-    };
-    store.rewind(request).await.unwrap();
+    }
+}
+
+async fn rewind(store: &impl SessionStore, key: &SessionKey, version: u64, to: u64) {
+    store.rewind(rewinding(key, version, to)).await.unwrap();
 }
 
 /// All that a session shows.
@@ -681,6 +684,52 @@ async fn changes_to_a_database_are_named_and_told() {
         assert_eq!(read.is_err(), is_damaged, "{key}: {read:?}");
         let alone = store.verify(VerifySessions::session(key.clone())).await;
         assert_eq!(alone.is_ok_and(|report| report.is_whole()), !is_damaged, "{key}");
+    }
+}
+
+/// A fork of values that are not all there would be whole, and so would a session that was rewound to them.
+#[tokio::test]
+async fn a_database_that_lost_values_makes_no_whole_sessions_of_them() {
+    let Some(server) = server() else { return };
+    let store = PostgresStore::open(server.database("lost").await).await.unwrap();
+    let keys: Vec<SessionKey> = (0..3).map(|number| key(format!("lost-{number}"))).collect();
+    for key in &keys {
+        create(&store, key).await;
+        for version in 0..4 {
+            let kept = ("list", json!([version]));
+            append(&store, key, version, writing(version, &[("n", json!(version)), kept])).await.unwrap();
+        }
+    }
+    // A value as it is, one as it was, and the checksum of one.
+    for sql in [
+        "DELETE FROM stepfold_cells WHERE stream = 1 AND key = 'n'",
+        "DELETE FROM stepfold_past WHERE stream = 2 AND key = 'n' AND version = 2",
+        "UPDATE stepfold_past SET checksum = checksum + 1 WHERE stream = 3 AND key = 'n' AND version = 2",
+    ] {
+        server.run("lost", sql).await;
+    }
+    let forks = async |place: usize, version: u64| {
+        let fork = ForkSession::new(keys[place].clone(), at(9)).at_version(version);
+        store.fork(fork).await.map(|fork| fork.key).map_err(|error| error.kind())
+    };
+    let rewinds = async |place: usize, to: u64| {
+        let rewound = store.rewind(rewinding(&keys[place], 4, to)).await;
+        rewound.map(|receipt| receipt.version).map_err(|error| error.kind())
+    };
+    // Of the version that it began with, no event tells.
+    for version in [0, 4] {
+        assert_eq!(forks(0, version).await, Err(ErrorKind::Broken), "{version}");
+        assert_eq!(rewinds(0, version).await, Err(ErrorKind::Broken), "{version}");
+    }
+    for place in [1, 2] {
+        assert_eq!(forks(place, 2).await, Err(ErrorKind::Broken), "{place}");
+        assert_eq!(rewinds(place, 2).await, Err(ErrorKind::Broken), "{place}");
+        // Nothing was written, and what is whole is forked and rewound to.
+        assert_eq!(get(&store, &keys[place]).await.version, 4);
+        let fork = forks(place, 3).await.unwrap();
+        assert_eq!(get(&store, &fork).await.version, 3);
+        assert_eq!(rewinds(place, 3).await, Ok(5));
+        assert_eq!(get(&store, &keys[place]).await.version, 5);
     }
 }
 

@@ -204,10 +204,10 @@ fn tool(book: &Shared, name: &str, effect: Effect, approval: Approval) -> Tool {
 fn agent(book: &Shared, seed: u64, asks: bool) -> Agent {
     let rng = Arc::new(Mutex::new(fastrand::Rng::with_seed(seed)));
     let pay = tool(book, "pay", Effect::AtMostOnce, Approval::Always);
-    let send = tool(book, "send", Effect::Idempotent, Approval::Once);
+    let order = tool(book, "send", Effect::Idempotent, Approval::Once);
     let clerk = Agent::builder(Gambler(Arc::clone(&rng), &["pay"])).tools([pay.clone()]).max_steps(2);
     let clerk = clerk.repeat_guard(None).build().unwrap().as_tool("clerk", "Pays.").build().unwrap();
-    let builder = Agent::builder(Gambler(rng, &["pay", "send", "send", "clerk"])).tools([pay, send, clerk]);
+    let builder = Agent::builder(Gambler(rng, &["pay", "send", "send", "clerk"])).tools([pay, order, clerk]);
     let builder = if asks { builder.ask_when_uncertain() } else { builder };
     builder.repeat_guard(None).max_steps(4).build().unwrap()
 }
@@ -433,9 +433,12 @@ fn each_approval_runs_exactly_what_its_request_showed_at_most_once() {
         panic!("{error}");
     }
     let (decided, ran, several) = seen.get();
-    println!(
-        "{} interleavings: {decided} decisions taken, {ran} runs, {several} questions about equal calls",
-        cases()
-    );
+    #[expect(clippy::print_stdout, reason = "the figures of a long run")]
+    {
+        println!(
+            "{} interleavings: {decided} decisions taken, {ran} runs, {several} questions about equal calls",
+            cases()
+        );
+    }
     assert!(decided > 0 && ran > 0 && several > 0, "the law says nothing");
 }

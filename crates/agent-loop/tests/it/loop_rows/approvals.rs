@@ -3,10 +3,11 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::Usage;
+use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Decision, DecisionError, Decisions, Exit, Fate,
-    Pause, Run, RunEvent, RunFault,
+    HookAction, HookContext, LoadError, Pause, Run, RunEvent, RunFault,
 };
 
 use super::check;
@@ -596,6 +597,64 @@ async fn approval_that_an_agent_wants_after_a_restart() {
     assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
 }
 
+/// A hook is shown the arguments that a call runs with, also if somebody changes them after it has seen the call. It is
+/// shown no other call again, and what it wrote for the call as it was is not written.
+#[tokio::test]
+async fn approval_that_modifies_a_call_which_hooks_have_seen() {
+    let (notes, seen) = (Notes::default(), Notes::default());
+    let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 pay(amount=400)\nassistant: done";
+    let hooked = |approval: Approval| {
+        let seen = seen.clone();
+        let schema = Schema::builder().key::<i64>("paid").handler(Handler::sum()).build().unwrap();
+        let agent =
+            paying(&notes, script, approval).schema(schema).before_tool(move |context: HookContext| {
+                let call = context.call.clone().unwrap();
+                seen.add(format!("{} {}", call.id, call.arguments.to_text()));
+                let amount =
+                    call.arguments.as_object().and_then(|arguments| arguments.get("amount").cloned());
+                async move { HookAction::proceed().write(&context, "paid", amount.unwrap_or(json!(0))) }
+            });
+        agent.build().unwrap()
+    };
+    let error = play(&hooked(Approval::Never), "pay!", |run| run.observe(Dies)).await.unwrap_err();
+    assert_eq!(seen.text(), "c1 {\"amount\":300}\nc2 {}\nc3 {\"amount\":400}\n");
+    notes.clear();
+    seen.clear();
+
+    let (run, _) = Run::load_changed(&hooked(Approval::Always), &error.into_run().to_json()).unwrap();
+    let paused = go_on(run, |run| run).await.unwrap();
+    assert_eq!((paths(&paused), seen.text()), (vec!["c1".to_owned(), "c3".to_owned()], String::new()));
+    // One by one: the hooks run when nothing waits any more, and see both.
+    let decision = |amount: i64| Decision::modify(json!({ "amount": amount }));
+    let half = decide(reloaded(&paused), [("c1", decision(3))]).await.unwrap();
+    assert_eq!((half.exit(), seen.text()), (&PAUSED, String::new()));
+    let ended = decide(reloaded(&half), [("c3", decision(4))]).await.unwrap();
+    assert_eq!(seen.text(), "c1 {\"amount\":3}\nc3 {\"amount\":4}\n");
+    assert_eq!((ended.exit(), notes.count("pay"), notes.count("look")), (&Exit::Text, 2, 1));
+    assert_eq!(values(ended.state())["paid"], json!(7));
+}
+
+/// A stored run in which a call is decided with one that nobody decides about is damaged.
+#[tokio::test]
+async fn approval_of_equal_calls_in_a_damaged_run() {
+    let notes = Notes::default();
+    let script = "assistant: > c1 pay(amount=1)   > c2 pay(amount=1)   > c3 look()";
+    let agent = paying(&notes, script, Approval::Once).build().unwrap();
+    let stored = play(&agent, "pay!", |run| run).await.unwrap().into_run().to_json();
+    assert!(stored.contains(r#""same":0"#), "{stored}");
+    for bad in [1, 2, 99] {
+        let damaged = stored.replace(r#""same":0"#, &format!(r#""same":{bad}"#));
+        let error = Run::load(&agent, &damaged).unwrap_err();
+        assert!(matches!(error, LoadError::Json { .. }), "{error}");
+        let text = error.to_string();
+        let expected = format!(
+            "invalid `same` of call 1: expected the place of an earlier call that waits for a decision, found {bad}"
+        );
+        assert!(text.contains(&expected), "{text}");
+    }
+    assert_eq!(Run::load(&agent, &stored).unwrap().pending().len(), 1);
+}
+
 /// Only calls that may run, and that nobody was asked about, are asked about anew.
 #[tokio::test]
 async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
@@ -662,6 +721,17 @@ async fn approval_under_another_key_prefix() {
     assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
 }
 
+/// Loses the outcome of a call.
+struct Lost;
+impl stepfold_agent_loop::Observer for Lost {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), stepfold_agent_loop::ObserverError> {
+        match event.committed().map(stepfold_agent_loop::Event::name) {
+            Some("answered") => Err("the power is out".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// After a crash somebody is asked about what would run again: the arguments of the decision, not the model's.
 #[tokio::test]
 async fn approval_of_what_may_have_happened_shows_what_runs() {
@@ -670,15 +740,6 @@ async fn approval_of_what_may_have_happened_shows_what_runs() {
     let agent = agent.ask_when_uncertain().build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let id = id_at(paused.run(), "c1");
-    struct Lost;
-    impl stepfold_agent_loop::Observer for Lost {
-        async fn observe(&mut self, event: &RunEvent) -> Result<(), stepfold_agent_loop::ObserverError> {
-            match event.committed().map(stepfold_agent_loop::Event::name) {
-                Some("answered") => Err("the power is out".into()),
-                _ => Ok(()),
-            }
-        }
-    }
     let decision = Decision::modify(json!({"amount": 3}));
     let error = go_on(reloaded(&paused), |run| run.decide(id, decision).observe(Lost)).await.unwrap_err();
     let again = go_on(reloaded(error.outcome()), |run| run).await.unwrap();

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::ToolContent;
-use stepfold_agent_loop::tools::{CancellationToken, Effect, Tool, ToolContext, ToolError};
+use stepfold_agent_loop::state_core::chat::{ToolContent, Usage};
+use stepfold_agent_loop::tools::{
+    CancellationToken, Effect, Outcome as CallOutcome, Status, Tool, ToolContext, ToolError,
+};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, Event, EventKind, Exit, HookAction, HookContext, HookError, HookPoint,
-    HookResult, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
+    Agent, AgentBuilder, Answer, Breakpoint, Event, EventKind, Exit, HookAction, HookContext, HookError,
+    HookPoint, HookResult, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
 };
 use tokio::sync::Notify;
 
@@ -173,6 +175,26 @@ async fn hooks_that_fail_for_several_calls_and_again_when_the_run_goes_on() {
         run = again(&agent, error);
     }
     comes_to_the_same(run, &notes).await;
+}
+
+/// What a host of one's own answers with "outcome unknown" is one call whose outcome is unknown, however often a hook
+/// after it fails.
+#[tokio::test]
+async fn an_unknown_outcome_that_a_hook_has_still_to_see_is_counted_once() {
+    let (notes, go) = (Notes::default(), Arc::new(Notify::new()));
+    let agent = Hook::failing(0, &go).on(shop(&notes, &go), |_| HookAction::proceed()).build().unwrap();
+    let stopped = play(&agent, "go", |run| run.break_at(Breakpoint::tool("pay"))).await.unwrap();
+    let mut run = reloaded(&stopped);
+    let (place, call) = run.open_calls().remove(0);
+    for pending_hook in [Some(0), Some(0), None] {
+        let outcome = CallOutcome::without_result(&call, Status::Unknown, "the bank says nothing");
+        let answer =
+            Answer::Outcome { call: place, outcome, usage: Usage::default(), stop: None, pending_hook };
+        run.commit(run.feed(answer, run.elapsed()).unwrap()).unwrap();
+        let unknown: Vec<&str> = run.unknown_calls().iter().map(|call| &*call.id).collect();
+        assert_eq!(unknown, ["c1"], "{pending_hook:?}");
+    }
+    assert_eq!(run.pending_hooks(), []);
 }
 
 /// The hooks before the one that failed have seen the outcome, and those behind it have not.

@@ -387,7 +387,9 @@ struct Log(std::sync::Arc<std::sync::Mutex<String>>);
 
 impl tracing::field::Visit for Log {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().unwrap().push_str(&format!("{field}: {value:?}; "));
+        use std::fmt::Write as _;
+
+        write!(self.0.lock().unwrap(), "{field}: {value:?}; ").unwrap();
     }
 }
 
