@@ -17,7 +17,16 @@ pub(crate) struct Attending(JoinHandle<SessionError>);
 
 impl Attending {
     pub(crate) fn begin(turn: Turn, cancellation: CancellationToken) -> Self {
-        Attending(tokio::spawn(async move { turn.attend(&cancellation).await }))
+        let at_work = turn.runner.closing.enter();
+        Attending(tokio::spawn(async move {
+            let lost = {
+                // Whoever waits for the end of the runner waits until this does not hold the store any more.
+                let turn = turn;
+                turn.attend(&cancellation).await
+            };
+            drop(at_work);
+            lost
+        }))
     }
 
     /// Waits until the claim is lost, and gives the reason.

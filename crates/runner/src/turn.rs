@@ -49,7 +49,13 @@ pub(crate) type Read = (Arc<History>, Session);
 
 impl Turn {
     /// One invocation after the other, until nothing waits any more in this process.
-    pub(crate) async fn work(self, first: Job, _at_work: AtWork) {
+    pub(crate) async fn work(self, first: Job, at_work: AtWork) {
+        self.work_on(first).await;
+        // When it is gone, nothing here holds the store any more.
+        drop(at_work);
+    }
+
+    async fn work_on(self, first: Job) {
         let mut worker = Worker { slot: Arc::clone(&self.slot), is_at_work: true };
         let mut job = Some(first);
         while let Some(Job { order, mut ticket }) = job.take() {
