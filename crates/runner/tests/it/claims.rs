@@ -437,7 +437,8 @@ fn a_panic_gives_the_claim_up() {
 #[test]
 fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
     each_store(|world| {
-        process(async {
+        // In real time: over SQLite, a paused clock runs while a thread reads, until the call times out.
+        threads(async {
             let gate = Arc::new(Semaphore::new(0));
             let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
             let model = Script::parse("assistant: > c1 ask()\nassistant: asked").unwrap();
