@@ -29,7 +29,7 @@ impl WallClock for Seconds {
 const WAIT: WhenClaimed = WhenClaimed::Wait { at_most: Duration::from_secs(60) };
 
 /// An agent whose tool waits for the gate, and says so.
-fn payer(world: &World, gate: &Arc<Semaphore>) -> AgentBuilder {
+pub(crate) fn payer(world: &World, gate: &Arc<Semaphore>) -> AgentBuilder {
     let (gate, trace) = (Arc::clone(gate), world.trace.clone());
     let pay = move || {
         let (gate, trace) = (Arc::clone(&gate), trace.clone());
@@ -41,7 +41,7 @@ fn payer(world: &World, gate: &Arc<Semaphore>) -> AgentBuilder {
     };
     let pay = Tool::new("pay", "Pays.", pay).effect(Effect::AtMostOnce).build().unwrap();
     let script = "assistant: > c1 pay()\nassistant: it is paid\nassistant: you are welcome";
-    Agent::builder(Script::parse(script).unwrap()).tools([pay])
+    Agent::builder(Script::parse(script).unwrap()).name("payer").tools([pay])
 }
 
 fn worker(world: &World, agent: AgentBuilder, name: &str) -> RunnerBuilder {
@@ -52,7 +52,7 @@ async fn session(runner: RunnerBuilder) -> SessionHandle {
     runner.build().session("ada", "s1").await.unwrap()
 }
 
-async fn until_it_pays(world: &World) {
+pub(crate) async fn until_it_pays(world: &World) {
     while !world.trace.take().contains(&"paying".to_owned()) {
         tokio::task::yield_now().await;
     }
@@ -62,7 +62,7 @@ fn echo() -> AgentBuilder {
     Agent::builder(Echo).name("payer").schema(schema())
 }
 
-async fn is_claimed(session: &SessionHandle) -> bool {
+pub(crate) async fn is_claimed(session: &SessionHandle) -> bool {
     session.read(EventRange::None).await.unwrap().claim.is_some()
 }
 

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction};
 use stepfold_runner::session_scopes::{EventRange, SessionError};
 use stepfold_runner::{Runner, RunnerBuilder, RunnerError, SessionHandle, WhenClaimed};
 use stepfold_state_core::chat::Role;
-use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
 
+use crate::claims::{is_claimed, payer, until_it_pays};
 use crate::world::{Echo, Fault, World, each_store, process, schema, threads};
 
 const LONG: Duration = Duration::from_secs(600);
@@ -27,38 +26,12 @@ fn echo(gate: &Arc<Semaphore>) -> AgentBuilder {
     })
 }
 
-/// An agent whose tool waits for the gate, and says so.
-fn payer(world: &World, gate: &Arc<Semaphore>) -> AgentBuilder {
-    let (gate, trace) = (Arc::clone(gate), world.trace.clone());
-    let pay = move || {
-        let (gate, trace) = (Arc::clone(&gate), trace.clone());
-        async move {
-            trace.note("paying");
-            gate.acquire().await.map_err(ToolError::fatal)?.forget();
-            Ok::<_, ToolError>("paid")
-        }
-    };
-    let pay = Tool::new("pay", "Pays.", pay).effect(Effect::AtMostOnce).build().unwrap();
-    let script = "assistant: > c1 pay()\nassistant: it is paid\nassistant: you are welcome";
-    Agent::builder(Script::parse(script).unwrap()).name("payer").tools([pay])
-}
-
 fn worker(world: &World, agent: AgentBuilder, name: &str) -> RunnerBuilder {
     world.runner(agent.build().unwrap()).worker(name).unwrap()
 }
 
 async fn session(runner: &Runner) -> SessionHandle {
     runner.session("ada", "s1").await.unwrap()
-}
-
-async fn until_it_pays(world: &World) {
-    while !world.trace.take().contains(&"paying".to_owned()) {
-        tokio::task::yield_now().await;
-    }
-}
-
-async fn is_claimed(session: &SessionHandle) -> bool {
-    session.read(EventRange::None).await.unwrap().claim.is_some()
 }
 
 async fn said(session: &SessionHandle) -> Vec<String> {
