@@ -322,7 +322,13 @@ impl Turns<'_> {
     /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
     async fn watcher(&self, session: &SessionHandle, about: About) -> Watch {
         // Values that do not fit the schema are said by whoever needs them.
-        self.watcher_of(session.state().await.ok(), interrupted(session).await.as_ref(), about)
+        let state = session.state().await.ok();
+        // Of an agent, nothing of the run before is shown.
+        let run = match self.desk.speakers {
+            Some(_) => interrupted(session).await,
+            None => None,
+        };
+        self.watcher_of(state, run.as_ref(), about)
     }
 
     /// The same for a run that begins on this state, or goes on with this run.
