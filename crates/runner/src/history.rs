@@ -10,7 +10,7 @@ use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::kept::Kept;
-use crate::record::{agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes};
+use crate::record::{agent_of, begins, ends, failure, is_of_run, loop_event, of_whole_turns, rewrite, summary, takes};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +59,8 @@ impl History {
     /// Folds in what was read of a session. Rewinds are taken into account by whoever reads: after one, the
     /// session is read from its beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
-        for committed in session.visible_events() {
-            self.push(&session.key, committed)?;
+        for committed in of_whole_turns(session, !self.transcript.is_empty()) {
+            self.push(&session.key, &committed)?;
         }
         self.version = session.version;
         self.life = Some(session.life.clone());
@@ -79,8 +79,8 @@ impl History {
     pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
-        for committed in session.visible_events() {
-            history.push(&session.key, committed)?;
+        for committed in of_whole_turns(session, false) {
+            history.push(&session.key, &committed)?;
             if history.has_ended() && history.last_takes(id) {
                 break;
             }

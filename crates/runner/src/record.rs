@@ -3,12 +3,15 @@
 //! Name, messages and writes are the session event's own, so that stores, lists and other programs see them; what
 //! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    SessionError, SessionKey, Timestamp,
+    Session, SessionError, SessionKey, Timestamp,
 };
+use stepfold_state_core::chat::{Message, Role};
 use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
@@ -32,6 +35,25 @@ const FAILED: &str = "failed";
 
 /// The characters of a cause that are stored.
 const CAUSE: usize = 2_000;
+
+/// The events of a session as a conversation begins with them: without the messages at the beginning whose turn retention
+/// has pruned, such as results of tools whose calls are gone, up to the first message of a user or of the system. `has_begun`:
+/// the conversation has, with events before these.
+pub(crate) fn of_whole_turns(session: &Session, has_begun: bool) -> impl Iterator<Item = CommittedEvent> {
+    let opens = |message: &Arc<Message>| matches!(message.role(), Role::User | Role::System);
+    let mut has_begun = has_begun || session.oldest == 0;
+    session.visible_events().map(move |committed| {
+        let mut committed = committed.clone();
+        has_begun |= rewrite(&committed.event).is_some();
+        if !has_begun && !committed.event.messages.is_empty() {
+            let messages = &mut Arc::make_mut(&mut committed.event).messages;
+            let first = messages.iter().position(opens);
+            has_begun = first.is_some();
+            messages.drain(..first.unwrap_or(messages.len()));
+        }
+        committed
+    })
+}
 
 /// Whether a write is one that stores have.
 pub(crate) fn is_stored(write: &Write) -> bool {

@@ -14,7 +14,7 @@ use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
+use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, of_whole_turns, rewrite, summary};
 use crate::turn::Turn;
 
 /// Gives the number of runs that were gone through.
@@ -22,7 +22,7 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
     let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
     let get = GetSession::new(turn.slot.key.clone()).events(EventRange::All).without_state();
     let session = turn.runner.store.get(get).await.map_err(failed)?;
-    let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
+    let events: Vec<CommittedEvent> = of_whole_turns(&session, false).collect();
     // Values of another schema could not even be read.
     if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
         check_schema(turn, agent, began)?;
@@ -148,9 +148,16 @@ fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
     }
 }
 
-/// The state that the record of the session begins with.
+/// The state that the record of the session begins with. The oldest version that is kept may be one that a rewind took back:
+/// the record begins with that rewind then.
 async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
-    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(session.oldest);
+    let begins_at = session.visible_events().next().map_or(session.version, |first| {
+        match first.event.actions.rewound_to() {
+            Some(_) => first.version,
+            None => first.version - 1,
+        }
+    });
+    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(begins_at);
     let read = turn.runner.store.get(get).await;
     let state = read.and_then(|session| session.state(&schema_of(turn, agent)));
     state.map_err(|error| RunnerError::store(&turn.slot.key, error))
