@@ -216,7 +216,7 @@ pub use crate::memory::MemoryStore;
 pub use crate::postgres::{PostgresOptions, PostgresStore};
 pub use crate::schema::{Adopted, SessionSchema};
 pub use crate::scope::{ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, merged, split};
-pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+pub use crate::session::{Appended, Held, Parent, Rewound, Session, Values, Visible};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{

@@ -61,7 +61,20 @@ macro_rules! cell {
 /// What a key of a shared scope has, as if it were of a session.
 macro_rules! shared {
     () => {
-        "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum FROM stepfold_shared"
+        "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum, changed FROM stepfold_shared"
+    };
+}
+
+/// The rows of the items of shared lists, newest first.
+macro_rules! shared_items {
+    ($rule:literal) => {
+        concat!(
+            "SELECT i.key, i.place, i.version, i.checksum, i.item FROM stepfold_shared_items i ",
+            $rule,
+            " AND i.scope = ",
+            scope!(),
+            " ORDER BY i.key, i.place DESC"
+        )
     };
 }
 
@@ -302,10 +315,12 @@ statements! {
         "SELECT key FROM stepfold_cells WHERE stream = ", number!(), " AND version > $4 ",
         "UNION ALL SELECT key FROM stepfold_past WHERE stream = ", number!(), " AND until > $4"
     );
-    // What has changed of a shared scope since version $3.
+    // What has changed of a shared scope since version $3. Of lists: since when they were only appended to, and under which
+    // schema.
     CHANGED_SHARED = concat!(
-        "SELECT key FROM stepfold_shared WHERE scope = ", scope!(), " AND version > $3 ",
-        "UNION ALL SELECT key FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
+        "SELECT key, CASE WHEN value IS NULL THEN changed END, schema FROM stepfold_shared ",
+        "WHERE scope = ", scope!(), " AND version > $3 UNION ALL SELECT key, NULL::bigint, NULL::bigint ",
+        "FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
     );
     READ_SCOPES = "SELECT owner, scope, version, known, seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2)";
 
@@ -323,27 +338,32 @@ statements! {
     READ_SHARED = concat!(shared!(), " WHERE scope = ", scope!());
     FIND_SHARED = concat!(shared!(), " WHERE key = ANY($3::text[]) AND scope = ", scope!());
     SHARED_SUMS = "SELECT key, version, checksum FROM stepfold_shared WHERE scope = $1";
-    READ_SHARED_ITEMS = concat!(
-        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE scope = ", scope!(), " ORDER BY key, place"
-    );
-    FIND_SHARED_ITEMS = concat!(
-        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE key = ANY($3::text[]) AND scope = ",
-        scope!(), " ORDER BY key, place"
+    READ_SHARED_ITEMS = shared_items!("WHERE TRUE");
+    FIND_SHARED_ITEMS = shared_items!("WHERE i.key = ANY($3::text[])");
+    // The items of the lists $3 that were added after version $4, and the newest one before them: found from the end of
+    // each list back.
+    SHARED_ITEMS_AFTER = concat!(
+        "SELECT i.key, i.place, i.version, i.checksum, i.item FROM UNNEST($3::text[]) AS k(key) CROSS JOIN LATERAL ",
+        "(SELECT COALESCE((SELECT place FROM stepfold_shared_items WHERE scope = ", scope!(),
+        " AND key = k.key AND version <= $4 ORDER BY place DESC LIMIT 1), 0) AS place) AS first ",
+        "JOIN stepfold_shared_items i ON i.scope = ", scope!(),
+        " AND i.key = k.key AND i.place >= first.place ORDER BY i.key, i.place DESC"
     );
     DROP_SHARED_ITEMS = "DELETE FROM stepfold_shared_items i \
         USING UNNEST($2::text[], $3::bigint[]) AS gone(key, before) \
         WHERE i.scope = $1 AND i.key = gone.key AND i.place < gone.before";
     DELETE_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1 AND key = ANY($2::text[])";
-    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length, checksum) \
-        SELECT $1, n.key, $7, $2, n.value, n.start, n.length, n.checksum \
-        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[], $8::bigint[]) \
-        AS n(key, value, start, length, checksum) \
-        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, value = EXCLUDED.value, \
-        start = EXCLUDED.start, length = EXCLUDED.length, checksum = EXCLUDED.checksum";
-    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, item, checksum) \
-        SELECT $1, n.key, n.place, n.item, n.checksum \
+    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, changed, schema, value, start, length, checksum) \
+        SELECT $1, n.key, $7, n.changed, $2, n.value, n.start, n.length, n.checksum \
+        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[], $8::bigint[], $9::bigint[]) \
+        AS n(key, value, start, length, changed, checksum) \
+        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, changed = EXCLUDED.changed, \
+        schema = EXCLUDED.schema, value = EXCLUDED.value, start = EXCLUDED.start, length = EXCLUDED.length, checksum = EXCLUDED.checksum";
+    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, version, item, checksum) \
+        SELECT $1, n.key, n.place, $6, n.item, n.checksum \
         FROM UNNEST($2::text[], $3::bigint[], $4::text[], $5::bigint[]) AS n(key, place, item, checksum) \
-        ON CONFLICT (scope, key, place) DO UPDATE SET item = EXCLUDED.item, checksum = EXCLUDED.checksum";
+        ON CONFLICT (scope, key, place) DO UPDATE SET version = EXCLUDED.version, item = EXCLUDED.item, \
+        checksum = EXCLUDED.checksum";
     SHARED_KEYS = "SELECT key FROM stepfold_shared WHERE scope = $1";
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
     DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";

@@ -89,7 +89,8 @@ CREATE TABLE stepfold_items (
 CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
 -- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
--- was removed up to `known` is forgotten. It has a seal once it was written.
+-- was removed up to `known` is forgotten. It has a seal once it was written. `changed` is the version of the last change of
+-- a key that was not one at the ends of a list; each item has the version that it came with.
 CREATE TABLE stepfold_scopes (
     scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL,
     version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, seal BYTEA,
@@ -97,7 +98,7 @@ CREATE TABLE stepfold_scopes (
 );
 CREATE TABLE stepfold_shared (
     scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
-    value TEXT, start BIGINT, length BIGINT, checksum BIGINT NOT NULL
+    changed BIGINT NOT NULL, value TEXT, start BIGINT, length BIGINT, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -107,8 +108,8 @@ CREATE TABLE stepfold_removed (
 );
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL,
-    checksum BIGINT NOT NULL
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, version BIGINT NOT NULL,
+    item TEXT NOT NULL, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_items_by_place ON stepfold_shared_items (scope, key, place);
 CREATE TABLE stepfold_operations (

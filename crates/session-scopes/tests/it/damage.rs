@@ -17,7 +17,7 @@ use stepfold_session_scopes::{
 };
 use stepfold_state_core::chat::Message;
 
-use crate::scenario::{append, at, create, get, key, writing};
+use crate::scenario::{append, at, create, get, key, schema, writing};
 use crate::server::server;
 
 /// How many bits are flipped, and the luck that chooses them: `STEPFOLD_FLIPS=10000`, `STEPFOLD_SEED=7`.
@@ -388,6 +388,16 @@ async fn each_kind_of_damage_is_named() {
             app(Some("app:list")),
             FaultKind::Damaged,
         ),
+        (
+            "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
+            app(Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_shared SET changed = changed - 1 WHERE key = 'app:n'",
+            app(Some("app:n")),
+            FaultKind::Damaged,
+        ),
         ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), FaultKind::Missing),
         ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
     ] {
@@ -745,7 +755,7 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
     };
     let of_alice = "scope = (SELECT scope FROM stepfold_scopes WHERE owner = 'alice')";
     let last_of_alice = format!("DELETE FROM stepfold_shared WHERE {of_alice}");
-    let damages: [(&str, FaultPlace, FaultKind); 4] = [
+    let damages: [(&str, FaultPlace, FaultKind); 5] = [
         (
             "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
             scope(None, Some("app:n")),
@@ -753,6 +763,11 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
         ),
         (
             "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
+            scope(None, Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
             scope(None, Some("app:list")),
             FaultKind::Damaged,
         ),
@@ -786,4 +801,53 @@ async fn workers_that_do_not_read_make_one_chain() {
     let session = get(&stores[0], &key("s")).await;
     assert_eq!((session.version, session.events.len()), (20, 20));
     assert_eq!(stores[1].verify(VerifySessions::all()).await.unwrap().faults, []);
+}
+
+/// Whoever reads the new items of a shared list hears of the damage to them, and to the one before them.
+async fn damaged_new_items_are_errors<S: SessionStore>(store: S, damage: impl AsyncFn(&str)) {
+    let (mine, other) = (key("mine"), key("other"));
+    create(&store, &other).await;
+    append(&store, &other, 0, writing("e0", &[("user:list", json!([0, 1, 2]))])).await.unwrap();
+    let before = create(&store, &mine).await;
+    append(&store, &other, 1, writing("e1", &[("user:list", json!([3, 4]))])).await.unwrap();
+    let get = GetSession::new(mine).changed_since(before.seen()).incremental(&schema());
+    let appended = async || {
+        let values = store.get(get.clone()).await.map_err(|error| error.kind())?.values.unwrap();
+        let lists: Vec<usize> = values.user.appended().map(|(_, list)| list.items.len()).collect();
+        Ok::<_, ErrorKind>(lists)
+    };
+    assert_eq!(appended().await, Ok(vec![2]));
+    // What stands before them is not read.
+    damage("UPDATE stepfold_shared_items SET item = '7' WHERE place = 1").await;
+    assert_eq!(appended().await, Ok(vec![2]));
+    for (sql, undo) in [
+        ("SET item = '7' WHERE place = 3", "SET item = '3' WHERE place = 3"),
+        ("SET version = 1 WHERE place = 4", "SET version = 2 WHERE place = 4"),
+        ("SET version = 2 WHERE place = 2", "SET version = 1 WHERE place = 2"),
+        ("SET place = 9 WHERE place = 2", "SET place = 2 WHERE place = 9"),
+        ("SET place = 9 WHERE place = 4", "SET place = 4 WHERE place = 9"),
+    ] {
+        damage(&format!("UPDATE stepfold_shared_items {sql}")).await;
+        assert_eq!(appended().await, Err(ErrorKind::Broken), "{sql}");
+        damage(&format!("UPDATE stepfold_shared_items {undo}")).await;
+        assert_eq!(appended().await, Ok(vec![2]), "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn damaged_new_items_of_a_file_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    damaged_new_items_are_errors(store, async |sql: &str| damage(&path, sql)).await;
+}
+
+#[tokio::test]
+async fn damaged_new_items_of_a_database_are_errors() {
+    let Some(server) = server() else { return };
+    let options = PostgresOptions::new(server.database("damaged_items").await).connections(1);
+    damaged_new_items_are_errors(options.open().await.unwrap(), async |sql: &str| {
+        server.run("damaged_items", sql).await;
+    })
+    .await;
 }
