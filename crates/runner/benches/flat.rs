@@ -34,6 +34,9 @@ mod server;
 /// Batches of a fifth.
 const BATCHES: usize = 20;
 
+/// How often it is asked what waits for a decision.
+const ASKED: u32 = 50;
+
 /// Says that it is done.
 struct Model;
 
@@ -193,6 +196,12 @@ async fn unread(place: &Place, megabytes: usize) {
     let meter = place.meter().await;
     let [least, median] = measured(&meter, &sessions, 50).await;
     println!("  with a value of {megabytes} MB that nobody reads: at least {least:.1?}, median {median:.1?}");
+    let before = meter.read();
+    for _ in 0..ASKED {
+        sessions.kept_open.pending().await.expect("the store works");
+    }
+    let pending = meter.read().saturating_sub(before) / ASKED;
+    println!("  what waits for a decision there, asked for (`pending`): mean {pending:.1?}");
 }
 
 async fn measure(kind: &str, count: usize) {

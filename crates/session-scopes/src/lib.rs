@@ -200,6 +200,8 @@ mod session;
 mod sqlite;
 mod store;
 mod time;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod work;
 
 pub use stepfold_state_core as state_core;
 

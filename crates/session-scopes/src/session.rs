@@ -356,12 +356,12 @@ impl Visible {
         let mut end = version;
         let mut left = rewinds;
         // From the end backwards: a rewind counts if it lies in what is still visible.
-        while let Some((last, earlier)) = left.split_last() {
+        while let Some((last, earlier)) =
+            left[..left.partition_point(|next| next.version <= end)].split_last()
+        {
             left = earlier;
-            if last.version <= end {
-                ranges.push(last.version..=end);
-                end = last.to;
-            }
+            ranges.push(last.version..=end);
+            end = last.to;
         }
         ranges.push(0..=end);
         ranges.reverse();

@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 
 use super::at_version::past_rows;
 use super::branches;
+use super::inbox;
 use super::rows::{
     Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, appended, cells_at,
     digest_at, events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
@@ -30,7 +31,9 @@ use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
-use crate::store::{Cursor, EventRange, ForkInfo, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{
+    Cursor, EventRange, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey, SessionPage,
+};
 use crate::time::Timestamp;
 
 pub(super) async fn get(
@@ -68,7 +71,7 @@ pub(super) async fn session(
     let row = SessionRow::of(&row, key)?;
     let scopes = Scopes::of(&scopes, app)?;
     let history = History::read(&lineage, &rewinds, &row)?;
-    cache.records.set(key, row.record.clone());
+    cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
     let visible = Visible::at(version, &history.rewinds);
     let ranges = request.event_ranges(&visible, version);
@@ -489,6 +492,10 @@ pub(super) async fn forks(connection: Object, key: &SessionKey) -> Result<Vec<Fo
 
 pub(super) async fn labels(connection: Object, key: &SessionKey) -> Result<Vec<(Label, u64)>, SessionError> {
     reading!(connection, |inside| branches::labels(inside, key))
+}
+
+pub(super) async fn inbox(connection: Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+    reading!(connection, |inside| inbox::read(inside, request))
 }
 
 pub(super) async fn read_scope(

@@ -19,7 +19,7 @@ use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionKey, WorkerId};
+use crate::ids::{EventId, SessionKey};
 use crate::rows::{
     Assembly, Extent, Head, ItemRow, NewestItems, Segment, from_db, in_lineage, read_json, to_db,
 };
@@ -27,6 +27,7 @@ use crate::seal::{self, EventSeal, ScopeSeal, SessionRecord, SessionSeal, State,
 use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
 use crate::store::Fence;
 use crate::time::Timestamp;
+use crate::work::{Work, holder};
 
 /// The checksum of the row of a schema. It is made before the server gives that a number.
 pub(super) fn schema_sum(text: &str) -> i64 {
@@ -35,16 +36,16 @@ pub(super) fn schema_sum(text: &str) -> i64 {
 
 /// Schemas by number: a row says under which it was written, and the text is stored once.
 #[derive(Default)]
-pub(super) struct Schemas(Mutex<Known>);
+pub(super) struct Schemas(Mutex<KnownSchemas>);
 
 #[derive(Default)]
-struct Known {
+struct KnownSchemas {
     numbers: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
 }
 
 impl Schemas {
-    fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+    fn known<T>(&self, look: impl FnOnce(&mut KnownSchemas) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -91,11 +92,18 @@ impl Schemas {
 #[derive(Default)]
 pub(super) struct Records(Mutex<Generations>);
 
+/// What was known of a session last.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) record: SessionRecord,
+    pub(super) work: Work,
+}
+
 /// Those of the newer generation, and of the one before, which is dropped when the newer one is full.
 #[derive(Default)]
 struct Generations {
-    newer: HashMap<SessionKey, SessionRecord>,
-    older: HashMap<SessionKey, SessionRecord>,
+    newer: HashMap<SessionKey, Known>,
+    older: HashMap<SessionKey, Known>,
 }
 
 /// How many sessions a generation has at most.
@@ -107,24 +115,24 @@ impl Records {
     }
 
     /// What was known of a session last.
-    pub(super) fn last(&self, key: &SessionKey) -> Option<SessionRecord> {
+    pub(super) fn last(&self, key: &SessionKey) -> Option<Known> {
         let known = self.locked();
         known.newer.get(key).or_else(|| known.older.get(key)).cloned()
     }
 
     /// What is known of a session now, unless that was overtaken. That it turns out otherwise does no harm: the seal
     /// tells.
-    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord) {
+    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord, work: Work) {
         let mut known = self.locked();
         let is_newer =
-            |known: &SessionRecord| known.number == record.number && known.version > record.version;
+            |known: &Known| known.record.number == record.number && known.record.version > record.version;
         if known.newer.get(key).is_some_and(is_newer) {
             return;
         }
         if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
             known.older = mem::take(&mut known.newer);
         }
-        known.newer.insert(key.clone(), record);
+        known.newer.insert(key.clone(), Known { record, work });
     }
 }
 
@@ -138,9 +146,7 @@ pub(super) struct Cache {
 /// The row of a session.
 pub(super) struct SessionRow {
     pub(super) record: SessionRecord,
-    pub(super) fence: Fence,
-    /// The position of the newest entry that waits in the inbox.
-    pub(super) inbox: u64,
+    pub(super) work: Work,
     /// When the row was read, by the server's clock.
     pub(super) now: Timestamp,
 }
@@ -172,12 +178,11 @@ impl SessionRow {
             lineage: seal.lineage,
             branches: seal.branches,
         };
-        Ok(SessionRow {
-            record: record.opened(seal, key)?,
-            fence: fence_of(row.get(0), row, 9)?,
-            inbox: from_db(row.get(12)),
-            now: Timestamp::from_micros(row.get(13)),
-        })
+        let record = record.opened(seal, key)?;
+        let (fence, inbox) = (fence_of(record.number, row, 9)?, from_db(row.get(12)));
+        let work = Work { fence, inbox, last: from_db(row.get(15)), waiting: row.get(16) };
+        work.check(record.number, row.get(17), key)?;
+        Ok(SessionRow { record, work, now: Timestamp::from_micros(row.get(13)) })
     }
 
     /// The row of a session that has to be there.
@@ -192,7 +197,7 @@ impl SessionRow {
         visible: Visible,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
-        self.record.session(key, visible, (self.fence.unexpired(self.now), self.inbox), scopes)
+        self.record.session(key, visible, (self.work.fence.unexpired(self.now), self.work.inbox), scopes)
     }
 }
 
@@ -203,10 +208,7 @@ pub(super) fn fence(row: &Row, number: usize) -> Result<Fence, SessionError> {
 
 /// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
 fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError> {
-    let holder = match row.get::<_, Option<&str>>(claims + 1) {
-        Some(owner) => Some((WorkerId::new(owner)?, Timestamp::from_micros(row.get(claims + 2)))),
-        None => None,
-    };
+    let holder = holder(row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))?;
     Ok(Fence::stored(number, row.get(claims), holder))
 }
 

@@ -409,34 +409,66 @@ async fn each_kind_of_damage_is_named() {
     }
 }
 
+/// What is done by hand to the claim and the inbox of session 4, and whether the claim is meant.
+const WORK_DAMAGES: [(&str, bool); 7] = [
+    ("UPDATE stepfold_sessions SET claims = claims - 1 WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET claim_owner = 'worker-3' WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET claim_expires = claim_expires - 1 WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET inbox = 0 WHERE number = 4", true),
+    ("DELETE FROM stepfold_inbox WHERE number = 4 AND position = 4", false),
+    ("UPDATE stepfold_inbox SET position = 9 WHERE number = 4 AND position = 4", false),
+    ("UPDATE stepfold_inbox SET body = replace(body, 'do 2', 'do 3') WHERE number = 4", false),
+];
+
+/// Whoever reads the damaged inbox of a session hears of it; whoever claims it, if its row is damaged.
+async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str, is_claim: bool) {
+    let read = store.inbox(ReadInbox::new(key.clone())).await;
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
+    let claim = ClaimSession {
+        key: key.clone(),
+        owner: WorkerId::new("worker-2").unwrap(),
+        duration: Duration::from_secs(60),
+        at: at(9),
+        take_over: TakeOver::Always,
+    };
+    let claimed = store.claim(claim).await;
+    assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
+}
+
 /// Nobody gets another token, or hears that nothing waits, because of damage.
 #[tokio::test]
-async fn damaged_claims_and_inboxes_are_errors() {
+async fn damaged_claims_and_inboxes_of_a_file_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let written = written(&path).await;
     let key = SessionKey::new("app", "bob", "session-3").unwrap();
-    for (sql, is_claim) in [
-        ("UPDATE stepfold_sessions SET claims = claims - 1 WHERE number = 4", true),
-        ("UPDATE stepfold_sessions SET claim_owner = 'worker-3' WHERE number = 4", true),
-        ("UPDATE stepfold_sessions SET inbox = 0 WHERE number = 4", true),
-        ("DELETE FROM stepfold_inbox WHERE number = 4 AND position = 4", false),
-        ("UPDATE stepfold_inbox SET position = 9 WHERE number = 4 AND position = 4", false),
-    ] {
+    for (sql, is_claim) in WORK_DAMAGES {
         fs::write(&path, &written.bytes).unwrap();
         damage(&path, sql);
-        let store = SqliteStore::open(&path).unwrap();
-        let read = store.inbox(ReadInbox::new(key.clone())).await;
-        assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
-        let claim = ClaimSession {
-            key: key.clone(),
-            owner: WorkerId::new("worker-2").unwrap(),
-            duration: Duration::from_secs(60),
-            at: at(9),
-            take_over: TakeOver::Always,
-        };
-        let claimed = store.claim(claim).await;
-        assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
+        check_work_told(&SqliteStore::open(&path).unwrap(), &key, sql, is_claim).await;
+    }
+}
+
+#[tokio::test]
+async fn damaged_claims_and_inboxes_of_a_database_are_named_and_told() {
+    let Some(server) = server() else { return };
+    let store = PostgresStore::open(server.database("damaged_work").await).await.unwrap();
+    let damages = WORK_DAMAGES.into_iter().map(|(sql, is_claim)| (sql, Some(is_claim)));
+    // An idempotency key that was taken is known by nobody else than who checks the store or uses it again.
+    let taken = "UPDATE stepfold_taken SET position = 7 WHERE number = 4";
+    let damages: Vec<(&str, Option<bool>)> = damages.chain([(taken, None)]).collect();
+    for (place, (sql, is_claim)) in damages.into_iter().enumerate() {
+        let key = key(format!("worked-{place}"));
+        create(&store, &key).await;
+        work(&store, &key).await;
+        assert_eq!(store.verify(VerifySessions::session(key.clone())).await.unwrap().faults, [], "{sql}");
+        let sql = sql.replace("number = 4", &format!("number = {}", place + 1));
+        server.run("damaged_work", &sql).await;
+        let report = store.verify(VerifySessions::session(key.clone())).await.unwrap();
+        assert!(names(&report, &key), "{sql}: {report:#?}");
+        if let Some(is_claim) = is_claim {
+            check_work_told(&store, &key, &sql, is_claim).await;
+        }
     }
 }
 
