@@ -36,23 +36,29 @@ const FAILED: &str = "failed";
 /// The characters of a cause that are stored.
 const CAUSE: usize = 2_000;
 
-/// The events of a session as a conversation begins with them: without the messages at the beginning whose turn retention
-/// has pruned, such as results of tools whose calls are gone, up to the first message of a user or of the system. `has_begun`:
-/// the conversation has, with events before these.
-pub(crate) fn of_whole_turns(session: &Session, has_begun: bool) -> impl Iterator<Item = CommittedEvent> {
-    let opens = |message: &Arc<Message>| matches!(message.role(), Role::User | Role::System);
-    let mut has_begun = has_begun || session.oldest == 0;
-    session.visible_events().map(move |committed| {
-        let mut committed = committed.clone();
-        has_begun |= rewrite(&committed.event).is_some();
-        if !has_begun && !committed.event.messages.is_empty() {
-            let messages = &mut Arc::make_mut(&mut committed.event).messages;
-            let first = messages.iter().position(opens);
-            has_begun = first.is_some();
-            messages.drain(..first.unwrap_or(messages.len()));
+/// Where the conversation of a session begins: with the first message of a user or of the system. What stands before it in a
+/// session that retention has pruned is the rest of a turn, such as results of tools whose calls are gone.
+pub(crate) struct Opening {
+    is_there: bool,
+}
+
+impl Opening {
+    /// `has_begun`: the conversation has, with events before those that were read.
+    pub(crate) const fn of(session: &Session, has_begun: bool) -> Self {
+        Opening { is_there: has_begun || session.oldest == 0 }
+    }
+
+    /// How many messages of the next event stand before it.
+    pub(crate) fn skipped(&mut self, event: &Event) -> usize {
+        self.is_there |= rewrite(event).is_some();
+        if self.is_there {
+            return 0;
         }
-        committed
-    })
+        let opens = |message: &Arc<Message>| matches!(message.role(), Role::User | Role::System);
+        let first = event.messages.iter().position(opens);
+        self.is_there = first.is_some();
+        first.unwrap_or(event.messages.len())
+    }
 }
 
 /// Whether a write is one that stores have.

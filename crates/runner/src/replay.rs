@@ -14,7 +14,7 @@ use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, of_whole_turns, rewrite, summary};
+use crate::record::{Opening, agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 use crate::turn::Turn;
 
 /// Gives the number of runs that were gone through.
@@ -22,13 +22,14 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
     let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
     let get = GetSession::new(turn.slot.key.clone()).events(EventRange::All).without_state();
     let session = turn.runner.store.get(get).await.map_err(failed)?;
-    let events: Vec<CommittedEvent> = of_whole_turns(&session, false).collect();
+    let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
     // Values of another schema could not even be read.
     if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
         check_schema(turn, agent, began)?;
     }
     let state = own_values(first_state(turn, agent, &session).await?);
-    let mut replayed = Replayed { turn, agent, state, summary: None, runs: 0 };
+    let opening = Opening::of(&session, false);
+    let mut replayed = Replayed { turn, agent, state, opening, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -44,6 +45,7 @@ struct Replayed<'a> {
     agent: &'a Agent,
     /// The session's own values, and those of shared scopes that its record has.
     state: State,
+    opening: Opening,
     /// What stands for the beginning of the conversation.
     summary: Option<Summary>,
     runs: usize,
@@ -52,7 +54,7 @@ struct Replayed<'a> {
 impl Replayed<'_> {
     /// A run whose beginning was pruned has happened, and cannot be gone through.
     async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
-        let recorded = events
+        let mut recorded = events
             .iter()
             .filter_map(|committed| loop_event(&self.turn.slot.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
@@ -61,7 +63,8 @@ impl Replayed<'_> {
             self.go_through(&events[0], &recorded).await?;
             self.runs += 1;
         }
-        for (committed, event) in events.iter().zip(&recorded) {
+        for (committed, event) in events.iter().zip(&mut recorded) {
+            event.messages.drain(..self.opening.skipped(&committed.event));
             event.restore_shared(&mut self.state);
             let invocation = &committed.event.invocation;
             let what = || format!("what invocation {invocation} wrote");
@@ -102,7 +105,7 @@ impl Replayed<'_> {
             let what = || format!("what event {} wrote", event.id);
             let applied = self.state.apply(&event.actions.delta);
             applied.map_err(|source| self.unfolded(what(), source))?;
-            for message in &event.messages {
+            for message in event.messages.iter().skip(self.opening.skipped(event)) {
                 self.state.push_message(Arc::clone(message));
             }
         }

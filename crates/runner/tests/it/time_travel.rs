@@ -467,7 +467,10 @@ fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
                     let messages = run.request().messages;
                     assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
                     let request = messages.to_string();
-                    assert!(request.contains("look at "), "pruned at {at}, it does not see the end:\n{request}");
+                    assert!(
+                        request.contains("look at "),
+                        "pruned at {at}, it does not see the end:\n{request}"
+                    );
                     assert_eq!(fork.replay(runner.agent()).await.unwrap(), runs + more);
                 }
             }
