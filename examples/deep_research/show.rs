@@ -129,7 +129,7 @@ impl Screen {
                 let kind = kind.as_deref().unwrap_or("output");
                 self.line(&format!("  * {kind} of {whose}: {}", words_of(value)));
             }
-            RunEvent::Inner { node, branch, event } => self.inner(node, *branch, event),
+            RunEvent::Inner { name, place, event } => self.inner(name, *place, event),
             RunEvent::Committed(event) => self.committed(event),
             RunEvent::Ended(exit) if *exit != Exit::End => self.line(&format!("  ({exit})")),
             _ => {}

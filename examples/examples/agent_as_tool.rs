@@ -33,11 +33,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .tools([look_up_tool().build()?])
     .build()?;
 
-    let research = researcher
-        .as_tool("research", "Finds out what is not known.")
-        .share(["sources"])
-        .effect(Effect::Pure)
-        .build()?;
+    let research =
+        researcher.as_tool("research", "Finds out what is not known.").share(["sources"]).build()?;
     let writer = Agent::builder(Scripted::conversation(
         "assistant: > w1 research(task=\"what does `fold` mean?\")\nassistant: A fold bends upon itself.",
     )?)

@@ -34,14 +34,12 @@ pub struct ApprovalRequest {
     /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
     /// asked about [once](stepfold_tools::Approval::Once).
     pub times: usize,
-    /// The JSON Schema that modified arguments must fit, where the tool is one of an agent that is a tool.
-    pub(crate) parameters: Option<Value>,
 }
 
 impl ApprovalRequest {
     /// A request about one call.
     pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
-        ApprovalRequest { id, call, reason, times: 1, parameters: None }
+        ApprovalRequest { id, call, reason, times: 1 }
     }
 }
 
@@ -192,12 +190,6 @@ impl Subject<'_> {
         self.id_over(path, &digest::canonical(about))
     }
 
-    /// The id of a request inside of this, which is known there by its own id.
-    pub(crate) fn id_inside(&self, path: &str, inner: &str) -> String {
-        let (inner_path, _) = inner.rsplit_once('#').unwrap_or((inner, ""));
-        self.id_over(&nested_path(path, inner_path), inner)
-    }
-
     fn id_over(&self, path: &str, content: &str) -> String {
         let (step, place, round) = (self.step.to_string(), self.place.to_string(), self.round.to_string());
         let reason = match self.reason {
@@ -249,8 +241,6 @@ pub(crate) struct StoredRequest {
     reason: AskReason,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     times: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parameters: Option<Value>,
 }
 
 const fn one() -> usize {
@@ -271,16 +261,15 @@ impl From<&ApprovalRequest> for StoredRequest {
             arguments: request.call.arguments.to_text().into_owned(),
             reason: request.reason,
             times: request.times,
-            parameters: request.parameters.clone(),
         }
     }
 }
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { id, call_id, tool, arguments, reason, times, parameters } = stored;
+        let StoredRequest { id, call_id, tool, arguments, reason, times } = stored;
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest { id, call, reason, times, parameters }
+        ApprovalRequest { id, call, reason, times }
     }
 }
 

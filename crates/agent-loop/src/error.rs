@@ -16,7 +16,6 @@ use thiserror::Error as ThisError;
 
 use crate::agent::HookPoint;
 use crate::decisions::DecisionError;
-use crate::graph::progress::ProgressError;
 use crate::outcome::Outcome;
 use crate::run::{Exit, Pause, Run};
 
@@ -82,11 +81,11 @@ pub enum FeedError {
         /// What the run needs.
         need: String,
     },
-    /// There is no open call at this place of the reply.
-    #[error("there is no open call at place {call} of the reply")]
-    NoSuchCall {
+    /// There is no open call or branch at this place of the step.
+    #[error("there is no open call or branch at place {place} of the step")]
+    NoSuchItem {
         /// The place.
-        call: usize,
+        place: usize,
     },
     /// A model replies as the assistant.
     #[error("the reply has the role {role}; a model replies as the assistant")]
@@ -97,16 +96,10 @@ pub enum FeedError {
     /// Decisions were refused.
     #[error(transparent)]
     Decision(#[from] DecisionError),
-    /// There is no open branch at this place of the superstep.
-    #[error("there is no open branch at place {branch} of the superstep")]
-    NoSuchBranch {
-        /// The place.
-        branch: usize,
-    },
     /// The route after a node failed: it names no node, or its function failed.
-    #[error("the route after {} failed: {words}", crate::graph::shown(node))]
+    #[error("the route after {node} failed: {words}")]
     Route {
-        /// The node, or [`START`](crate::graph::START).
+        /// The node in quotes, or `START`.
         node: String,
         /// Why not.
         words: String,
@@ -121,29 +114,23 @@ pub enum FeedError {
         /// How many it may have.
         max: usize,
     },
-    /// The agent of a node cannot be made on the state.
-    #[error("the agent of node '{node}' cannot be made: {words}")]
-    Node {
-        /// The node.
-        node: String,
+    /// The agent that is a tool or a node cannot be made on the state.
+    #[error("the agent of '{name}' cannot be made: {words}")]
+    Inside {
+        /// The tool or the node.
+        name: String,
         /// Why not.
         words: String,
     },
-    /// The tracked progress of a node does not fit the state.
-    #[error("the tasks of the graph cannot be tracked: {0}")]
-    Progress(ProgressError),
+    /// What a graph writes by itself, such as tracked tasks, does not fit the state.
+    #[error("the tasks of the graph cannot be tracked: {}", ErrorChain(&**.0))]
+    Plan(Box<dyn Error + Send + Sync>),
     /// Hooks around tools can write only with the writes of a call, and cannot touch the conversation.
     #[error("a hook before or after a tool cannot append or rewrite messages, because the step is open")]
     StepIsOpen,
     /// The state does not take what the event writes, or the instructions cannot be rendered on it.
     #[error(transparent)]
     State(#[from] StateError),
-}
-
-impl From<ProgressError> for FeedError {
-    fn from(error: ProgressError) -> Self {
-        FeedError::Progress(error)
-    }
 }
 
 /// Why a run failed. It can go on from where it is: nothing that was committed is lost.

@@ -114,6 +114,7 @@
 
 mod agent;
 mod approval;
+mod as_tool;
 mod decisions;
 mod digest;
 mod driver;
@@ -122,6 +123,7 @@ mod file;
 pub mod graph;
 mod observe;
 mod outcome;
+mod panic;
 mod ports;
 mod replay;
 mod run;
@@ -137,8 +139,9 @@ pub use crate::agent::{
     Output, OutputMode, RepeatGuard, RunLimits,
 };
 pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
+pub use crate::as_tool::AgentTool;
 pub use crate::decisions::{DecisionError, Decisions};
-pub use crate::driver::{AgentTool, RunBuilder, RunStream};
+pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::error::{AgentError, FeedError, RunError, RunFault, StartError};
 pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
@@ -147,5 +150,5 @@ pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
     LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, PendingHook, Run, SharedValue,
-    StepEnd, UnknownCall,
+    StepEnd, UnknownCall, WorkOutcome,
 };

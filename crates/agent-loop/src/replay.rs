@@ -264,12 +264,12 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
     let answer = match &recorded.kind {
-        // The run of an agent that is a node is gone through by itself.
-        EventKind::Inner { branch, event } if run.walk().is_some() => {
-            let mut child = run.child_of(*branch).map_err(refused)?;
+        // A run inside is gone through by itself. Agents among tools that are asked for at each step are not known.
+        EventKind::Inner { place, event } if run.work().is_some() => {
+            let Some(mut child) = run.child_of(*place).map_err(refused)? else { return Ok(recorded.clone()) };
             child.restore_shared(event);
             let event = Box::new(made_again(&child, event)?);
-            Some(Answer::Inner { branch: *branch, event })
+            Some(Answer::Inner { place: *place, event })
         }
         _ => answer_in(recorded, run),
     };
@@ -610,41 +610,34 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
             Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
         }
-        (EventKind::Asked { fates }, Need::Calls) => Answer::Ask(fates.clone()),
-        // Where calls run side by side, one may be under way or wait while another gets on.
-        (EventKind::Started { calls }, Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval) => {
-            Answer::Started(calls.clone())
-        }
-        (
-            EventKind::Answered { call, outcome, usage, stop, pending_hook },
-            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
-        ) => Answer::Outcome {
-            call: *call,
-            outcome: outcome.clone(),
-            usage: *usage,
-            stop: stop.clone(),
-            pending_hook: *pending_hook,
-        },
-        (
-            EventKind::Suspended { call, child, requests },
-            Need::Calls | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
-        ) => Answer::Suspended { call: *call, child: child.clone(), requests: requests.clone() },
-        (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
-        (
-            EventKind::NodeAnswered { branch, outcome, usage },
-            Need::Nodes | Need::Interrupted | Need::Approval,
-        ) => {
-            // What an agent came to is in its run; but how long it took is not.
-            let again = run.outcome_of_agent(*branch).filter(|_| outcome.status.is_success());
-            let outcome = again.unwrap_or_else(|| outcome.clone());
-            Answer::Node { branch: *branch, outcome, usage: *usage }
-        }
-        (EventKind::NodeAsked { branch, requests }, Need::Nodes | Need::Interrupted | Need::Approval) => {
-            Answer::NodeAsks { branch: *branch, requests: requests.clone() }
-        }
-        (EventKind::Interrupted { .. }, Need::Interrupted) => Answer::Interrupted,
         (EventKind::Cancelled, _) => Answer::Cancelled,
         (EventKind::TimedOut, _) => Answer::TimedOut,
+        (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
+        // Where items run side by side, one may be under way or wait while another gets on.
+        (
+            kind,
+            Need::Calls | Need::Nodes | Need::Interrupted | Need::Approval | Need::Hook(HookPoint::AfterTool),
+        ) => {
+            return answer_of_item(kind, run);
+        }
+        _ => return None,
+    })
+}
+
+/// The same of an event that is about an item of the open step.
+fn answer_of_item(kind: &EventKind, run: &Run) -> Option<Answer> {
+    Some(match kind {
+        EventKind::Asked { fates } => Answer::Ask(fates.clone()),
+        EventKind::Started { places } => Answer::Started(places.clone()),
+        EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
+        EventKind::Interrupted { .. } => Answer::Interrupted,
+        EventKind::Answered { place, outcome, stop, pending_hook } => {
+            // What an agent came to is in its run; but how long it took is not.
+            let is_success = outcome.node().is_some_and(|outcome| outcome.status.is_success());
+            let again = run.outcome_inside(*place).filter(|_| is_success);
+            let outcome = again.map_or_else(|| outcome.clone(), Into::into);
+            Answer::Outcome { place: *place, outcome, stop: stop.clone(), pending_hook: *pending_hook }
+        }
         _ => return None,
     })
 }

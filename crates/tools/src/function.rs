@@ -3,6 +3,7 @@
 //! What a function must be is split over several small traits, so that the compiler's error names the part
 //! that does not fit: the parameter, the result, or what is held across an `.await`.
 
+use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) enum Function {
     Async(Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<Value, ToolError>> + Send + Sync>),
     /// Runs on a thread.
     Thread(Work, Arc<ThreadCall>),
+    /// Is no function: the host knows what to do.
+    Hosted(Arc<dyn Any + Send + Sync>),
 }
 
 /// What a function does on its thread, by which that is chosen.

@@ -105,7 +105,7 @@ pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, Sta
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
     CallEvent, Failure, FatalError, Invocation, InvokeOptions, Limits, MAX_BLOCKING_THREADS, Offload,
-    Outcome, Outcomes, Overflow, Status, settle, with_unique_call_ids,
+    Outcome, Outcomes, Overflow, Status, key_of_call, settle, with_unique_call_ids,
 };
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::tool::{Tool, ToolBuilder};

@@ -3,7 +3,7 @@
 //! Everything that can be known to be wrong is refused by [`ToolBuilder::build`] or, where the state schema
 //! is needed to know it, by [`Tool::check`]: a typo fails there, not in production.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -150,6 +150,45 @@ impl Tool {
             Function::on_thread(Work::Computes, function),
             needs,
         )
+    }
+
+    /// Starts a tool that has no function: a host that [runs such tools](crate::InvokeOptions::hosts_calls) knows what
+    /// to do by what it finds with [`hosted_as`](Tool::hosted_as). So does the agent loop with agents as tools. Arguments,
+    /// approval, order and the form of the result are those of any tool.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::Tool;
+    ///
+    /// struct Workflow(&'static str);
+    ///
+    /// let tool = Tool::hosted("count", "Counts the stalls.", Workflow("stalls"))
+    ///     .parameters(json!({"type": "object"}))
+    ///     .build()?;
+    /// assert_eq!(tool.hosted_as::<Workflow>().unwrap().0, "stalls");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn hosted(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        work: impl Any + Send + Sync,
+    ) -> ToolBuilder {
+        let function = Function::Hosted(Arc::new(work));
+        ToolBuilder::new(name.into(), description.into(), function, Needs::default())
+    }
+
+    /// What the host of a [hosted](Tool::hosted) tool knows it by, if it is a `T`.
+    pub fn hosted_as<T: Any>(&self) -> Option<&T> {
+        match &self.0.function {
+            Function::Hosted(work) => work.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the tool has no function, because its [host](Tool::hosted) runs it.
+    pub fn is_hosted(&self) -> bool {
+        matches!(self.0.function, Function::Hosted(_))
     }
 
     /// What the model calls the tool by.

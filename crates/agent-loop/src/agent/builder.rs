@@ -14,6 +14,7 @@ use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::{Agent, Built, Config, Offer, OutputSpec};
 use crate::error::AgentError;
+use crate::run::Planner;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
@@ -330,9 +331,9 @@ impl AgentBuilder {
         self
     }
 
-    /// Walks through a graph in place of the loop.
-    pub(crate) fn graph(mut self, shape: crate::graph::Shape) -> Self {
-        self.config.graph = Some(Arc::new(shape));
+    /// Goes through what a planner plans, in place of the replies of a model.
+    pub(crate) fn plan(mut self, planner: Arc<dyn Planner>) -> Self {
+        self.config.graph = Some(planner);
         self
     }
 
@@ -354,8 +355,8 @@ impl AgentBuilder {
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
         faults.extend(faults_of_instructions(&config));
-        if config.graph.is_some() {
-            faults.extend(crate::graph::own_keys(&config.schema));
+        if let Some(planner) = &config.graph {
+            faults.extend(planner.faults(&config.schema));
         }
         if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
             faults.extend(faults_of_tools(error));

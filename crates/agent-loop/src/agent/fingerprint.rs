@@ -10,6 +10,7 @@ use stepfold_tools::Tool;
 
 use super::{Agent, Config, Offer, RepeatGuard, RunLimits};
 use crate::digest;
+use crate::run::Hosted;
 
 /// What a run depends on, part by part, each as a digest or in words.
 ///
@@ -67,7 +68,13 @@ impl Fingerprint {
             Some(offer) => {
                 for tool in &offer.tools {
                     let words = (tool.spec(), tool.effect(), format!("{:?}", tool.approval()));
-                    add(&format!("tool {}", tool.name()), digest_of(&words));
+                    // An agent that is a tool goes on inside of the run, so that what it depends on, the run does.
+                    let inside = tool.hosted_as::<Hosted>().map(|hosted| hosted.0.agent().fingerprint());
+                    let digest = match inside {
+                        Some(inside) => digest_of(&(words, inside)),
+                        None => digest_of(&words),
+                    };
+                    add(&format!("tool {}", tool.name()), digest);
                 }
             }
         }

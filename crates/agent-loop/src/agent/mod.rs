@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
-use stepfold_tools::{Approval, Limits, Overflow, Resources, Tools, Toolset};
+use stepfold_tools::{Approval, Limits, Overflow, Resources, Tool, Tools, Toolset};
 
 pub use self::builder::AgentBuilder;
 pub use self::fingerprint::Fingerprint;
@@ -26,7 +26,7 @@ pub(crate) use self::hooks::Hooks;
 pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;
 use crate::driver::RunBuilder;
-use crate::run::Input;
+use crate::run::{Input, Planner};
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,
@@ -118,8 +118,8 @@ pub(crate) struct Config {
     pub(crate) window: Option<Window>,
     pub(crate) summarize: Option<Summarize>,
     pub(crate) output: Option<Output>,
-    /// What is walked through in place of the loop.
-    pub(crate) graph: Option<Arc<crate::graph::Shape>>,
+    /// What plans the steps in place of a model's replies.
+    pub(crate) graph: Option<Arc<dyn Planner>>,
 }
 
 /// The tools of a step, and what the model sees of them.
@@ -199,6 +199,14 @@ impl Agent {
 
     pub(crate) fn static_offer(&self) -> Option<&Offer> {
         self.0.offer.as_ref()
+    }
+
+    /// A tool that is there at every step, also beside others that are asked for anew.
+    pub(crate) fn static_tool(&self, name: &str) -> Option<&Tool> {
+        match self.static_offer() {
+            Some(offer) => offer.tools.get(name),
+            None => self.config().toolset.static_tool(name),
+        }
     }
 
     pub(crate) fn output_spec(&self) -> Option<&OutputSpec> {

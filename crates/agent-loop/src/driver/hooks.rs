@@ -11,7 +11,7 @@ use stepfold_tools::Outcome;
 use super::Host;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::{FeedError, RunFault};
-use crate::graph::words_of_panic;
+use crate::panic::words_of_panic;
 use crate::run::{Answer, HookReport, HookVerdict, Run};
 
 impl Host<'_> {

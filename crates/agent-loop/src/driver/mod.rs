@@ -2,23 +2,21 @@
 //!
 //! [`drive`] is the whole control flow of an agent.
 
-mod calls;
+mod children;
+mod functions;
 mod hooks;
 mod model;
-mod nested;
-mod nodes;
 mod options;
 mod stream;
 mod trouble;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use stepfold_tools::{CancellationToken, Resources};
+use stepfold_tools::CancellationToken;
 
-pub use self::nested::AgentTool;
-use self::nested::Scope;
 pub use self::options::RunBuilder;
 pub use self::stream::RunStream;
 use self::trouble::refused;
@@ -46,8 +44,7 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
             Need::Model => boxed(|| host.ask_model(run)).await?,
-            Need::Calls => boxed(|| host.run_calls(run)).await?,
-            Need::Nodes => boxed(|| host.run_nodes(run)).await?,
+            Need::Calls | Need::Nodes => boxed(|| host.run_work(run)).await?,
             need => {
                 if let Some(pause) = boxed(|| host.step(run, need)).await? {
                     return Ok(Exit::Paused(pause));
@@ -79,8 +76,6 @@ struct Host<'a> {
     replied: Option<u64>,
     cancellation: CancellationToken,
     inbox: Option<Inbox<'a>>,
-    /// What agents among the tools share with the run, and the resources with it among them.
-    scope: Option<(Arc<Scope>, Resources)>,
     clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
     since: Duration,
@@ -95,7 +90,7 @@ impl Host<'_> {
 
     /// The time that is left; none if there is no limit.
     fn time_left(&self, run: &Run) -> Option<Duration> {
-        run.agent().limits().time.map(|limit| limit.saturating_sub(self.elapsed()))
+        run.limits().time.map(|limit| limit.saturating_sub(self.elapsed()))
     }
 
     fn is_time_up(&self, run: &Run) -> bool {

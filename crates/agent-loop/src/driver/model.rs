@@ -87,13 +87,19 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// Offers the tools of their steps to the run and to the agents among its nodes that wait for decisions.
+    /// Offers the tools of their steps to the run and to the runs inside that wait for decisions.
     pub(super) async fn offer_all_tools(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.tools().is_none() {
             self.offer_tools(run).await?;
         }
-        for child in run.children_mut().filter(|child| child.lacks_tools()) {
-            Box::pin(self.offer_all_tools(child)).await?;
+        while let Some((place, child)) = run.child_lacking_tools() {
+            let mut child = child.clone();
+            Box::pin(self.offer_all_tools(&mut child)).await?;
+            if child.lacks_tools() {
+                // It was cancelled.
+                return Ok(());
+            }
+            run.put_run_inside(place, child);
         }
         Ok(())
     }
@@ -121,7 +127,7 @@ impl Host<'_> {
     /// clock is read before each chunk, and the runtime has its turn in between. A reply that has finished when
     /// the time is up is a reply.
     async fn read(&mut self, run: &Run, mut stream: ReplyStream, telling: Telling) -> Result<Reply, NoReply> {
-        let limit = run.agent().limits().reply_bytes;
+        let limit = run.limits().reply_bytes;
         let mut reply = ReplyBuilder::new();
         let cancellation = self.cancellation.clone();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));

@@ -250,6 +250,7 @@ impl<'a> RunBuilder<'a> {
             inbox,
         } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        run.take_over();
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
@@ -269,7 +270,6 @@ impl<'a> RunBuilder<'a> {
             replied: None,
             cancellation,
             inbox,
-            scope: None,
             clock,
             since,
             before,

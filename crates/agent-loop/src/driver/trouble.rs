@@ -58,13 +58,10 @@ pub(super) fn refused(run: &Run, event: &Event, source: ObserverError) -> RunFau
 /// The id of the call or branch that came to an end, if that is what the event says; it is the next event of the run.
 pub(super) fn outcome_in(run: &Run, event: &Event) -> Option<String> {
     match &event.kind {
-        EventKind::Answered { call, .. } | EventKind::Suspended { call, .. } => {
-            Some(run.calls().nth(*call)?.id.clone())
-        }
-        EventKind::NodeAnswered { branch, .. } => Some(run.branch(*branch)?.label(*branch)),
-        EventKind::Inner { branch, event } => {
-            let open = run.branch(*branch)?;
-            Some(nested_path(&open.label(*branch), &outcome_in(open.child()?, event)?))
+        EventKind::Answered { place, .. } => Some(run.task(*place)?.label()),
+        EventKind::Inner { place, event } => {
+            let inner = outcome_in(run.item(*place)?.child()?, event)?;
+            Some(nested_path(&run.task(*place)?.label(), &inner))
         }
         _ => None,
     }

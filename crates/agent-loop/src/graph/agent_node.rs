@@ -5,14 +5,15 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use serde_json::Value;
-use stepfold_state_core::chat::{Message, Role, Transcript};
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
+use stepfold_tools::CancellationToken;
 
-use super::context::{NodeContext, NodeError};
-use super::node::words_of_panic;
+use super::context::{Kind, NodeContext, NodeError};
 use crate::agent::{Agent, AgentBuilder};
 use crate::error::AgentError;
-use crate::run::{Branch, Exit, Input, Run};
+use crate::panic::words_of_panic;
+use crate::run::{EndedInside, Inside, NotBegun, Task};
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -258,24 +259,53 @@ impl AgentNode {
         wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
     }
 
-    /// The agent for a branch that begins on this state of the graph.
-    pub(crate) fn agent_on(&self, state: &State) -> Result<Agent, NodeError> {
-        match &self.adjust {
-            None => Ok(self.agent().clone()),
-            Some(adjust) => {
-                let adjust = || adjust(state, self.agent().to_builder().for_one_run());
-                Ok(caught("what adjusts its agent", adjust)?.build()?)
-            }
-        }
-    }
-
-    pub(crate) fn is_in_conversation(&self, item: Option<&Value>) -> bool {
+    pub(crate) const fn is_in_conversation(&self, item: Option<&Value>) -> bool {
         self.prompt.is_none() && item.is_none()
     }
 
-    /// The state that the agent begins on: what it shares with the graph's.
-    pub(crate) fn state_on(&self, state: &State, item: Option<&Value>) -> Result<State, StateError> {
-        let own = self.agent().schema();
+    /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
+    pub(super) fn result(
+        &self,
+        ended: &EndedInside<'_>,
+        graph: &Schema,
+        item: Option<&Value>,
+    ) -> Result<(Option<Value>, Delta, Vec<Arc<Message>>), String> {
+        let answer = ended.answer()?;
+        let mut delta = ended.writes.clone();
+        for to in &self.answers {
+            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
+                continue;
+            };
+            let write = graph.write(to.key.as_str(), value.clone());
+            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
+        }
+        Ok((answer, delta, self.messages(ended, item)))
+    }
+
+    /// What the agent has said, if it said it in the graph's conversation.
+    pub(super) fn messages(&self, ended: &EndedInside<'_>, item: Option<&Value>) -> Vec<Arc<Message>> {
+        match self.is_in_conversation(item) {
+            true => ended.said.to_vec(),
+            false => Vec::new(),
+        }
+    }
+}
+
+/// Functions of the application say what the agent is, and what it is asked. They may panic.
+impl Inside for AgentNode {
+    fn agent(&self) -> &Agent {
+        AgentNode::agent(self)
+    }
+
+    fn agent_on(&self, state: &State) -> Result<Agent, String> {
+        let Some(adjust) = &self.adjust else { return Ok(self.agent().clone()) };
+        let adjusted = || Ok(adjust(state, self.agent().to_builder().for_one_run())?.build()?);
+        caught("what adjusts its agent", adjusted).map_err(|error| error.to_string())
+    }
+
+    /// What it shares with the graph's state.
+    fn state_on(&self, task: Task<'_>) -> Result<State, StateError> {
+        let (state, own) = (task.run.state(), self.agent().schema());
         let mut base = if self.shared.is_none() && own == state.schema() {
             state.clone()
         } else {
@@ -287,6 +317,7 @@ impl AgentNode {
             }
             base
         };
+        let item = task.planned().and_then(|planned| planned.item.as_ref());
         base.replace_messages(match self.is_in_conversation(item) {
             true => state.messages().clone(),
             false => Transcript::new(),
@@ -294,76 +325,36 @@ impl AgentNode {
         Ok(base)
     }
 
-    /// The run of a branch, which has not begun.
-    pub(crate) fn run(&self, state: &State, context: &NodeContext, id: String) -> Result<Run, NodeError> {
-        // Functions of the application say what the agent is, and what it is asked. They may panic.
-        caught("what it begins with", || self.new_run(state, context, id))
-    }
-
-    fn new_run(&self, state: &State, context: &NodeContext, id: String) -> Result<Run, NodeError> {
-        let agent = self.agent_on(state)?;
-        let mut input = Input::on(self.state_on(state, context.item())?);
-        if let Some(prompt) = self.prompt(state, context)? {
-            input = input.say(prompt);
-        }
-        Ok(Run::new(&agent, input, id)?)
-    }
-
-    fn prompt(&self, state: &State, context: &NodeContext) -> Result<Option<String>, NodeError> {
-        let item = context.item();
-        Ok(match &self.prompt {
-            Some(Prompt::Function(prompt)) => Some(caught("its prompt", || prompt(context))?),
+    fn prompt(&self, task: Task<'_>) -> Result<Option<String>, NotBegun> {
+        let item = task.planned().and_then(|planned| planned.item.as_ref());
+        let state = task.run.state();
+        match &self.prompt {
+            Some(Prompt::Function(prompt)) => {
+                let context = NodeContext::of(task, CancellationToken::new(), None);
+                match caught("its prompt", || prompt(&context)) {
+                    Ok(prompt) => Ok(Some(prompt)),
+                    Err(NodeError(Kind::Asks(request))) => Err(NotBegun::Asks(request)),
+                    Err(error) => Err(NotBegun::Failed(error.to_string())),
+                }
+            }
             Some(Prompt::Template(template)) => {
                 let lookup = |key: &str| match (key, item) {
                     ("item", Some(item)) => Some(item.into()),
                     _ => state.get(key),
                 };
                 let known = || state.iter().map(|(key, _)| key).chain(item.map(|_| "item")).collect();
-                Some(template.render_with(lookup, known)?)
+                let rendered = template.render_with(lookup, known);
+                rendered.map(Some).map_err(|error| NotBegun::Failed(NodeError::from(error).to_string()))
             }
-            None => item.map(|item| match item {
+            None => Ok(item.map(|item| match item {
                 Value::String(text) => text.clone(),
                 item => item.to_string(),
-            }),
-        })
+            })),
+        }
     }
 
-    /// Whether a write of the agent is one to the graph's state.
-    pub(crate) fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
+    fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
         self.is_shared(graph, write.key())
-    }
-
-    /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
-    pub(crate) fn result(&self, run: &Run, graph: &Schema, branch: &Branch) -> Result<AgentResult, String> {
-        let exit = run.exit().cloned().unwrap_or(Exit::Failed);
-        if !is_end(&exit) && !has_final_answer(run, &exit) {
-            return Err(format!("the agent did not finish: {exit}"));
-        }
-        let answer = run.output().cloned().or_else(|| {
-            let last = branch.said.last();
-            let last = last.filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
-            Some(Value::String(match last.tool_result() {
-                Some(result) => result.text().into_owned(),
-                None => last.text().into_owned(),
-            }))
-        });
-        let mut delta = branch.writes.clone();
-        for to in &self.answers {
-            let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
-                continue;
-            };
-            let write = graph.write(to.key.as_str(), value.clone());
-            delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
-        }
-        Ok(AgentResult { answer, delta, messages: self.messages(branch) })
-    }
-
-    /// What the agent has said, if it said it in the graph's conversation.
-    pub(crate) fn messages(&self, branch: &Branch) -> Vec<Arc<Message>> {
-        match self.is_in_conversation(branch.planned.item.as_ref()) {
-            true => branch.said.clone(),
-            false => Vec::new(),
-        }
     }
 }
 
@@ -372,26 +363,6 @@ fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Res
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
         Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
     })
-}
-
-/// Whether an agent that ended so has done what it was asked.
-fn is_end(exit: &Exit) -> bool {
-    matches!(exit, Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End)
-}
-
-/// Whether the agent was asked at a limit for the best answer that it can give, and gave one.
-fn has_final_answer(run: &Run, exit: &Exit) -> bool {
-    let is_limit = matches!(exit, Exit::MaxSteps | Exit::MaxToolCalls | Exit::MaxTokens);
-    let is_answer =
-        |reply: &Arc<Message>| reply.tool_calls().next().is_none() && !reply.text().trim().is_empty();
-    is_limit && run.agent().config().final_answer && run.reply().is_some_and(is_answer)
-}
-
-/// What the run of an agent gives the graph.
-pub(crate) struct AgentResult {
-    pub(crate) answer: Option<Value>,
-    pub(crate) delta: Delta,
-    pub(crate) messages: Vec<Arc<Message>>,
 }
 
 impl From<Agent> for AgentNode {
@@ -423,10 +394,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::RunEvent;
     use crate::graph::progress::ResearchState;
     use crate::graph::{Graph, Node, START};
     use crate::test_kit::Script;
+    use crate::{Input, RunEvent};
 
     fn graph(node: Node, schema: Schema) -> Result<Graph, crate::AgentError> {
         Graph::builder("small").schema(schema).node("count", node).edge(START, "count").build()

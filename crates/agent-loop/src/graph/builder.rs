@@ -15,6 +15,7 @@ use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target,
 use super::{Graph, NoModel};
 use crate::agent::{Agent, AgentBuilder, HookContext, HookPoint, HookResult, RunLimits};
 use crate::error::AgentError;
+use crate::run::Planner;
 
 /// Branches of one superstep, unless said.
 const MAX_BRANCHES: usize = 4096;
@@ -261,7 +262,9 @@ impl GraphBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: name, faults: faults.into_iter().collect() });
         }
-        Ok(Graph(agent.graph(shape).build()?))
+        let shape = Arc::new(shape);
+        let agent = agent.plan(Arc::clone(&shape) as Arc<dyn Planner>).build()?;
+        Ok(Graph { agent, shape })
     }
 }
 

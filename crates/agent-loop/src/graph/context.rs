@@ -13,11 +13,9 @@ use stepfold_state_core::state::{ReadKey, Snapshot};
 use stepfold_tools::{CancellationToken, Resources, ToolError};
 use tokio::sync::mpsc;
 
-use super::node::words_of_panic;
-use super::progress::NodeRun;
-use super::shape::Planned;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::run::{Asker, Run, track};
+use crate::panic::words_of_panic;
+use crate::run::{Asker, Said, Task};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -53,38 +51,27 @@ struct Inner {
     place: usize,
 }
 
-/// What a node says while it works.
-#[derive(Debug)]
-pub(crate) struct Said {
-    pub(crate) place: usize,
-    pub(crate) kind: String,
-    pub(crate) value: Value,
-}
-
 impl NodeContext {
-    /// What a branch of a run is given.
+    /// What a branch is given.
     pub(crate) fn of(
-        run: &Run,
-        place: usize,
+        task: Task<'_>,
         cancellation: CancellationToken,
         speaker: Option<mpsc::Sender<Said>>,
     ) -> Self {
-        let branch = run.branch(place);
-        let planned = branch.map(|branch| &branch.planned);
-        let node = planned.map(|planned| planned.node.clone()).unwrap_or_default();
+        let planned = task.planned();
         NodeContext(Arc::new(Inner {
-            label: branch.map(|branch| branch.label(place)).unwrap_or_default(),
-            execution: run.walk().and_then(|walk| walk.executions.get(&node).copied()).unwrap_or(0),
+            label: task.label(),
+            execution: task.execution(),
             item: planned.and_then(|planned| planned.item.clone()),
-            node,
-            state: run.state().snapshot(),
-            key: run.branch_key(place),
-            resources: run.agent().config().resources.clone(),
+            node: task.name().to_owned(),
+            state: task.run.state().snapshot(),
+            key: task.key(),
+            resources: task.resources().clone(),
             cancellation,
-            decisions: branch.map(|branch| branch.decisions.clone()).unwrap_or_default(),
-            asker: run.asker(),
+            decisions: task.decisions().to_vec(),
+            asker: task.asker(),
             speaker,
-            place,
+            place: task.place,
         }))
     }
 
@@ -153,12 +140,6 @@ impl NodeContext {
         &self.0.cancellation
     }
 
-    /// What its outputs are called by.
-    pub(crate) fn track(&self) -> NodeRun {
-        let planned = Planned { node: self.0.node.clone(), item: self.0.item.clone() };
-        track(&self.0.state, &planned)
-    }
-
     /// A resource of the application.
     pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.resources.get()
@@ -201,8 +182,8 @@ impl NodeContext {
     /// ```
     pub fn ask(&self, label: &str, about: impl Serialize) -> Result<Decision, NodeError> {
         let about = serde_json::to_value(&about)?;
-        // The walk puts the branch before the id.
-        let id = self.0.asker.subject(self.0.place, 0, AskReason::Node, &self.0.node).id_about(label, &about);
+        // The run puts the branch before the id.
+        let id = self.0.asker.question(self.0.place, &self.0.node, label, &about);
         if let Some((_, decision)) = self.0.decisions.iter().find(|(decided, _)| *decided == id) {
             return Ok(decision.clone());
         }

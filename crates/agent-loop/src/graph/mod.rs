@@ -90,11 +90,13 @@ mod context;
 mod draw;
 mod node;
 mod per_run;
+mod planner;
 pub mod progress;
 mod shape;
 mod update;
 
 use std::fmt;
+use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_state_core::state::Schema;
@@ -104,13 +106,12 @@ pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};
 pub use self::per_run::per_run;
-pub use self::shape::{Arrived, Choice, END, Planned, Routed, START};
+pub use self::shape::{Choice, END, START};
 pub use self::update::Update;
 
-pub(crate) use self::check::own_keys;
-pub(crate) use self::context::{Kind as NodeErrorKind, Said};
-pub(crate) use self::node::{NodeWork, OnError, words_of_panic};
-pub(crate) use self::shape::{Ended, Next, Position, Shape, listed, shown};
+pub use crate::run::{Arrived, Planned, Routed};
+
+use self::shape::Shape;
 use crate::agent::Agent;
 use crate::driver::RunBuilder;
 use crate::run::Input;
@@ -118,7 +119,10 @@ use crate::run::Input;
 /// Nodes over one state, and the ways between them. Immutable, cheap to clone, and an [`Agent`] wherever one is
 /// taken. The [module](self) has the tour.
 #[derive(Clone)]
-pub struct Graph(Agent);
+pub struct Graph {
+    agent: Agent,
+    shape: Arc<Shape>,
+}
 
 impl Graph {
     /// Starts a graph of this name, without nodes.
@@ -128,27 +132,27 @@ impl Graph {
 
     /// Prepares a run; awaiting it runs the graph.
     pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
-        self.0.run(input)
+        self.agent.run(input)
     }
 
     /// What the graph is called.
     pub fn name(&self) -> &str {
-        self.0.name()
+        self.agent.name()
     }
 
     /// The schema of the state.
     pub fn schema(&self) -> &Schema {
-        self.0.schema()
+        self.agent.schema()
     }
 
     /// The graph as an agent: for runners, stored runs and replays.
     pub fn agent(&self) -> &Agent {
-        &self.0
+        &self.agent
     }
 
     /// The names of the nodes, in the order in which they were declared.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.shape().into_iter().flat_map(|shape| shape.names.iter().map(String::as_str))
+        self.shape.names.iter().map(String::as_str)
     }
 
     /// The graph in the language of [Mermaid](https://mermaid.js.org). What depends on a choice is dashed.
@@ -172,28 +176,24 @@ impl Graph {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn to_mermaid(&self) -> String {
-        self.shape().map(draw::mermaid).unwrap_or_default()
+        draw::mermaid(&self.shape)
     }
 
     /// The graph in the language of [Graphviz](https://graphviz.org).
     pub fn to_dot(&self) -> String {
-        self.shape().map(|shape| draw::dot(self.name(), shape)).unwrap_or_default()
-    }
-
-    fn shape(&self) -> Option<&Shape> {
-        self.0.config().graph.as_deref()
+        draw::dot(self.name(), &self.shape)
     }
 }
 
 impl From<Graph> for Agent {
     fn from(graph: Graph) -> Self {
-        graph.0
+        graph.agent
     }
 }
 
 impl From<&Graph> for Agent {
     fn from(graph: &Graph) -> Self {
-        graph.0.clone()
+        graph.agent.clone()
     }
 }
 

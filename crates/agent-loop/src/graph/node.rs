@@ -1,6 +1,5 @@
 //! A node of a graph: a function over a snapshot of the state, or an agent, and what holds for its runs.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -16,6 +15,7 @@ use super::agent_node::AgentNode;
 use super::context::{NodeContext, NodeError};
 use super::progress::DEFAULT_MAX_EXECUTIONS;
 use super::update::Update;
+use crate::run::Attempts;
 
 /// A node of a [`Graph`](super::Graph), with what holds for its runs.
 ///
@@ -109,6 +109,10 @@ impl Node {
     /// A node of an agent.
     pub fn agent(agent: impl Into<AgentNode>) -> Self {
         Node::of(NodeWork::Agent(Box::new(agent.into())), Effect::Idempotent)
+    }
+
+    pub(super) const fn attempts(&self) -> Attempts {
+        Attempts { time_out: self.time_out, retry: self.retry }
     }
 
     fn of(work: NodeWork, effect: Effect) -> Self {
@@ -298,10 +302,4 @@ pub(crate) fn failure_item(node: &str, error: &str, item: Option<&Value>) -> Val
     }
     failure.insert("node".to_owned(), node.into());
     Value::Object(failure)
-}
-
-/// What a panic says, if it says something.
-pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -5,14 +5,14 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::state::State;
 
-use super::node::{Node, OnError, failure_item, words_of_panic};
+use super::node::{Node, OnError, failure_item};
 use super::progress::keys;
 use crate::error::FeedError;
-use crate::run::Exit;
+use crate::panic::words_of_panic;
+use crate::run::{Arrived, Ended, Exit, Next, Planned, Position, Routed};
 
 /// Where every graph begins.
 pub const START: &str = "__start__";
@@ -120,79 +120,6 @@ impl From<String> for Choice {
     }
 }
 
-/// A branch of a superstep: a node, with an item if it is one of several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Planned {
-    /// The node.
-    pub node: String,
-    /// What this branch is about, if it is one of a fan-out. Null is an item as well.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub item: Option<Value>,
-}
-
-/// Whatever is there is an item, also a null.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-/// What a router chose, as it is recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Routed {
-    /// The node behind which the router stands.
-    pub from: String,
-    /// What it chose.
-    pub to: Vec<String>,
-    /// Why, if it said so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// The nodes that have arrived at a join which is not complete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Arrived {
-    /// The node that waits.
-    pub at: String,
-    /// Which join it is, in the order in which they were declared, from 0: a node may have several.
-    #[serde(default)]
-    pub join: usize,
-    /// The nodes that have finished.
-    pub from: Vec<String>,
-}
-
-/// How a branch of the last superstep ended, as far as the way on depends on it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended<'a> {
-    pub(crate) node: &'a str,
-    pub(crate) item: Option<&'a Value>,
-    /// Why it failed, if it did.
-    pub(crate) error: Option<&'a str>,
-    pub(crate) goto: &'a [Planned],
-}
-
-/// Where a graph is between two supersteps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Position<'a> {
-    pub(crate) has_begun: bool,
-    pub(crate) deferred: &'a [Planned],
-    pub(crate) arrived: &'a [Arrived],
-    pub(crate) executions: &'a BTreeMap<String, u64>,
-}
-
-/// What comes next.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Next {
-    /// In the order of their nodes.
-    pub(crate) branches: Vec<Planned>,
-    pub(crate) deferred: Vec<Planned>,
-    pub(crate) arrived: Vec<Arrived>,
-    pub(crate) routes: Vec<Routed>,
-    /// Why nothing comes.
-    pub(crate) exit: Option<Exit>,
-}
-
 impl Shape {
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
@@ -287,12 +214,6 @@ fn max_in(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
-impl Next {
-    pub(crate) fn exit(exit: Exit) -> Self {
-        Next { exit: Some(exit), ..Next::default() }
-    }
-}
-
 /// The next superstep while it is put together.
 struct Steps<'a> {
     shape: &'a Shape,
@@ -372,7 +293,7 @@ impl<'a> Steps<'a> {
         choose: &Choose,
         is_single: bool,
     ) -> Result<Vec<Target>, FeedError> {
-        let fault = |words: String| FeedError::Route { node: from.to_owned(), words };
+        let fault = |words: String| FeedError::Route { node: shown(from), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", words_of_panic(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
@@ -387,14 +308,14 @@ impl<'a> Steps<'a> {
                 fault(format!("its router chose \"{name}\", which is none of its targets: {known}"))
             })?);
         }
-        self.routes.push(Routed { from: from.to_owned(), to: chosen.nodes, reason: chosen.reason });
+        self.routes.push(Routed::new(from.to_owned(), chosen.nodes, chosen.reason));
         Ok(found)
     }
 
     fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found.map_err(|panic| FeedError::Route {
-            node: from.to_owned(),
+            node: shown(from),
             words: format!("its items panicked: {}", words_of_panic(&*panic)),
         })
     }
@@ -475,7 +396,7 @@ impl<'a> Steps<'a> {
     fn planned(&self, branches: BTreeMap<usize, Vec<Option<Value>>>) -> Vec<Planned> {
         let planned = branches.into_iter().flat_map(|(place, items)| {
             let node = &self.shape.names[place];
-            items.into_iter().map(move |item| Planned { node: node.clone(), item })
+            items.into_iter().map(move |item| Planned::new(node.clone(), item))
         });
         planned.collect()
     }
@@ -483,10 +404,9 @@ impl<'a> Steps<'a> {
     fn still_waiting(&self) -> Vec<Arrived> {
         let joins = self.shape.joins.iter().zip(&self.arrived).enumerate();
         let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
-        let arrived = waiting.map(|(place, (join, arrived))| Arrived {
-            at: self.shape.names[join.to].clone(),
-            join: place,
-            from: arrived.iter().map(|place| self.shape.names[*place].clone()).collect(),
+        let arrived = waiting.map(|(place, (join, arrived))| {
+            let from = arrived.iter().map(|place| self.shape.names[*place].clone()).collect();
+            Arrived::new(self.shape.names[join.to].clone(), place, from)
         });
         arrived.collect()
     }

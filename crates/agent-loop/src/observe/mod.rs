@@ -78,7 +78,7 @@ pub enum RunEvent {
         /// The place of the branch in the superstep.
         branch: usize,
     },
-    /// A branch of a graph has its outcome; [`EventKind::NodeAnswered`](crate::EventKind::NodeAnswered) commits it.
+    /// A branch of a graph has its outcome; [`EventKind::Answered`](crate::EventKind::Answered) commits it.
     NodeFinished {
         /// The node.
         node: String,
@@ -101,13 +101,13 @@ pub enum RunEvent {
         /// What it says.
         value: Value,
     },
-    /// What happens in the run of an agent that is a node. Its commits come as
+    /// What happens in a run inside: of an agent that is a tool or a node. Its commits come as
     /// [`EventKind::Inner`](crate::EventKind::Inner).
     Inner {
-        /// The node.
-        node: String,
-        /// The place of the branch in the superstep.
-        branch: usize,
+        /// The tool or the node.
+        name: String,
+        /// The place of the call or branch in the step.
+        place: usize,
         /// What happens.
         event: Box<RunEvent>,
     },

@@ -1,21 +1,22 @@
 //! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
 //! what comes next.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
+use stepfold_state_core::chat::{Message, ToolCall, Transcript};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Status};
 
-use super::batch::{Batch, Call, CallState, Calls, HookPending, Suspended, done, is_asked};
 use super::call_ids::CallIds;
-use super::decide::{Asker, inner_decisions};
+use super::children::spent_by;
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
 use super::exit::Exit;
-use super::feed::{broken_off_outcome, decided_outcome, hooked_outcome, outcome_unknown};
-use super::machine::{Approved, Phase, Run};
+use super::feed::{broken_off_call, hooked_outcome};
+use super::machine::{Approved, Phase, Run, call_in};
 use super::prompt::{Prompt, view_of};
+use super::requests::{Asker, decided_outcome};
+use super::task::call_of;
+use super::work::{HookPending, Item, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked};
 use crate::agent::HookPoint;
 use crate::approval::{AskReason, Decision};
 use crate::error::FeedError;
@@ -55,18 +56,25 @@ impl Run {
         self.note_ids(&event);
         self.note_decisions(&event.kind);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
+        match (&event.kind, folding) {
+            (_, Folding::CatchUp) => self.is_lost = true,
+            (EventKind::Started { .. }, Folding::Live) => self.is_lost = false,
+            _ => {}
+        }
+        self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let phase = self.phase_after(&event, phase, reply.as_deref());
-        let step_end = event.step_end;
-        self.is_taken_up = folding == Folding::CatchUp;
-        self.count(event.kind, is_counted);
-        self.phase = match (phase, step_end) {
-            (Phase::Calling(mut batch), Some(end)) => {
-                self.tally.repeats = end.repeats;
-                mark_unmerged(&mut batch, &end.unmerged);
-                self.after_step(&batch)
-            }
-            (phase, _) => phase,
+        self.count(&event.kind, is_counted);
+        self.phase = match phase {
+            Phase::Working(mut work) => match &event.step_end {
+                Some(end) => {
+                    work.mark_unmerged(end);
+                    self.tally.repeats = end.repeats;
+                    self.after_step(work)
+                }
+                None => Phase::Working(work),
+            },
+            phase => phase,
         };
         self.advance();
         // What the model is shown grows between steps, when every call has its result.
@@ -88,38 +96,29 @@ impl Run {
 
     /// Whether the event can happen where the run is.
     fn check_place(&self, event: &Event) -> Result<(), FeedError> {
-        let calls = match &self.phase {
-            Phase::Calling(batch) => batch.calls.len(),
-            _ => 0,
-        };
-        let are_calls = |places: &[usize]| places.iter().all(|place| *place < calls);
         let fits = match (&event.kind, &self.phase) {
             (EventKind::Began { .. }, Phase::Fresh(_))
             | (EventKind::Summarized { .. }, Phase::Condensing { .. })
-            | (EventKind::Steered, Phase::Asking { .. })
-            | (EventKind::Decided { .. }, Phase::Calling(_)) => true,
+            | (EventKind::Steered, Phase::Asking { .. }) => true,
             // That the conversation was too long is told by all of it.
             (EventKind::Summarized { .. }, Phase::Asking { .. }) => self.tally.is_pruned,
-            (EventKind::Hooked { point, .. }, phase) => matches!(
-                (point, phase),
-                (HookPoint::BeforeRun, Phase::Opening)
-                    | (HookPoint::BeforeModel, Phase::Asking { is_hooked: false, .. })
-                    | (HookPoint::BeforeTool, Phase::Calling(Batch { is_hooked: false, .. }))
-                    | (HookPoint::OnExit, Phase::Leaving(_))
-                    | (HookPoint::AfterRun, Phase::Closing(_))
-            ),
+            (EventKind::Hooked { point, .. }, phase) => match (point, phase) {
+                (HookPoint::BeforeTool, Phase::Working(work)) => {
+                    work.calls().is_some_and(|calls| !calls.is_hooked)
+                }
+                (point, phase) => matches!(
+                    (point, phase),
+                    (HookPoint::BeforeRun, Phase::Opening)
+                        | (HookPoint::BeforeModel, Phase::Asking { is_hooked: false, .. })
+                        | (HookPoint::OnExit, Phase::Leaving(_))
+                        | (HookPoint::AfterRun, Phase::Closing(_))
+                ),
+            },
             (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
-            (EventKind::Asked { fates }, Phase::Calling(batch)) => batch.may_ask(fates),
-            (EventKind::Started { calls } | EventKind::Interrupted { calls, .. }, Phase::Calling(_)) => {
-                are_calls(calls)
-            }
-            (EventKind::Answered { call, .. } | EventKind::Suspended { call, .. }, Phase::Calling(batch)) => {
-                batch.calls.get(*call).is_some_and(|call| !call.is_done())
-            }
-            (_, Phase::Walking(walk)) => Run::fits_walk(walk, event),
+            (kind, Phase::Working(work)) => fits_work(work, kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
             }
@@ -163,20 +162,20 @@ impl Run {
             }
             (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
             (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
-            (EventKind::Hooked { verdict, answers, writes, .. }, Phase::Calling(batch)) => {
-                Phase::Calling(after_tool_hooks(batch, reply, verdict, answers, writes))
+            (EventKind::Hooked { verdict, answers, writes, .. }, Phase::Working(work)) => {
+                Phase::Working(after_tool_hooks(work, reply, verdict, answers, writes))
             }
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, fates, output.as_ref(), last)
             }
-            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Calling(batch)) => {
+            (EventKind::Decided { decisions, key_prefix, .. }, Phase::Working(work)) => {
                 let asker = self.asker_of(key_prefix.as_deref());
-                Phase::Calling(self.after_decisions(batch, reply, decisions, &asker))
+                Phase::Working(self.after_decisions(work, reply, decisions, &asker))
             }
-            (_, Phase::Walking(walk)) => self.after_walk(event, walk),
-            (kind, Phase::Calling(batch)) => Phase::Calling(after_calls(batch, reply, kind)),
+            (EventKind::Planned { exit: Some(exit), .. }, Phase::Working(_)) => Phase::Leaving(exit.clone()),
+            (kind, Phase::Working(work)) => after_work(work, reply, kind),
             (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
             (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
             (EventKind::TimedOut, _) => Phase::Leaving(Exit::MaxTime),
@@ -195,7 +194,7 @@ impl Run {
             (_, HookVerdict::Stop(reason)) => Phase::Closing(Exit::Hook(reason.clone())),
             (Phase::Opening, _) => self.after_opening(),
             (Phase::Asking { last, .. }, _) => Phase::Asking { is_hooked: true, last },
-            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.shape().is_none() => {
+            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.planner().is_none() => {
                 self.ask_again()
             }
             (Phase::Leaving(exit), _) => Phase::Closing(exit),
@@ -205,8 +204,8 @@ impl Run {
 
     /// What comes first: the model, or the nodes of a graph.
     fn after_opening(&self) -> Phase {
-        match self.shape() {
-            Some(_) => Phase::Walking(Box::default()),
+        match self.planner() {
+            Some(_) => Phase::Working(Work::of_walk()),
             None => Phase::Condensing { gave_up: false },
         }
     }
@@ -238,10 +237,12 @@ impl Run {
             let has_text = event.messages.first().is_some_and(|reply| !reply.text().is_empty());
             return self.after_text(has_text, output, last);
         }
-        let mut batch =
-            Batch { calls: vec![Call::new(CallState::Ready); calls].into(), last, ..Batch::default() };
-        batch.meet(fates);
-        Phase::Calling(batch)
+        let mut spent = self.spent();
+        // That of the reply itself is counted next.
+        spent.tokens += spent_by(&event.kind).0.total_tokens();
+        let mut work = Work::of_calls(calls, last, spent);
+        work.meet(fates);
+        Phase::Working(work)
     }
 
     /// Where a reply without calls leads.
@@ -274,41 +275,47 @@ impl Run {
 
     fn after_decisions(
         &mut self,
-        mut batch: Batch,
+        mut work: Work,
         reply: Option<&Message>,
         decisions: &[(String, Decision)],
         asker: &Asker,
-    ) -> Batch {
+    ) -> Work {
+        let calls = work.items.len();
+        let shown = |place: usize, item: &Item| shown_in(reply, calls, place, item);
+        let items = &work.items;
+        let decided = asker.decided(items, |place| shown(place, &items[place]), decisions);
+        let was_hooked = work.was_hooked();
         let mut approved = Vec::new();
-        let decided = asker.decided(&batch.calls, calls_of(reply), decisions);
-        let was_hooked = batch.was_hooked();
-        batch.calls.change_all(|calls| {
-            for (place, (call, tool_call)) in calls.iter_mut().zip(calls_of(reply)).enumerate() {
-                if let CallState::Suspended(suspended) = &call.state {
-                    let id = |inner: &str| asker.id_inside(place, call, tool_call, inner);
-                    let inner = inner_decisions(&suspended.requests, decisions, id);
-                    if let CallState::Suspended(suspended) = &mut call.state {
-                        suspended.decisions.extend(inner);
-                    }
+        work.items.change_all(|items| {
+            for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
+                let call = shown(place, item);
+                let Some(decision) = decided[place] else {
+                    let inner = asker.decided_inside(item, &call.id, decisions);
+                    item.decisions.extend(inner);
+                    continue;
+                };
+                if let Some(outcome) = decided_outcome(item, &call, decision) {
+                    item.finish(outcome);
                     continue;
                 }
-                let Some(Some(decision)) = decided.get(place) else { continue };
-                if let Some(outcome) = decided_outcome(call, tool_call, decision) {
-                    call.state = done(outcome);
-                    continue;
+                item.agree(decision, was_hooked);
+                if item.planned.is_none() {
+                    approved.push(Approved::of(&item.as_run(&call)));
                 }
-                call.agree(decision, was_hooked);
-                approved.push(Approved::of(&call.as_run(tool_call)));
             }
         });
-        batch.is_hooked &= batch.calls.iter().all(|call| !call.is_unhooked);
+        let are_hooked = work.items.iter().all(|item| !item.is_unhooked);
+        if let Plan::Calls(calls) = &mut work.plan {
+            calls.is_hooked &= are_hooked;
+        }
         self.approved.extend(approved);
-        batch
+        work
     }
 
     /// Where the end of a step leads.
-    fn after_step(&self, batch: &Batch) -> Phase {
-        match (&batch.last, &batch.stop) {
+    fn after_step(&self, work: Work) -> Phase {
+        let Plan::Calls(calls) = &work.plan else { return Phase::Working(work) };
+        match (&calls.last, &calls.stop) {
             (Some(Exit::Cancelled), _) => return Phase::Closing(Exit::Cancelled),
             (_, Some(reason)) => return Phase::Closing(Exit::Hook(reason.clone())),
             (Some(exit), None) => return Phase::Leaving(exit.clone()),
@@ -320,7 +327,7 @@ impl Run {
         if self.tally.output.is_some() && self.agent.output_spec().is_some() {
             return Phase::Leaving(Exit::Output);
         }
-        if let Some(tool) = self.exit_tool(batch) {
+        if let Some(tool) = self.exit_tool(&work.items) {
             return Phase::Leaving(Exit::Tool(tool));
         }
         if self.is_output_hopeless() {
@@ -343,10 +350,10 @@ impl Run {
 
     /// The exit tool that was called, unless one failed. All calls of the reply are looked at; what was
     /// rejected was not called.
-    fn exit_tool(&self, batch: &Batch) -> Option<String> {
+    fn exit_tool(&self, items: &Items) -> Option<String> {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
-        for outcome in batch.calls.iter().filter_map(Call::outcome) {
+        for outcome in items.iter().filter_map(|item| item.outcome()?.call()) {
             let is_rejected = outcome.status == Status::Failed(Failure::Rejected);
             if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
@@ -361,8 +368,8 @@ impl Run {
 
     /// The limit that is reached, if one is.
     pub(super) fn limit(&self) -> Option<Exit> {
-        let (limits, tally) = (self.agent.limits(), &self.tally);
-        let calls: u64 = tally.calls.values().sum();
+        let (limits, tally) = (self.limits(), &self.tally);
+        let calls = self.spent().calls;
         let reached = [
             (tally.steps >= limits.steps, Exit::MaxSteps),
             (limits.tool_calls.is_some_and(|limit| calls >= limit), Exit::MaxToolCalls),
@@ -370,6 +377,16 @@ impl Run {
             (limits.time.is_some_and(|limit| tally.elapsed >= limit), Exit::MaxTime),
         ];
         reached.into_iter().find(|(is_reached, _)| *is_reached).map(|(_, exit)| exit)
+    }
+
+    /// What counts for the limits.
+    pub(super) fn spent(&self) -> Spent {
+        let tally = &self.tally;
+        Spent {
+            calls: tally.calls.values().sum::<u64>() + tally.calls_inside,
+            tokens: tally.usage.total_tokens(),
+            elapsed: tally.elapsed,
+        }
     }
 
     /// Where a limit leads, if one is reached: to the end, or to one last answer.
@@ -441,25 +458,17 @@ impl Run {
 
     /// Whether the event is the second answer of a call, after a hook that had failed.
     fn was_answered(&self, kind: &EventKind) -> bool {
-        match (kind, &self.phase) {
-            (EventKind::Answered { call, .. }, Phase::Calling(batch)) => {
-                batch.calls.get(*call).is_some_and(Call::is_hook_pending)
-            }
-            _ => false,
-        }
+        let EventKind::Answered { place, .. } = kind else { return false };
+        self.item(*place).is_some_and(|item| item.hook_pending().is_some())
     }
 
-    fn count(&mut self, kind: EventKind, is_counted: bool) {
+    fn count(&mut self, kind: &EventKind, is_counted: bool) {
+        let (usage, calls) = spent_by(kind);
+        // As it comes, so that it counts as well when the run inside fails or is stopped.
+        self.tally.usage += usage;
         match kind {
-            EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
-                self.tally.usage += usage;
-            }
-            EventKind::NodeAnswered { usage, .. } => self.tally.usage += usage,
-            // As it comes, so that it counts as well when the agent fails or is stopped.
-            EventKind::Inner { event, .. } => self.tally.usage += usage_of(&event.kind),
-            EventKind::Answered { usage, .. } if is_counted => self.tally.usage += usage,
-            EventKind::Answered { outcome, usage, .. } => {
-                self.tally.usage += usage;
+            EventKind::Inner { .. } => self.tally.calls_inside += calls,
+            EventKind::Answered { outcome: WorkOutcome::Call(outcome), .. } if !is_counted => {
                 if let Some(calls) = self.tally.calls.get_mut(outcome.tool()) {
                     *calls += 1;
                 } else {
@@ -471,119 +480,134 @@ impl Run {
     }
 }
 
-/// What an event of a node's agent adds to what was used.
-fn usage_of(kind: &EventKind) -> Usage {
+/// Whether an event that is about the items of a step can happen there.
+fn fits_work(work: &Work, kind: &EventKind) -> bool {
+    let is_open = |place: &usize| work.items.get(*place).is_some_and(|item| !item.is_done());
     match kind {
-        EventKind::Replied { usage, .. }
-        | EventKind::Summarized { usage, .. }
-        | EventKind::NodeAnswered { usage, .. }
-        | EventKind::Answered { usage, .. } => *usage,
-        EventKind::Inner { event, .. } => usage_of(&event.kind),
-        _ => Usage::default(),
+        EventKind::Asked { fates } => work.may_ask(fates),
+        EventKind::Started { places } | EventKind::Interrupted { places, .. } => places.iter().all(is_open),
+        EventKind::Inner { place, .. } | EventKind::Asks { place, .. } => is_open(place),
+        EventKind::Answered { place, outcome, .. } => {
+            is_open(place) && outcome.call().is_some() == work.calls().is_some()
+        }
+        EventKind::Planned { .. } => work.walk().is_some() && work.items.open() == 0,
+        EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
+        _ => false,
     }
 }
 
-/// The open calls.
-fn calls_of(reply: Option<&Message>) -> impl Iterator<Item = &ToolCall> {
-    reply.into_iter().flat_map(Message::tool_calls)
+/// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
+fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: &Item) -> ToolCall {
+    match &item.planned {
+        Some(planned) => call_of(planned, place),
+        None => {
+            let call = reply.and_then(|reply| call_in(reply, place, Some(calls)));
+            call.map_or_else(
+                || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default()),
+                |call| item.as_run(call),
+            )
+        }
+    }
 }
 
 /// The calls after the hooks before them.
 fn after_tool_hooks(
-    mut batch: Batch,
+    mut work: Work,
     reply: Option<&Message>,
     verdict: &HookVerdict,
     answers: &[(usize, String)],
     writes: &[(usize, Delta)],
-) -> Batch {
-    batch.is_hooked = true;
+) -> Work {
     for (place, delta) in writes {
-        batch.calls.change(*place, |call| call.writes.extend(delta.clone()));
+        work.items.change(*place, |item| item.writes.extend(delta.clone()));
     }
-    if let HookVerdict::Stop(reason) = verdict {
-        batch.stop = Some(reason.clone());
+    if let Plan::Calls(calls) = &mut work.plan {
+        calls.is_hooked = true;
+        if let HookVerdict::Stop(reason) = verdict {
+            calls.stop = Some(reason.clone());
+        }
     }
-    change_open(&mut batch.calls, reply, |place, call, tool_call| {
-        call.is_unhooked = false;
-        if let Some(outcome) = hooked_outcome(place, tool_call, verdict, answers) {
-            call.state = done(outcome);
+    let calls = work.items.len();
+    work.items.change_all(|items| {
+        for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
+            item.is_unhooked = false;
+            if let Some(outcome) =
+                hooked_outcome(place, &shown_in(reply, calls, place, item), verdict, answers)
+            {
+                item.finish(outcome);
+            }
         }
     });
-    batch
+    work
 }
 
-/// Changes the calls that have no outcome.
-fn change_open(
-    calls: &mut Calls,
-    reply: Option<&Message>,
-    mut change: impl FnMut(usize, &mut Call, &ToolCall),
-) {
-    calls.change_all(|calls| {
-        let open = calls.iter_mut().zip(calls_of(reply)).enumerate();
-        for (place, (call, tool_call)) in open.filter(|(_, (call, _))| !call.is_done()) {
-            change(place, call, tool_call);
-        }
-    });
-}
-
-/// The calls after an event that is about calls only.
-fn after_calls(mut batch: Batch, reply: Option<&Message>, kind: &EventKind) -> Batch {
+/// Where an event leads that is about items only.
+fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phase {
+    let calls = work.items.len();
     match kind {
-        EventKind::Started { calls } => {
-            for place in calls {
-                batch.calls.change(*place, |call| {
-                    if !call.is_done() {
-                        call.state = CallState::Started;
+        EventKind::Planned { branches, deferred, arrived, .. } => {
+            let items = branches.iter().cloned().map(|planned| Item::new(Some(planned), ItemState::Ready));
+            work.items = items.collect::<Vec<_>>().into();
+            if let Plan::Branches(walk) = &mut work.plan {
+                walk.count(branches);
+                walk.has_begun = true;
+                walk.deferred.clone_from(deferred);
+                walk.arrived.clone_from(arrived);
+            }
+        }
+        EventKind::Started { places } => {
+            for place in places {
+                work.items.change(*place, |item| item.state = ItemState::Started);
+            }
+        }
+        EventKind::Asked { fates } => work.meet(fates),
+        EventKind::Asks { place, requests } => {
+            work.items.change(*place, |item| {
+                item.asked.clone_from(requests);
+                // It asked before it did anything.
+                item.state = ItemState::Ready;
+            });
+        }
+        EventKind::Answered { place, outcome, stop, pending_hook } => {
+            work.items.change(*place, |item| match (outcome, pending_hook) {
+                (WorkOutcome::Call(outcome), Some(hook)) => {
+                    let pending = HookPending { outcome: outcome.clone(), hook: *hook };
+                    item.child = None;
+                    item.state = ItemState::HookPending(Box::new(pending));
+                }
+                (outcome, _) => item.finish(outcome.clone()),
+            });
+            if let Plan::Calls(calls) = &mut work.plan {
+                calls.stop = calls.stop.take().or_else(|| stop.clone());
+            }
+        }
+        EventKind::Interrupted { places, asks } => {
+            for place in places {
+                work.items.change(*place, |item| match asks {
+                    true => item.state = ItemState::Asking(AskReason::MayHaveHappened),
+                    false => {
+                        let call = shown_in(reply, calls, *place, item);
+                        item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));
                     }
                 });
             }
         }
-        EventKind::Asked { fates } => batch.meet(fates),
-        EventKind::Answered { call, outcome, stop, pending_hook, .. } => {
-            let state = match pending_hook {
-                None => done(outcome.clone()),
-                Some(hook) => {
-                    let pending = HookPending { outcome: outcome.clone(), hook: *hook };
-                    CallState::HookPending(Box::new(pending))
-                }
-            };
-            batch.calls.change(*call, |call| call.state = state);
-            batch.stop = batch.stop.or_else(|| stop.clone());
-        }
-        EventKind::Suspended { call, child, requests } => {
-            let suspended =
-                Suspended { child: child.clone(), requests: requests.clone(), decisions: Vec::new() };
-            batch.calls.change(*call, |call| call.state = CallState::Suspended(Box::new(suspended)));
-        }
-        EventKind::Interrupted { calls, asks } => {
-            let interrupted: BTreeSet<usize> = calls.iter().copied().collect();
-            change_open(&mut batch.calls, reply, |place, call, tool_call| {
-                if interrupted.contains(&place) {
-                    call.state = match asks {
-                        true => CallState::Asking(AskReason::MayHaveHappened),
-                        false => done(outcome_unknown(tool_call)),
-                    };
-                }
-            });
-        }
         EventKind::Cancelled | EventKind::TimedOut => {
             let is_cancelled = *kind == EventKind::Cancelled;
-            change_open(&mut batch.calls, reply, |_, call, tool_call| {
-                call.state = done(broken_off_outcome(call, tool_call, is_cancelled));
+            let exit = if is_cancelled { Exit::Cancelled } else { Exit::MaxTime };
+            match &mut work.plan {
+                Plan::Branches(_) if is_cancelled => return Phase::Closing(exit),
+                Plan::Branches(_) => return Phase::Leaving(exit),
+                Plan::Calls(calls) => calls.last = Some(exit),
+            }
+            work.items.change_all(|items| {
+                for (place, item) in items.iter_mut().enumerate().filter(|(_, item)| !item.is_done()) {
+                    let call = shown_in(reply, calls, place, item);
+                    item.finish(broken_off_call(item, &call, is_cancelled));
+                }
             });
-            batch.last = Some(if is_cancelled { Exit::Cancelled } else { Exit::MaxTime });
         }
         _ => {}
     }
-    batch
-}
-
-fn mark_unmerged(batch: &mut Batch, unmerged: &[usize]) {
-    for place in unmerged {
-        batch.calls.change(*place, |call| {
-            if let CallState::Done(outcome) = &mut call.state {
-                Arc::make_mut(outcome).status = Status::Failed(Failure::Merge);
-            }
-        });
-    }
+    Phase::Working(work)
 }

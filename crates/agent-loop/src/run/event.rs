@@ -15,11 +15,11 @@ use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
 use super::exit::Exit;
+use super::plan::{Arrived, Planned, Routed};
 use super::shared::SharedValue;
-use super::walk::NodeOutcome;
+use super::work::WorkOutcome;
 use crate::agent::HookPoint;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
-use crate::graph::{Arrived, Planned, Routed};
 use stepfold_trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
@@ -192,22 +192,36 @@ pub enum EventKind {
         /// What becomes of them, by their places.
         fates: Vec<(usize, Fate)>,
     },
-    /// Calls that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
+    /// Calls or branches that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
     /// [`Effect::AtMostOnce`]: stepfold_tools::Effect::AtMostOnce
     Started {
         /// Their places.
-        calls: Vec<usize>,
+        places: Vec<usize>,
     },
-    /// A call has its outcome.
+    /// A run inside of a call or a branch has made a commit of its own: an agent that is a tool or a node.
+    Inner {
+        /// The place of the call or branch.
+        place: usize,
+        /// What was committed there. Its writes and messages are that run's; what it shares, the state has at the end of
+        /// the step.
+        event: Box<Event>,
+    },
+    /// A call or a branch waits: its function asks somebody to decide. Also where an agent waits that is a tool of a
+    /// dynamic toolset, and so not known before that is asked for its tools.
+    Asks {
+        /// Its place.
+        place: usize,
+        /// What is asked, under ids within the item.
+        requests: Vec<ApprovalRequest>,
+    },
+    /// A call or a branch has its outcome.
     Answered {
         /// Its place.
-        call: usize,
-        /// Its outcome, with the writes that are folded at the end of the step.
-        outcome: Outcome,
-        /// What it cost, if it asked a model.
-        #[serde(default, skip_serializing_if = "is_no_usage")]
-        usage: Usage,
+        place: usize,
+        /// Its outcome, with the writes that are merged at the end of the step.
+        #[serde(flatten)]
+        outcome: WorkOutcome,
         /// Why a hook wants the run to end after this step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop: Option<String>,
@@ -217,19 +231,10 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pending_hook: Option<usize>,
     },
-    /// A call waits: it is an agent, and somebody has to decide about its calls.
-    Suspended {
-        /// Its place.
-        call: usize,
-        /// The run of that agent, stored.
-        child: Value,
-        /// What is asked, under the ids of that run.
-        requests: Vec<ApprovalRequest>,
-    },
-    /// Calls that must not run twice had started when the process died.
+    /// Calls or branches that must not run twice had started when the process died.
     Interrupted {
         /// Their places.
-        calls: Vec<usize>,
+        places: Vec<usize>,
         /// Whether somebody is asked; else the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
@@ -251,31 +256,6 @@ pub enum EventKind {
         /// Why the graph ends here, if it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit: Option<Exit>,
-    },
-    /// An agent that is a node has made a commit of its own.
-    Inner {
-        /// The place of the branch.
-        branch: usize,
-        /// What was committed there. Its writes and messages are that run's; the graph's state has them at the end
-        /// of the superstep.
-        event: Box<Event>,
-    },
-    /// A branch has its outcome.
-    NodeAnswered {
-        /// Its place.
-        branch: usize,
-        /// Its outcome, with the writes that are merged at the end of the superstep.
-        outcome: NodeOutcome,
-        /// What it cost, if it asked a model, without what was committed as [`Inner`](EventKind::Inner).
-        #[serde(default, skip_serializing_if = "is_no_usage")]
-        usage: Usage,
-    },
-    /// A branch waits: its function asks somebody to decide.
-    NodeAsked {
-        /// Its place.
-        branch: usize,
-        /// What is asked, under ids within the branch.
-        requests: Vec<ApprovalRequest>,
     },
     /// The run was cancelled; open calls are answered.
     Cancelled,
@@ -373,7 +353,7 @@ impl Event {
         self.retain_writes_dyn(&keep);
     }
 
-    /// Not generic, since events of agents that are nodes have events inside.
+    /// Not generic, since events have events inside.
     fn retain_writes_dyn(&mut self, keep: &dyn Fn(&Write) -> bool) {
         let picked = |delta: &mut Delta| {
             if !delta.iter().all(keep) {
@@ -382,8 +362,7 @@ impl Event {
         };
         picked(&mut self.delta);
         match &mut self.kind {
-            EventKind::Answered { outcome, .. } => picked(&mut outcome.delta),
-            EventKind::NodeAnswered { outcome, .. } => picked(&mut outcome.delta),
+            EventKind::Answered { outcome, .. } => picked(outcome.delta_mut()),
             EventKind::Inner { event, .. } => event.retain_writes_dyn(keep),
             EventKind::Hooked { writes, .. } => {
                 for (_, delta) in writes.iter_mut() {
@@ -414,12 +393,10 @@ impl Event {
             EventKind::Asked { .. } => "asked",
             EventKind::Started { .. } => "started",
             EventKind::Answered { .. } => "answered",
-            EventKind::Suspended { .. } => "suspended",
             EventKind::Interrupted { .. } => "interrupted",
             EventKind::Planned { .. } => "planned",
             EventKind::Inner { .. } => "inner",
-            EventKind::NodeAnswered { .. } => "node_answered",
-            EventKind::NodeAsked { .. } => "node_asked",
+            EventKind::Asks { .. } => "asks",
             EventKind::Cancelled => "cancelled",
             EventKind::TimedOut => "timed_out",
         }
@@ -434,10 +411,6 @@ pub(super) const fn is_zero(number: &u32) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 const fn is_none_before(messages: &usize) -> bool {
     *messages == 0
-}
-
-fn is_no_usage(usage: &Usage) -> bool {
-    *usage == Usage::default()
 }
 
 /// A duration as whole microseconds.

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
 
-use super::batch::{Batch, Call, CallState, Repeats, close, not_run};
-use super::commit::Folding;
-use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
+use super::close::{Repeats, close, not_run};
+use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate, StepEnd};
 use super::exit::Exit;
 use super::machine::{Approved, Need, Phase, Run};
-use super::walk::{Branch, NodeOutcome};
+use super::plan::{EndedInside, Next, NodeOutcome, NodeStatus, Planned};
+use super::taken_ids::TakenIds;
+use super::work::{Item, ItemState, Work, WorkOutcome};
 use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
-use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
+use crate::approval::{ApprovalRequest, AskReason};
 use crate::decisions::Decisions;
 use crate::error::{FeedError, StartError};
 use stepfold_trim::{Summary, SummaryPlan};
@@ -46,57 +48,37 @@ pub enum Answer {
     Decisions(Decisions),
     /// Calls that were to run unasked when the reply came [have to be asked about](Run::calls_to_ask) by now.
     Ask(Vec<(usize, Fate)>),
-    /// Calls that must not run twice are about to start; by their places.
+    /// Calls or branches that must not run twice are about to start; by their places.
     Started(Vec<usize>),
-    /// A call has its outcome.
+    /// A run inside of a call or a branch has made a commit of its own.
+    Inner {
+        /// The place of the call or branch.
+        place: usize,
+        /// What it commits.
+        event: Box<Event>,
+    },
+    /// A call or a branch asks somebody to decide.
+    Asks {
+        /// Its place.
+        place: usize,
+        /// What it asks, under ids within it.
+        requests: Vec<ApprovalRequest>,
+    },
+    /// A call or a branch has its outcome.
     Outcome {
-        /// Its place in the reply.
-        call: usize,
+        /// Its place.
+        place: usize,
         /// Its outcome.
-        outcome: Outcome,
-        /// What it cost, if it asked a model.
-        usage: Usage,
+        outcome: WorkOutcome,
         /// Why a hook wants the run to end after this step.
         stop: Option<String>,
         /// The first hook after tools that failed, by its place among them, and has still to see the outcome. The call
         /// is answered once more when it has: see [`Run::pending_hooks`].
         pending_hook: Option<usize>,
     },
-    /// A call is an agent that waits for decisions about its own calls.
-    Suspended {
-        /// Its place in the reply.
-        call: usize,
-        /// Its run, as it is stored.
-        child: Value,
-        /// What it asks.
-        requests: Vec<ApprovalRequest>,
-    },
     /// The next superstep of a graph, which the machine finds by itself.
     Plan,
-    /// An agent that is a node has made a commit of its own.
-    Inner {
-        /// The place of the branch.
-        branch: usize,
-        /// What it commits.
-        event: Box<Event>,
-    },
-    /// A branch has its outcome.
-    Node {
-        /// Its place.
-        branch: usize,
-        /// Its outcome.
-        outcome: NodeOutcome,
-        /// What it cost, if it asked a model, without what came as [`Answer::Inner`]: that is counted already.
-        usage: Usage,
-    },
-    /// The function of a branch asks somebody to decide.
-    NodeAsks {
-        /// Its place.
-        branch: usize,
-        /// What it asks, under ids within the branch.
-        requests: Vec<ApprovalRequest>,
-    },
-    /// Calls had started when the process died.
+    /// Calls or branches had started when the process died.
     Interrupted,
     /// Whoever wanted the run does not want it any more. Taken at any time before the end.
     Cancelled,
@@ -105,6 +87,11 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// The outcome of a call or a branch, which all hooks have seen.
+    pub fn outcome(place: usize, outcome: impl Into<WorkOutcome>) -> Self {
+        Answer::Outcome { place, outcome: outcome.into(), stop: None, pending_hook: None }
+    }
+
     const fn name(&self) -> &'static str {
         match self {
             Answer::Begin => "begin",
@@ -115,12 +102,10 @@ impl Answer {
             Answer::Decisions(_) => "decisions",
             Answer::Ask(_) => "calls to ask about",
             Answer::Started(_) => "started calls",
+            Answer::Inner { .. } => "a commit of a run inside",
+            Answer::Asks { .. } => "what a call or a node asks",
             Answer::Outcome { .. } => "an outcome",
-            Answer::Suspended { .. } => "a suspended call",
             Answer::Plan => "a superstep",
-            Answer::Inner { .. } => "a commit of a node's agent",
-            Answer::Node { .. } => "the outcome of a node",
-            Answer::NodeAsks { .. } => "what a node asks",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
             Answer::TimedOut => "a time-out",
@@ -218,44 +203,17 @@ impl Run {
             (Answer::Reply(reply), Phase::Asking { is_hooked: true, last }) => {
                 self.replied(reply, last.is_some(), elapsed)
             }
-            (Answer::Decisions(decisions), Phase::Calling(batch)) => self.decided(batch, decisions, elapsed),
-            (Answer::Ask(fates), Phase::Calling(batch)) => match batch.may_ask(&fates) {
-                true => Ok(new(EventKind::Asked { fates })),
-                false => Err(self.not_needed("calls to ask about")),
-            },
-            (Answer::Started(calls), Phase::Calling(batch)) => match self.may_start(batch, &calls) {
-                true => Ok(new(EventKind::Started { calls })),
-                false => Err(self.not_needed("started calls")),
-            },
-            (Answer::Outcome { call, outcome, usage, stop, pending_hook }, Phase::Calling(batch)) => {
-                let kind = EventKind::Answered { call, outcome, usage, stop, pending_hook };
-                self.answered(batch, call, Event::new(self.tally.steps, elapsed, kind))
+            (Answer::Decisions(decisions), Phase::Working(work)) => self.decided(work, decisions, elapsed),
+            (Answer::Plan, Phase::Working(work)) => self.planned(work, elapsed),
+            (Answer::Interrupted, Phase::Working(work)) => self.interrupted(work, elapsed),
+            (Answer::Outcome { place, outcome, stop, pending_hook }, Phase::Working(work)) => {
+                let kind = EventKind::Answered { place, outcome, stop, pending_hook };
+                self.answered(work, place, Event::new(self.tally.steps, elapsed, kind))
             }
-            (Answer::Suspended { call, child, requests }, Phase::Calling(batch)) => {
-                match batch.calls.get(call) {
-                    Some(open) if !open.is_done() => Ok(new(EventKind::Suspended { call, child, requests })),
-                    _ => Err(FeedError::NoSuchCall { call }),
-                }
+            (answer, Phase::Working(work)) if is_about_items(&answer) => {
+                let name = answer.name();
+                self.about_items(work, answer).map(new).ok_or_else(|| self.not_needed(name))
             }
-            (Answer::Interrupted, Phase::Calling(batch)) => self.interrupted(batch, elapsed),
-            (Answer::Plan, Phase::Walking(walk)) => self.planned(walk, elapsed),
-            (Answer::Inner { branch, event }, Phase::Walking(walk)) => {
-                self.inner(walk, branch, *event, elapsed)
-            }
-            (Answer::Node { branch, outcome, usage }, Phase::Walking(walk)) => {
-                self.node_answered(walk, branch, outcome, usage, elapsed)
-            }
-            (Answer::NodeAsks { branch, requests }, Phase::Walking(walk)) => {
-                self.node_asks(walk, branch, requests, elapsed)
-            }
-            (Answer::Decisions(decisions), Phase::Walking(walk)) => {
-                self.nodes_decided(walk, decisions, elapsed)
-            }
-            (Answer::Started(calls), Phase::Walking(walk)) => match Run::may_start_nodes(walk, &calls) {
-                true => Ok(new(EventKind::Started { calls })),
-                false => Err(self.not_needed("started branches")),
-            },
-            (Answer::Interrupted, Phase::Walking(walk)) => self.nodes_interrupted(walk, elapsed),
             (Answer::Cancelled, phase) => self.broken_off(phase, EventKind::Cancelled, elapsed),
             (Answer::TimedOut, phase) => self.broken_off(phase, EventKind::TimedOut, elapsed),
             (answer, _) => Err(self.not_needed(answer.name())),
@@ -327,8 +285,7 @@ impl Run {
         })
     }
 
-    /// The next event as a record may have it that outlives the run: the instructions, also those of agents that are
-    /// nodes, without the values of `temp:` keys. Writes to such keys are left: see
+    /// The next event as a record may have it that outlives the run: the instructions, also those of runs inside, without the values of `temp:` keys. Writes to such keys are left: see
     /// [`retain_writes`](Event::retain_writes).
     pub fn lasting(&self, event: &Event) -> Event {
         let mut lasting = event.clone();
@@ -338,14 +295,8 @@ impl Run {
                     *instructions = Some(stored);
                 }
             }
-            EventKind::Inner { branch, event } => {
-                let new = match self.branch(*branch).and_then(Branch::child) {
-                    None => {
-                        self.new_child(*branch, event, Folding::Live).ok().map(|child| child.lasting(event))
-                    }
-                    Some(child) => Some(child.lasting(event)),
-                };
-                if let Some(new) = new {
+            EventKind::Inner { place, event } => {
+                if let Some(new) = self.lasting_inside(*place, event) {
                     **event = new;
                 }
             }
@@ -422,7 +373,7 @@ impl Run {
         };
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         event.delta = report.delta;
-        let Phase::Calling(batch) = phase else {
+        let Phase::Working(work) = phase else {
             event.messages = well_formed(report.messages);
             event.rewrite = rewrite;
             return Ok(event);
@@ -430,9 +381,9 @@ impl Run {
         if rewrite.is_some() || !report.messages.is_empty() || !event.delta.is_empty() {
             return Err(FeedError::StepIsOpen);
         }
-        self.closing_if_done(&mut event, batch, |place, call| {
-            hooked_outcome(place, call, &report.verdict, &report.answers)
-        });
+        self.close_if_done(&mut event, work, |place, _| {
+            Some(hooked_outcome(place, &self.shown(place), &report.verdict, &report.answers)?.into())
+        })?;
         Ok(event)
     }
 
@@ -497,8 +448,8 @@ impl Run {
         cut: Option<&Exit>,
         is_last: bool,
     ) -> (Vec<(usize, Fate)>, Option<OutputFate>) {
-        let limits = self.agent.limits();
-        let ran: u64 = self.tally.calls.values().sum();
+        let limits = self.limits();
+        let ran = self.spent().calls;
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
         let mut asking = Asking::default();
@@ -590,9 +541,9 @@ impl Run {
     /// # }).unwrap();
     /// ```
     pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
-        let (Phase::Calling(batch), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        let (Phase::Working(work), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
         let mut asking = Asking::default();
-        let unasked = self.calls().enumerate().filter(|(place, _)| batch.is_unasked(*place));
+        let unasked = self.calls().enumerate().filter(|(place, _)| work.is_unasked(*place));
         unasked
             .filter_map(|(place, call)| Some((place, asking.fate(place, call, self.has_to_ask(call))?)))
             .collect()
@@ -640,91 +591,198 @@ impl Run {
 
     fn may_repair_output(&self) -> bool {
         let spec = self.agent.output_spec();
-        let steps_left = self.tally.steps + 1 < self.agent.limits().steps;
+        let steps_left = self.tally.steps + 1 < self.limits().steps;
         steps_left && spec.is_some_and(|spec| self.tally.output_faults < spec.output.repairs)
     }
 
-    /// The event of an answered call, with the end of the step if it is the last one. An outcome that a hook has still
-    /// to see does not end the step.
-    fn answered(&self, batch: &Batch, place: usize, mut event: Event) -> Result<Event, FeedError> {
-        // What waits for a decision has not run.
-        if batch.calls.get(place).is_none_or(|call| call.is_done() || call.waits()) {
-            return Err(FeedError::NoSuchCall { call: place });
+    /// The next superstep.
+    fn planned(&self, work: &Work, elapsed: Duration) -> Result<Event, FeedError> {
+        let (Some(planner), Some(walk), 0) = (self.planner(), work.walk(), work.items.open()) else {
+            return Err(self.not_needed("a superstep"));
+        };
+        let mut next = planner.next(walk.position(), &work.ended(), &self.state)?;
+        if next.exit.is_none()
+            && let Some(limit) = self.limit()
+        {
+            next = Next { routes: next.routes, ..Next::exit(limit) };
         }
-        if let EventKind::Answered { outcome, pending_hook: None, .. } = &event.kind {
+        let step = self.tally.steps + u64::from(next.exit.is_none());
+        let delta = planner.writes(walk.position(), &next, &self.state).map_err(FeedError::Plan)?;
+        let Next { branches, deferred, arrived, routes, exit } = next;
+        let kind = EventKind::Planned { branches, deferred, arrived, routes, exit };
+        Ok(Event { delta, ..Event::new(step, elapsed, kind) })
+    }
+
+    /// What an answer says that only changes how far items are.
+    fn about_items(&self, work: &Work, answer: Answer) -> Option<EventKind> {
+        let is_open = |place: usize| work.items.get(place).is_some_and(|item| !item.is_done());
+        match answer {
+            Answer::Ask(fates) => work.may_ask(&fates).then_some(EventKind::Asked { fates }),
+            Answer::Started(places) => self.may_start(work, &places).then_some(EventKind::Started { places }),
+            Answer::Inner { place, event } => {
+                let task = self.task(place)?;
+                let is_there = task.planned().is_none() || self.inside(task).is_some();
+                let is_ready =
+                    work.items.get(place).is_some_and(|item| matches!(item.state, ItemState::Ready));
+                (is_there && is_ready).then_some(EventKind::Inner { place, event })
+            }
+            Answer::Asks { place, requests } => is_open(place).then_some(EventKind::Asks { place, requests }),
+            _ => None,
+        }
+    }
+
+    /// The event of an answered item, with the end of the step if it is the last one. An outcome that a hook has still
+    /// to see does not end the step.
+    fn answered(&self, work: &Work, place: usize, mut event: Event) -> Result<Event, FeedError> {
+        // What waits for a decision has not run.
+        if work.items.get(place).is_none_or(|item| item.is_done() || item.waits()) {
+            return Err(FeedError::NoSuchItem { place });
+        }
+        let EventKind::Answered { outcome, pending_hook, .. } = &event.kind else { return Ok(event) };
+        if outcome.call().is_some() != work.calls().is_some() {
+            return Err(FeedError::NoSuchItem { place });
+        }
+        if pending_hook.is_none() {
             let mut answer = Some(outcome.clone());
-            self.closing_if_done(&mut event, batch, |at, _| answer.take_if(|_| at == place));
+            if work.items.open() == 1 {
+                self.close_if_done(&mut event, work, |at, _| answer.take_if(|_| at == place))?;
+            }
         }
         Ok(event)
     }
 
-    /// Whether these calls may start. Others may be under way: a call starts when those that it waits for
+    /// Whether these items may start. Others may be under way: a call starts when those that it waits for
     /// have their outcome.
-    fn may_start(&self, batch: &Batch, calls: &[usize]) -> bool {
-        let is_decided = !batch.calls.are_asked_about();
-        let is_hooked = batch.is_hooked || !self.has_hook(HookPoint::BeforeTool);
-        let is_ready = |call: &Call| match call.state {
-            CallState::Ready => true,
-            CallState::Suspended(_) => !call.waits(),
-            _ => false,
+    fn may_start(&self, work: &Work, places: &[usize]) -> bool {
+        let is_ready = |place: &usize| work.items.get(*place).is_some_and(Item::may_run);
+        let are_hooked = match work.calls() {
+            Some(calls) => {
+                !work.items.are_asked_about() && (calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
+            }
+            None => true,
         };
-        is_decided && is_hooked && calls.iter().all(|place| batch.calls.get(*place).is_some_and(is_ready))
+        are_hooked && places.iter().all(is_ready)
     }
 
-    fn interrupted(&self, batch: &Batch, elapsed: Duration) -> Result<Event, FeedError> {
-        let is_started = |call: &Call| call.state == CallState::Started;
-        let started = batch.calls.iter().enumerate().filter(|(_, call)| is_started(call));
-        let calls: Vec<usize> = started.map(|(place, _)| place).collect();
-        if calls.is_empty() {
+    fn interrupted(&self, work: &Work, elapsed: Duration) -> Result<Event, FeedError> {
+        let places = work.started();
+        if places.is_empty() {
             return Err(self.not_needed("interrupted calls"));
         }
         let asks = self.agent.config().ask_when_uncertain;
-        let kind = EventKind::Interrupted { calls: calls.clone(), asks };
+        let kind = EventKind::Interrupted { places: places.clone(), asks };
         let mut event = Event::new(self.tally.steps, elapsed, kind);
         if !asks {
-            self.closing_if_done(&mut event, batch, |place, call| {
-                calls.contains(&place).then(|| outcome_unknown(call))
-            });
+            self.close_if_done(&mut event, work, |place, item| {
+                let is_one = places.contains(&place);
+                is_one.then(|| WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place)))
+            })?;
         }
         Ok(event)
     }
 
-    /// The run ends here: what is open is answered.
+    /// The run ends here: what is open is answered. What the others did is kept.
     fn broken_off(&self, phase: &Phase, kind: EventKind, elapsed: Duration) -> Result<Event, FeedError> {
         if matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_)) {
             return Err(self.not_needed("an early end"));
         }
         let is_cancelled = kind == EventKind::Cancelled;
         let mut event = Event::new(self.tally.steps, elapsed, kind);
-        match phase {
-            Phase::Calling(batch) => self.closing_if_done(&mut event, batch, |place, call| {
-                Some(broken_off_outcome(&batch.calls[place], call, is_cancelled))
-            }),
-            Phase::Walking(walk) => self.nodes_broken_off(walk, &mut event)?,
-            _ => {}
+        if let Phase::Working(work) = phase
+            && work.items.open() > 0
+        {
+            self.close_if_done(&mut event, work, |place, item| {
+                Some(match item.planned {
+                    None => broken_off_call(item, &self.shown(place), is_cancelled),
+                    Some(_) => self.broken_off_branch(place, item, is_cancelled),
+                })
+            })?;
         }
         Ok(event)
     }
 
-    /// Puts the end of the step into the event, if every call of the batch has its outcome: one that it has
-    /// already, or the one that `new` gives it.
-    pub(super) fn closing_if_done(
+    fn broken_off_branch(&self, place: usize, item: &Item, is_cancelled: bool) -> WorkOutcome {
+        if item.is_started() {
+            return WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place));
+        }
+        let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why_broken_off(is_cancelled), 1);
+        let (Some(ended), Some(planned), Some(planner)) =
+            (item.ended_inside(), &item.planned, self.planner())
+        else {
+            return outcome.into();
+        };
+        // What an agent has said and written until now is kept, with its open calls answered.
+        let (mut said, mut writes) = (ended.said.to_vec(), ended.writes.clone());
+        if let Ok(last) = ended.run.feed(Answer::Cancelled, ended.run.elapsed())
+            && let Some(inside) = planner.inside(&planned.node)
+        {
+            let schema = self.state.schema();
+            writes.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
+            said.extend(last.messages);
+        }
+        let ended = EndedInside { run: ended.run, writes: &writes, said: &said };
+        planner.broken_off(planned, ended, outcome).into()
+    }
+
+    /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that
+    /// `new` gives it. What the end appends differs: results as messages, or what the plan says that a branch writes.
+    pub(super) fn close_if_done(
         &self,
         event: &mut Event,
-        batch: &Batch,
-        mut new: impl FnMut(usize, &ToolCall) -> Option<Outcome>,
-    ) {
-        if batch.calls.open() > 1 && matches!(event.kind, EventKind::Answered { .. }) {
-            return;
-        }
-        let mut outcomes = Vec::with_capacity(batch.calls.len());
-        for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
-            match call.outcome().cloned().or_else(|| new(place, tool_call)) {
-                Some(outcome) => outcomes.push(call.completed(tool_call, outcome)),
-                None => return,
+        work: &Work,
+        mut new: impl FnMut(usize, &Item) -> Option<WorkOutcome>,
+    ) -> Result<(), FeedError> {
+        let mut outcomes = Vec::with_capacity(work.items.len());
+        for (place, item) in work.items.iter().enumerate() {
+            match item.outcome().cloned().or_else(|| new(place, item).map(Arc::new)) {
+                Some(outcome) => outcomes.push(outcome),
+                None => return Ok(()),
             }
         }
-        self.close_with(event, self.transcript(), outcomes);
+        if work.walk().is_some() {
+            return self.close_superstep(event, work, &outcomes);
+        }
+        let calls = work.items.iter().zip(self.calls()).zip(outcomes);
+        let completed =
+            calls.filter_map(|((item, call), outcome)| Some(item.completed(call, outcome.call()?.clone())));
+        self.close_with(event, self.transcript(), completed.collect());
+        Ok(())
+    }
+
+    /// The end of a superstep: the writes of all branches as one delta, in their order.
+    fn close_superstep(
+        &self,
+        event: &mut Event,
+        work: &Work,
+        outcomes: &[Arc<WorkOutcome>],
+    ) -> Result<(), FeedError> {
+        let Some(planner) = self.planner() else { return Ok(()) };
+        let mut state = self.state.clone();
+        let mut end = StepEnd::default();
+        let mut ids = TakenIds::new(&self.call_ids);
+        let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
+        let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
+        for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
+            match planner.merged(&self.state, &mut state, planned, outcome) {
+                Ok(delta) => {
+                    event.delta.extend(delta);
+                    // A function may say what it likes.
+                    event.messages.extend(ids.unique(&well_formed(outcome.messages.clone())));
+                }
+                Err(error) => {
+                    let error = format!("what it wrote cannot be merged: {}", ErrorChain(&*error));
+                    let failed = NodeOutcome::failed(NodeStatus::Unmerged, &error, outcome.tries);
+                    let merged = planner.merged(&self.state, &mut state, planned, &failed);
+                    event.delta.extend(merged.map_err(FeedError::Plan)?);
+                    end.unmerged.push(place);
+                    end.merge_errors.push(error);
+                }
+            }
+        }
+        let closed = planner.closed(&state, &branches);
+        event.delta.extend(closed.map_err(FeedError::Plan)?);
+        event.step_end = Some(end);
+        Ok(())
     }
 
     /// `log` ends with the reply.
@@ -811,23 +869,6 @@ fn summarized(
     new(EventKind::Summarized { summary, error, usage })
 }
 
-/// The outcome that a decision gives a call at once: if it was rejected.
-pub(super) fn decided_outcome(call: &Call, tool_call: &ToolCall, decision: &Decision) -> Option<Outcome> {
-    let asked = match &call.state {
-        CallState::Asking(asked) => *asked,
-        CallState::Same(_) => AskReason::Rule,
-        _ => return None,
-    };
-    match decision {
-        Decision::Reject { .. } if !asked.is_rule() => Some(outcome_unknown(tool_call)),
-        Decision::Reject { reason } => {
-            let text = rejection(&tool_call.name, reason);
-            Some(Outcome::without_result(tool_call, Status::Failed(Failure::Rejected), text))
-        }
-        _ => None,
-    }
-}
-
 /// The outcome that hooks before tools give a call at once: if it does not run.
 pub(super) fn hooked_outcome(
     place: usize,
@@ -844,15 +885,6 @@ pub(super) fn hooked_outcome(
     }
 }
 
-/// What is known of a call that had started when the process died.
-pub(super) fn outcome_unknown(call: &ToolCall) -> Outcome {
-    let text = format!(
-        "tool '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
-        call.name,
-    );
-    Outcome::without_result(call, Status::Unknown, text)
-}
-
 /// An outcome that the model must not be shown, because a hook that has to see it first has not. What the call wrote
 /// stays: it has happened.
 fn withheld(call: &ToolCall, outcome: &Outcome) -> Outcome {
@@ -863,18 +895,28 @@ fn withheld(call: &ToolCall, outcome: &Outcome) -> Outcome {
     Outcome { result: ToolResult::error(&*call.id, &*call.name, text), ..outcome.clone() }
 }
 
-pub(super) fn broken_off_outcome(call: &Call, tool_call: &ToolCall, is_cancelled: bool) -> Outcome {
-    let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
-    match &call.state {
-        CallState::Started => outcome_unknown(tool_call),
-        CallState::HookPending(pending) => withheld(tool_call, &pending.outcome),
-        CallState::Suspended(_) => {
-            let text = format!("tool '{}' was stopped while it waited: {why}", tool_call.name);
-            Outcome::without_result(tool_call, Status::Cancelled, text)
+const fn why_broken_off(is_cancelled: bool) -> &'static str {
+    if is_cancelled { "the run was cancelled" } else { "the time of the run was up" }
+}
+
+pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) -> WorkOutcome {
+    let why = why_broken_off(is_cancelled);
+    let outcome = match &item.state {
+        ItemState::Started => return WorkOutcome::unknown(None, call),
+        ItemState::HookPending(pending) => withheld(call, &pending.outcome),
+        _ if item.child.is_some() => {
+            let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
+            Outcome::without_result(call, Status::Cancelled, text)
         }
         _ => {
-            let text = format!("tool '{}' was not started: {why}", tool_call.name);
-            Outcome::without_result(tool_call, Status::NotStarted, text)
+            let text = format!("tool '{}' was not started: {why}", call.name);
+            Outcome::without_result(call, Status::NotStarted, text)
         }
-    }
+    };
+    outcome.into()
+}
+
+/// Whether an answer only changes how far items are.
+const fn is_about_items(answer: &Answer) -> bool {
+    matches!(answer, Answer::Ask(_) | Answer::Started(_) | Answer::Inner { .. } | Answer::Asks { .. })
 }

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{
-    ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
+    Arguments, ChatRequest, Content, FinishReason, Message, Role, ToolCall, ToolChoice, Transcript, Usage,
 };
 use stepfold_state_core::state::State;
-use stepfold_tools::{Effect, Outcome, Tools};
+use stepfold_tools::{Effect, Outcome, Tool, Tools};
 
-use super::batch::{Batch, Call, CallState, Suspended};
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
 use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
+use super::plan::{OpenBranch, Planned, Planner};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
-use super::walk::{self, Branch, Walk};
-use crate::agent::{Agent, HookPoint, Offer};
-use crate::approval::{AskReason, nested_path};
+use super::work::{Item, ItemState, Plan, Walk, Work};
+use crate::agent::{Agent, HookPoint, Offer, RunLimits};
+use crate::approval::nested_path;
 use crate::decisions::Settled;
 use crate::error::StartError;
 use stepfold_trim::{Summary, SummaryPlan, View};
@@ -69,8 +69,10 @@ pub struct Run {
     pub(super) id: Arc<str>,
     /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
     pub(super) key_prefix: Arc<str>,
-    /// Whether it is the run of a node or of a tool of another run.
-    pub(super) is_inner: bool,
+    /// How many runs it is inside of.
+    pub(super) depth: usize,
+    /// What the run around it has left for it.
+    pub(super) bounds: Option<RunLimits>,
     pub(super) state: State,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
@@ -92,10 +94,12 @@ pub struct Run {
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
+    /// Whether somebody else started what has started: it is not under way here.
+    pub(super) is_lost: bool,
 }
 
 /// Where a run is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
     /// Nothing is committed.
@@ -115,10 +119,8 @@ pub(crate) enum Phase {
         /// It is the last time, without tools, because of this exit.
         last: Option<Exit>,
     },
-    /// Calls are open.
-    Calling(Batch),
-    /// A graph is walked through.
-    Walking(Box<Walk>),
+    /// A step is open, or a plan is to say what comes next.
+    Working(Work),
     /// Hooks on exit.
     Leaving(Exit),
     /// Hooks after the run.
@@ -148,6 +150,9 @@ pub(crate) struct Tally {
     pub(crate) usage: Usage,
     /// Calls by tool, those answered without running left out.
     pub(crate) calls: BTreeMap<Arc<str>, u64>,
+    /// Calls of the runs inside. They count for the limits.
+    #[serde(skip_serializing_if = "is_none")]
+    pub(crate) calls_inside: u64,
     #[serde(with = "super::event::micros", rename = "elapsed_us")]
     pub(crate) elapsed: Duration,
     pub(crate) output_faults: u32,
@@ -161,6 +166,11 @@ pub(crate) struct Tally {
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_pruned: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
@@ -194,8 +204,9 @@ pub enum Need {
     Summary(Box<SummaryPlan>),
     /// The model, with [`Run::request`]: [`Answer::Reply`](crate::Answer::Reply).
     Model,
-    /// Word about calls that had started when the process died, and must not run twice:
-    /// [`Answer::Interrupted`](crate::Answer::Interrupted).
+    /// To be told that calls or nodes which must not run twice were interrupted:
+    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken over](Run::take_over):
+    /// what a host has started itself is under way.
     Interrupted,
     /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
     Approval,
@@ -203,7 +214,7 @@ pub enum Need {
     Calls,
     /// The next superstep of a graph: [`Answer::Plan`](crate::Answer::Plan).
     Superstep,
-    /// The outcomes of [`Run::open_branches`]: [`Answer::Node`](crate::Answer::Node) for each, and what the agents
+    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcome`](crate::Answer::Outcome) for each, and what the agents
     /// among them commit as [`Answer::Inner`](crate::Answer::Inner).
     Nodes,
     /// Nothing more: the run has ended.
@@ -242,7 +253,8 @@ impl Run {
         Ok(Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
-            is_inner: false,
+            depth: 0,
+            bounds: None,
             id,
             state,
             phase: Phase::Fresh(Box::new(Fresh {
@@ -261,6 +273,7 @@ impl Run {
             shown_before,
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
+            is_lost: false,
         })
     }
 
@@ -270,7 +283,8 @@ impl Run {
             agent: agent.clone(),
             id: id.into(),
             key_prefix: id.into(),
-            is_inner: false,
+            depth: 0,
+            bounds: None,
             state: State::new(agent.schema()),
             phase: Phase::Fresh(Box::default()),
             tally: Tally::default(),
@@ -284,6 +298,7 @@ impl Run {
             shown_before: None,
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
+            is_lost: false,
         }
     }
 
@@ -311,26 +326,44 @@ impl Run {
         self
     }
 
-    /// The same run as part of another one.
-    pub(crate) fn within_run(mut self, prefix: impl Into<Arc<str>>) -> Self {
-        self.is_inner = true;
-        self.with_key_prefix(prefix)
-    }
-
-    fn set_key_prefix(&mut self, prefix: Arc<str>) {
+    pub(super) fn set_key_prefix(&mut self, prefix: Arc<str>) {
         self.key_prefix = prefix;
-        self.pass_on_keys();
+        self.pass_on();
     }
 
-    /// The runs of agents that are nodes derive their keys from this one.
-    pub(super) fn pass_on_keys(&mut self) {
-        let superstep = self.key_scope();
-        if let Phase::Walking(walk) = &mut self.phase {
-            for (place, child) in walk.children_mut() {
-                child.is_inner = true;
-                child.set_key_prefix(format!("{superstep}/{place}").into());
-            }
-        }
+    /// Takes the run over from another host, or from another time: what had started is not under way any more, so that
+    /// the run [needs to be told](Need::Interrupted) of it. For a host that has folded a record event by event; a run that
+    /// is [loaded](Run::load) or [resumed](Run::resume) is taken over.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::{Agent, Need, Run, RunEvent};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
+    /// # let agent = Agent::builder(Script::parse("assistant: > c1 pay()\nassistant: paid")?).tools([pay]).build()?;
+    /// let mut stored = Vec::new();
+    /// let mut run = Run::new(&agent, "pay the bill", "run-1")?;
+    /// run.clone().resume().observe(&mut stored).await?;
+    /// for event in stored.iter().filter_map(RunEvent::committed) {
+    ///     run.commit(event.clone())?;
+    ///     if event.name() == "started" {
+    ///         break;
+    ///     }
+    /// }
+    /// // For a host that has just started the call:
+    /// assert!(matches!(run.decide(), Need::Calls));
+    /// // For one that finds this record:
+    /// run.take_over();
+    /// assert!(matches!(run.decide(), Need::Interrupted));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn take_over(&mut self) {
+        self.is_lost = true;
     }
 
     /// The same run of another agent, which has the same schema.
@@ -351,26 +384,32 @@ impl Run {
             },
             Phase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
             Phase::Asking { .. } => Need::Model,
-            Phase::Calling(batch) => self.needed_by(batch),
-            Phase::Walking(walk) => walk::need(walk),
+            Phase::Working(work) => self.needed_by(work),
             Phase::Leaving(_) => Need::Hook(HookPoint::OnExit),
             Phase::Closing(_) => Need::Hook(HookPoint::AfterRun),
             Phase::Done(exit) => Need::Nothing(exit.clone()),
         }
     }
 
-    fn needed_by(&self, batch: &Batch) -> Need {
-        if batch.calls.are_hooks_pending() {
+    fn needed_by(&self, work: &Work) -> Need {
+        let items = &work.items;
+        if items.are_hooks_pending() {
             // Before anything else can end the step.
-            Need::Hook(HookPoint::AfterTool)
-        } else if batch.calls.are_started() {
-            Need::Interrupted
-        } else if batch.calls.wait() {
-            Need::Approval
-        } else if !batch.is_hooked && self.has_hook(HookPoint::BeforeTool) {
-            Need::Hook(HookPoint::BeforeTool)
-        } else {
-            Need::Calls
+            return Need::Hook(HookPoint::AfterTool);
+        }
+        if items.are_started() && self.is_lost {
+            return Need::Interrupted;
+        }
+        match &work.plan {
+            // No call of a reply runs before all decisions about that reply are there.
+            Plan::Calls(_) if items.wait() => Need::Approval,
+            Plan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
+                Need::Hook(HookPoint::BeforeTool)
+            }
+            Plan::Calls(_) => Need::Calls,
+            Plan::Branches(_) if items.open() == 0 => Need::Superstep,
+            Plan::Branches(_) if items.may_run() || items.are_started() => Need::Nodes,
+            Plan::Branches(_) => Need::Approval,
         }
     }
 
@@ -408,24 +447,22 @@ impl Run {
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(Offer::new(tools, self.agent.output_spec()));
+        // What has changed of tools that are asked for anew is for nobody to decide.
+        let _ = self.revive();
     }
 
-    /// Whether the tools of a call that waits for a decision are not known, also one of an agent that is a node.
+    /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
     pub(crate) fn lacks_tools(&self) -> bool {
-        match &self.phase {
-            Phase::Calling(batch) => self.offer.is_none() && batch.calls.wait(),
-            Phase::Walking(walk) => walk.branches.iter().filter_map(Branch::child).any(Run::lacks_tools),
-            _ => false,
-        }
+        let Some(work) = self.work() else { return false };
+        let are_needed = work.calls().is_some() && work.items.wait();
+        (self.offer.is_none() && are_needed)
+            || work.items.iter().filter_map(Item::child).any(Run::lacks_tools)
     }
 
-    /// The runs of agents that are nodes of the open superstep.
-    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = &mut Run> {
-        let walk = match &mut self.phase {
-            Phase::Walking(walk) => Some(walk),
-            _ => None,
-        };
-        walk.into_iter().flat_map(|walk| walk.children_mut()).map(|(_, child)| child)
+    /// Offers tools to a run inside, which [lacks](Run::lacks_tools) them.
+    pub(crate) fn child_lacking_tools(&self) -> Option<(usize, &Run)> {
+        let items = self.work()?.items.iter().enumerate();
+        items.filter_map(|(place, item)| Some((place, item.child()?))).find(|(_, child)| child.lacks_tools())
     }
 
     /// The tools of this step; none of a dynamic set that was not [offered](Run::offer_tools).
@@ -433,90 +470,160 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
+    pub(crate) fn work(&self) -> Option<&Work> {
+        match &self.phase {
+            Phase::Working(work) => Some(work),
+            _ => None,
+        }
+    }
+
+    /// The items of an open step of calls, each with its call.
+    fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+        let items = self.work().filter(|work| work.calls().is_some()).map(|work| &*work.items);
+        let calls = items.unwrap_or_default().iter().zip(self.calls()).enumerate();
+        calls.map(|(place, (item, call))| (place, item, call))
+    }
+
     /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
     /// changed. Empty unless the run [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
-        let open = batch.calls.iter().zip(self.calls()).enumerate();
-        open.filter(|(_, (call, _))| !call.is_done() && !call.is_hook_pending())
-            .map(|(place, (call, tool_call))| (place, call.as_run(tool_call)))
+        let open = self.calls_at_work();
+        open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())
+            .map(|(place, item, call)| (place, item.as_run(call)))
             .collect()
     }
 
     /// The calls that the hooks before tools have to see: all that are to run, or those that were changed since the hooks
     /// have seen them.
     pub(crate) fn calls_to_hook(&self) -> Vec<(usize, ToolCall)> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
-        let was_hooked = batch.was_hooked();
-        let is_new = |place: usize| batch.calls.get(place).is_some_and(|call| call.is_unhooked);
+        let was_hooked = self.work().is_some_and(Work::was_hooked);
+        let is_new = |place: usize| self.item(place).is_some_and(|item| item.is_unhooked);
         self.open_calls().into_iter().filter(|(place, _)| !was_hooked || is_new(*place)).collect()
     }
 
     /// The outcomes of the open step that a hook after tools has still to see, because it failed when it was shown them.
     /// They are recorded, so that their calls do not run again; the model is shown them when the hook has run.
     pub fn pending_hooks(&self) -> Vec<PendingHook> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
-        let calls = batch.calls.iter().zip(self.calls()).enumerate();
-        let pending = calls.filter_map(|(place, (call, tool_call))| match &call.state {
-            CallState::HookPending(pending) => Some(PendingHook {
-                place,
-                call: call.as_run(tool_call),
-                outcome: pending.outcome.clone(),
-                hook: pending.hook,
-            }),
-            _ => None,
+        let pending = self.calls_at_work().filter_map(|(place, item, call)| {
+            let pending = item.hook_pending()?;
+            let outcome = pending.outcome.clone();
+            Some(PendingHook { place, call: item.as_run(call), outcome, hook: pending.hook })
         });
         pending.collect()
     }
 
     /// The outcomes of the calls of the open step that have one, in call order.
     pub fn finished_calls(&self) -> Vec<Option<Outcome>> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
-        let completed = |(call, tool_call): (&Call, &ToolCall)| {
-            call.outcome().map(|outcome| call.completed(tool_call, outcome.clone()))
+        let completed = |(_, item, call): (usize, &Item, &ToolCall)| {
+            Some(item.completed(call, item.outcome()?.call()?.clone()))
         };
-        batch.calls.iter().zip(self.calls()).map(completed).collect()
+        self.calls_at_work().map(completed).collect()
     }
 
     /// The outcome of a call of the open step, with what hooks wrote, if it has one.
     pub(crate) fn finished_call(&self, place: usize) -> Option<Outcome> {
-        let Phase::Calling(batch) = &self.phase else { return None };
-        let call = batch.calls.get(place)?;
-        Some(call.completed(self.call_at(place, batch.calls.len())?, call.outcome()?.clone()))
+        let item = self.item(place)?;
+        Some(item.completed(self.call_at(place)?, item.outcome()?.call()?.clone()))
+    }
+
+    /// The branches of the superstep that are to run. Empty unless the run [needs](Need::Nodes) them.
+    pub fn open_branches(&self) -> Vec<OpenBranch> {
+        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
+        open.filter_map(|(place, item)| {
+            let planned = item.planned.clone()?;
+            let execution = self.execution(&planned.node);
+            Some(OpenBranch { place, planned, execution })
+        })
+        .collect()
+    }
+
+    /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
+    /// unless the run is that of a graph, within a superstep.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::graph::{Graph, NodeContext, NodeError, START};
+    /// use stepfold_agent_loop::{Breakpoint, Input};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// async fn count(_: NodeContext) -> Result<(), NodeError> {
+    ///     Ok(())
+    /// }
+    /// let graph = Graph::builder("stalls")
+    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").build()?)
+    ///     .node("count", count)
+    ///     .fan_out(START, "count", "areas")
+    ///     .build()?;
+    /// let input = Input::new().with_values(json!({"areas": [3, 7]}));
+    /// let stopped = graph.run(input).break_at(Breakpoint::node("count")).await?;
+    /// let items: Vec<_> = stopped.run().branches().filter_map(|branch| branch.item.clone()).collect();
+    /// assert_eq!(items, [json!(3), json!(7)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn branches(&self) -> impl Iterator<Item = &Planned> {
+        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        items.iter().filter_map(|item| item.planned.as_ref())
+    }
+
+    pub(crate) fn planner(&self) -> Option<&Arc<dyn Planner>> {
+        self.agent.config().graph.as_ref()
+    }
+
+    pub(crate) fn walk(&self) -> Option<&Walk> {
+        self.work()?.walk()
+    }
+
+    /// The number of supersteps in which a node had branches.
+    pub(super) fn execution(&self, node: &str) -> u64 {
+        self.walk().and_then(|walk| walk.executions.get(node).copied()).unwrap_or(0)
+    }
+
+    /// Whether no branch of the superstep has an outcome, has asked, or has begun a run of its agent.
+    fn is_superstep_untouched(&self) -> bool {
+        let is_untouched = |item: &Item| {
+            matches!(item.state, ItemState::Ready) && item.asked.is_empty() && item.child.is_none()
+        };
+        self.work().is_some_and(|work| work.items.iter().all(is_untouched))
     }
 
     /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
     /// is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
-        match (&event.kind, &self.phase) {
-            (EventKind::Started { calls }, Phase::Calling(batch)) => {
-                let call = |place: &usize| self.call_at(*place, batch.calls.len());
-                calls.iter().filter_map(call).map(|call| call.id.clone()).collect()
+        match &event.kind {
+            EventKind::Started { places } => {
+                places.iter().filter_map(|place| Some(self.task(*place)?.label())).collect()
             }
-            (EventKind::Started { calls }, Phase::Walking(walk)) => {
-                let branch = |place: &usize| Some(walk.branches.get(*place)?.label(*place));
-                calls.iter().filter_map(branch).collect()
-            }
-            (EventKind::Inner { branch, event }, Phase::Walking(walk)) => {
-                let Some(open) = walk.branches.get(*branch) else { return Vec::new() };
-                let started = open.child().map(|child| child.starts(event)).unwrap_or_default();
-                started.iter().map(|id| nested_path(&open.label(*branch), id)).collect()
+            EventKind::Inner { place, event } => {
+                let Some(task) = self.task(*place) else { return Vec::new() };
+                let child = self.item(*place).and_then(Item::child);
+                let started = child.map(|child| child.starts(event)).unwrap_or_default();
+                started.iter().map(|id| nested_path(&task.label(), id)).collect()
             }
             _ => Vec::new(),
         }
     }
 
     /// The call of the open step at a place of the reply.
-    pub(super) fn call_at(&self, place: usize, calls: usize) -> Option<&ToolCall> {
-        let parts = self.state.messages().last()?.parts();
-        // In most replies the calls come last, one after the other: they are as many as the parts from the first.
-        let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
-        if parts.len() - first != calls {
-            return self.calls().nth(place);
-        }
-        match &parts.get(first + place)?.content {
-            Content::ToolCall(call) => Some(call),
-            _ => None,
+    pub(super) fn call_at(&self, place: usize) -> Option<&ToolCall> {
+        let calls = self.work().map(|work| work.items.len());
+        call_in(self.state.messages().last()?, place, calls)
+    }
+
+    /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
+    pub(super) fn shown(&self, place: usize) -> ToolCall {
+        let none = || ToolCall::new("", "", Arguments::default());
+        self.task(place).map_or_else(none, |task| task.call())
+    }
+
+    /// The tool of a name: of this step, or one that the agent has at every step.
+    pub(crate) fn tool(&self, name: &str) -> Option<&Tool> {
+        match &self.offer {
+            Some(offer) => offer.tools.get(name),
+            None => self.agent.static_tool(name),
         }
     }
 
@@ -537,26 +644,27 @@ impl Run {
 
     /// All calls of the open step, as they run.
     pub(crate) fn calls_as_run(&self) -> Vec<ToolCall> {
-        let Phase::Calling(batch) = &self.phase else { return Vec::new() };
-        batch.calls.iter().zip(self.calls()).map(|(call, tool_call)| call.as_run(tool_call)).collect()
+        self.calls_at_work().map(|(_, item, call)| item.as_run(call)).collect()
     }
 
-    /// The calls of the open step that are agents which waited, by call id.
-    pub(crate) fn suspended_calls(&self) -> impl Iterator<Item = (&str, &Suspended)> {
-        let batch = match &self.phase {
-            Phase::Calling(batch) => &*batch.calls,
-            _ => &[],
+    /// Whether an item that starts must be marked: its tool or its node says that it must not run twice. What is inside of
+    /// one is marked there.
+    pub(crate) fn must_mark(&self, place: usize) -> bool {
+        let Some(task) = self.task(place) else { return false };
+        let effect = match task.planned() {
+            Some(planned) => self.planner().and_then(|planner| planner.effect(&planned.node)),
+            None => self.tool(task.name()).filter(|tool| !tool.is_hosted()).map(Tool::effect),
         };
-        batch.iter().zip(self.calls()).filter_map(|(call, tool_call)| match &call.state {
-            CallState::Suspended(suspended) => Some((tool_call.id.as_str(), &**suspended)),
-            _ => None,
-        })
+        effect == Some(Effect::AtMostOnce)
     }
 
-    /// Whether a call that starts must be marked: its tool does not say that it may run twice.
-    pub(crate) fn must_mark(&self, tool: &str) -> bool {
-        let tool = self.tools().and_then(|tools| tools.get(tool));
-        tool.is_some_and(|tool| tool.effect() == Effect::AtMostOnce)
+    /// What bounds the run: the limits of its agent, and what the run around it has left.
+    pub(crate) fn limits(&self) -> RunLimits {
+        let limits = self.agent.limits().clone();
+        match &self.bounds {
+            Some(bounds) => limits.within(bounds),
+            None => limits,
+        }
     }
 
     /// The first of these breakpoints that the run is at, if it has not stopped here already.
@@ -696,9 +804,17 @@ impl Run {
     }
 }
 
-impl AskReason {
-    pub(super) const fn is_rule(self) -> bool {
-        matches!(self, AskReason::Rule)
+/// The call at a place of a reply that has so many.
+pub(super) fn call_in(reply: &Message, place: usize, calls: Option<usize>) -> Option<&ToolCall> {
+    let parts = reply.parts();
+    // In most replies the calls come last, one after the other: they are as many as the parts from the first.
+    let first = parts.iter().position(|part| matches!(part.content, Content::ToolCall(_)))?;
+    if calls != Some(parts.len() - first) {
+        return reply.tool_calls().nth(place);
+    }
+    match &parts.get(first + place)?.content {
+        Content::ToolCall(call) => Some(call),
+        _ => None,
     }
 }
 

@@ -5,21 +5,25 @@
 //! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
 //! replay is to commit the events of a record.
 
-mod batch;
 mod call_ids;
+mod children;
+mod close;
 mod commit;
-mod decide;
 mod event;
 mod exit;
 mod feed;
 mod input;
 mod machine;
+mod plan;
 mod prompt;
+mod requests;
 mod rest;
 mod shared;
 mod stored;
+mod taken_ids;
+mod task;
 mod unknown;
-mod walk;
+mod work;
 mod would;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, HookVerdict, OutputFate, StepEnd};
@@ -27,13 +31,18 @@ pub use self::exit::{Breakpoint, Exit, Pause};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, PendingHook, Run};
+pub use self::plan::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use self::shared::SharedValue;
 pub use self::stored::LoadError;
 pub use self::unknown::UnknownCall;
-pub use self::walk::{NodeOutcome, NodeStatus, OpenBranch};
+pub use self::work::WorkOutcome;
 
-pub(crate) use self::decide::{Asker, Parameters};
+pub(crate) use self::plan::{
+    Attempts, Called, Ended, EndedInside, Hosted, Inside, InsideCall, Next, NotBegun, PlanError, Planner,
+    Position, Said,
+};
+pub(crate) use self::requests::Asker;
 pub(crate) use self::shared::shared_keys;
 pub(crate) use self::stored::check_version;
-pub(crate) use self::walk::{Branch, takes_failures, track};
+pub(crate) use self::task::Task;
 pub(crate) use self::would::Contradiction;

@@ -15,7 +15,7 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{Outcome, Status};
 
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
-use super::walk::NodeOutcome;
+use super::work::WorkOutcome;
 use crate::agent::OUTPUT_TOOL;
 
 type Fields = Map<String, Value>;
@@ -41,15 +41,15 @@ impl Event {
     ///
     /// | field | if it is not there |
     /// |---|---|
-    /// | `call` of `answered` | 0 |
+    /// | `place` of `answered` and `inner` | 0 |
     /// | `outcome` of `answered`, and those among the `fates` of `replied`: `status` | `succeeded` |
     /// | .. `tries` | 1 |
     /// | .. `result` | as the message of the call says: that at the place of the call, behind the reply if there is one |
     /// | .. `delta` | the event's writes from `writes[0]` on, `writes[1]` of them; none without `writes` |
     /// | `finish_reason` of `replied` | `tool_calls` if the message has calls, else `stop` |
     ///
-    /// Of a graph: the `outcome` of `node_answered` has `writes` in place of `delta` as well; `branch` is 0 where it is not
-    /// there; and the `event` of `inner` is an object of its `name`, its `rest`, its `messages` and its `delta`.
+    /// The outcome of a branch is `node` in place of `outcome`, and has `writes` in place of `delta` as well; the `event` of
+    /// `inner` is an object of its `name`, its `rest`, its `messages` and its `delta`.
     ///
     /// An `output` that is `"said"` is valid, and is what the message says: the arguments of the call that gives
     /// it, or its text as JSON.
@@ -76,10 +76,22 @@ impl Event {
     pub fn to_rest(&self) -> Result<Value, Error> {
         let mut rest = fields_of(&self.kind, self.name())?;
         match &self.kind {
-            EventKind::Answered { call, outcome, .. } => {
-                put_unless(&mut rest, "call", call, &0)?;
-                let outcome = self.lean(outcome, *call)?;
-                put_unless(&mut rest, "outcome", &outcome, &Fields::new())?;
+            EventKind::Answered { place, outcome, .. } => {
+                put_unless(&mut rest, "place", place, &0)?;
+                match outcome {
+                    WorkOutcome::Call(outcome) => {
+                        let outcome = self.lean(outcome, *place)?;
+                        put_unless(&mut rest, "outcome", &outcome, &Fields::new())?;
+                    }
+                    WorkOutcome::Node(outcome) => {
+                        if let (Some(first), Some(Value::Object(lean))) =
+                            (self.writes_of(&outcome.delta), rest.get_mut("node"))
+                        {
+                            lean.remove("delta");
+                            lean.insert("writes".to_owned(), vec![first, outcome.delta.len()].into());
+                        }
+                    }
+                }
             }
             EventKind::Replied { finish_reason, fates, output, .. } => {
                 put_unless(&mut rest, "finish_reason", finish_reason, &implied_finish(&self.messages))?;
@@ -92,20 +104,8 @@ impl Event {
                     rest.insert("output".to_owned(), SAID.into());
                 }
             }
-            EventKind::NodeAnswered { branch, outcome, .. } => {
-                put_unless(&mut rest, "branch", branch, &0)?;
-                if let (Some(first), Some(Value::Object(lean))) =
-                    (self.writes_of(&outcome.delta), rest.get_mut("outcome"))
-                {
-                    lean.remove("delta");
-                    lean.insert("writes".to_owned(), vec![first, outcome.delta.len()].into());
-                }
-                if *outcome == (NodeOutcome { tries: 1, ..NodeOutcome::default() }) {
-                    rest.remove("outcome");
-                }
-            }
-            EventKind::Inner { branch, event } => {
-                put_unless(&mut rest, "branch", branch, &0)?;
+            EventKind::Inner { place, event } => {
+                put_unless(&mut rest, "place", place, &0)?;
                 rest.insert("event".to_owned(), event.to_whole()?);
             }
             _ => {}
@@ -144,22 +144,19 @@ impl Event {
         let step_end = taken(&mut rest, "end")?.map(|repeats| StepEnd { unmerged, repeats, merge_errors });
         match name {
             "answered" => {
-                let call: usize = taken(&mut rest, "call")?.unwrap_or(0);
-                let mut outcome: Fields = taken(&mut rest, "outcome")?.unwrap_or_default();
-                make_whole(&mut outcome, messages.get(call), &delta)?;
-                rest.insert("call".to_owned(), call.into());
-                rest.insert("outcome".to_owned(), outcome.into());
-            }
-            "replied" => make_reply_whole(&mut rest, &messages, &delta)?,
-            "node_answered" => {
-                rest.entry("branch").or_insert_with(|| 0.into());
-                let outcome = rest.entry("outcome").or_insert_with(|| Value::Object(Fields::new()));
-                if let Value::Object(outcome) = outcome {
+                let place: usize = taken(&mut rest, "place")?.unwrap_or(0);
+                rest.insert("place".to_owned(), place.into());
+                if let Some(Value::Object(outcome)) = rest.get_mut("node") {
                     put_writes_back(outcome, &delta)?;
+                } else {
+                    let mut outcome: Fields = taken(&mut rest, "outcome")?.unwrap_or_default();
+                    make_whole(&mut outcome, messages.get(place), &delta)?;
+                    rest.insert("outcome".to_owned(), outcome.into());
                 }
             }
+            "replied" => make_reply_whole(&mut rest, &messages, &delta)?,
             "inner" => {
-                rest.entry("branch").or_insert_with(|| 0.into());
+                rest.entry("place").or_insert_with(|| 0.into());
                 let event = rest.remove("event").unwrap_or_default();
                 rest.insert("event".to_owned(), serde_json::to_value(Event::from_whole(event)?)?);
             }
@@ -362,9 +359,9 @@ mod tests {
     use super::*;
     use crate::agent::HookPoint;
     use crate::approval::{AskReason, Decision};
-    use crate::graph::{Arrived, Planned, Routed};
     use crate::run::event::HookVerdict;
     use crate::run::exit::Exit;
+    use crate::run::plan::{Arrived, NodeOutcome, Planned, Routed};
     use crate::run::shared::SharedValue;
 
     fn again(event: &Event) -> Event {
@@ -392,9 +389,8 @@ mod tests {
         Outcome { status: Status::Succeeded, result, delta: writes.into_iter().collect(), tries: 1 }
     }
 
-    fn answered(call: usize, outcome: Outcome) -> Event {
-        let usage = Usage::default();
-        let kind = EventKind::Answered { call, outcome, usage, stop: None, pending_hook: None };
+    fn answered(place: usize, outcome: Outcome) -> Event {
+        let kind = EventKind::Answered { place, outcome: outcome.into(), stop: None, pending_hook: None };
         Event::new(3, Duration::ZERO, kind)
     }
 
@@ -414,12 +410,12 @@ mod tests {
         check(
             &last,
             expect![[
-                r#"{"call":1,"outcome":{"delta":[{"handler":"merge_lists","key":"log","value":[2]}],"result":{"call_id":"c2","name":"look","value":2}},"step":3}"#
+                r#"{"outcome":{"delta":[{"handler":"merge_lists","key":"log","value":[2]}],"result":{"call_id":"c2","name":"look","value":2}},"place":1,"step":3}"#
             ]],
         );
         check(
             &closing(last, &[one.clone(), two], &[a, b]),
-            expect![[r#"{"call":1,"end":1,"outcome":{"writes":[1,1]},"step":3}"#]],
+            expect![[r#"{"end":1,"outcome":{"writes":[1,1]},"place":1,"step":3}"#]],
         );
         let only = closing(answered(0, outcome(one.clone(), [])), std::slice::from_ref(&one), &[]);
         check(&only, expect![[r#"{"end":1,"step":3}"#]]);
@@ -588,11 +584,10 @@ mod tests {
         let stop = option::of(Just("enough".to_owned()));
         let replied = (finish, usage(), stop.clone(), fates(), option::of(output()));
         prop_oneof![
-            4 => (0..3_usize, any_outcome(), usage(), stop, option::of(0..2_usize)).prop_map(
-                |(call, outcome, usage, stop, pending_hook)| EventKind::Answered {
-                    call,
-                    outcome,
-                    usage,
+            4 => (0..3_usize, any_outcome(), stop, option::of(0..2_usize)).prop_map(
+                |(place, outcome, stop, pending_hook)| EventKind::Answered {
+                    place,
+                    outcome: outcome.into(),
                     stop,
                     pending_hook,
                 }
@@ -629,22 +624,14 @@ mod tests {
                 idempotency_key: None,
                 key_prefix: Some("fork".to_owned()),
             }),
-            1 => Just(EventKind::Started { calls: vec![0, 2] }),
+            1 => Just(EventKind::Started { places: vec![0, 2] }),
             1 => Just(EventKind::Asked { fates: vec![(1, Fate::Ask(AskReason::Rule)), (2, Fate::Same(1))] }),
-            1 => value().prop_map(|child| EventKind::Suspended { call: 0, child, requests: Vec::new() }),
-            1 => Just(EventKind::Interrupted { calls: vec![1], asks: true }),
-            3 => (0..2_usize, delta(), usage(), 1..3_u32, option::of(reply())).prop_map(
-                |(branch, delta, usage, tries, said)| EventKind::NodeAnswered {
-                    branch,
-                    outcome: NodeOutcome {
-                        delta,
-                        tries,
-                        messages: said.into_iter().map(Arc::new).collect(),
-                        ..NodeOutcome::default()
-                    },
-                    usage,
-                }
-            ),
+            1 => Just(EventKind::Interrupted { places: vec![1], asks: true }),
+            3 => (0..2_usize, delta(), 1..3_u32, option::of(reply())).prop_map(|(place, delta, tries, said)| {
+                let messages = said.into_iter().map(Arc::new).collect();
+                let outcome = NodeOutcome { delta, tries, messages, ..NodeOutcome::default() };
+                EventKind::Answered { place, outcome: outcome.into(), stop: None, pending_hook: None }
+            }),
             1 => Just(EventKind::Planned {
                 branches: vec![Planned { node: "count".to_owned(), item: Some(json!(-0.0)) }],
                 deferred: Vec::new(),
@@ -659,7 +646,7 @@ mod tests {
                 routes: Vec::new(),
                 exit: Some(Exit::NodeLimit("count".to_owned())),
             }),
-            1 => Just(EventKind::NodeAsked { branch: 1, requests: Vec::new() }),
+            1 => Just(EventKind::Asks { place: 1, requests: Vec::new() }),
             1 => Just(EventKind::Steered),
             1 => Just(EventKind::Cancelled),
             1 => Just(EventKind::TimedOut),
@@ -669,7 +656,7 @@ mod tests {
     /// Outcomes of the kind, which the event may say elsewhere.
     fn outcomes(kind: &EventKind) -> Vec<Outcome> {
         match kind {
-            EventKind::Answered { outcome, .. } => vec![outcome.clone()],
+            EventKind::Answered { outcome, .. } => outcome.call().cloned().into_iter().collect(),
             EventKind::Replied { fates, .. } => fates
                 .iter()
                 .filter_map(|(_, fate)| match fate {
@@ -691,7 +678,7 @@ mod tests {
             let said = outcomes.iter().map(|outcome| outcome.result.clone()).filter(|_| says[0]);
             let results = said.chain(others).map(Message::tool);
             let of_node = match &kind {
-                EventKind::NodeAnswered { outcome, .. } => outcome.delta.clone(),
+                EventKind::Answered { outcome: WorkOutcome::Node(outcome), .. } => outcome.delta.clone(),
                 _ => Delta::new(),
             };
             let written = outcomes.iter().flat_map(|outcome| outcome.delta.clone()).chain(of_node);
@@ -724,8 +711,8 @@ mod tests {
         }
 
         #[test]
-        fn an_event_of_a_node_s_agent_comes_back_as_it_was(event in event(), branch in 0..2_usize) {
-            let kind = EventKind::Inner { branch, event: Box::new(event) };
+        fn an_event_of_a_run_inside_comes_back_as_it_was(event in event(), place in 0..2_usize) {
+            let kind = EventKind::Inner { place, event: Box::new(event) };
             let outer = Event::new(1, Duration::ZERO, kind);
             let text = |event: &Event| serde_json::to_string(event).unwrap();
             prop_assert_eq!(text(&again(&outer)), text(&outer));

@@ -20,6 +20,7 @@ use super::prompt::Prompt;
 use super::unknown::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Settled;
+use crate::error::FeedError;
 use stepfold_trim::{Kept, Summary, View};
 
 /// What is written.
@@ -124,6 +125,14 @@ pub enum LoadError {
     /// The state does not fit the schema of the agent.
     #[error("the state of the stored run does not fit the agent's schema: {0}")]
     State(StateError),
+    /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
+    #[error("the run inside of '{name}' cannot go on: {error}")]
+    Inside {
+        /// The tool or the node.
+        name: String,
+        /// Why not.
+        error: FeedError,
+    },
     /// A file could not be read or written.
     #[error("the file {} cannot be {doing}: {source}", path.display())]
     File {
@@ -226,7 +235,8 @@ impl Run {
             agent: agent.clone(),
             key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
             id: stored.id,
-            is_inner: false,
+            depth: 0,
+            bounds: None,
             call_ids: CallIds::of(state.messages()),
             known_good: 0,
             shown_before: None,
@@ -240,6 +250,7 @@ impl Run {
             prompt,
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
+            is_lost: true,
         };
         changes.extend(run.revive()?);
         Ok((run, changes))

@@ -2,13 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Arguments, ToolCall};
-use stepfold_tools::{Outcome, Status};
 
-use super::batch::{Batch, CallState};
 use super::event::EventKind;
-use super::machine::{Phase, Run};
-use super::walk::{BranchState, NodeStatus, Walk};
-use crate::approval::{Decision, nested_path};
+use super::machine::Run;
+use super::work::{Item, Work};
+use crate::approval::{AskReason, Decision, nested_path};
 
 /// A call that was answered with "outcome unknown": it may have had its effect, and was not run again.
 ///
@@ -17,8 +15,8 @@ use crate::approval::{Decision, nested_path};
 #[serde(from = "Stored", into = "Stored")]
 #[non_exhaustive]
 pub struct UnknownCall {
-    /// The id of the call; of a node, the branch; of a call inside of an agent that is a node, the whole path, with `/`
-    /// between its parts.
+    /// The id of the call; of a node, the branch; of a call inside of an agent that is a tool or a node, the whole path,
+    /// with `/` between its parts.
     pub id: String,
     /// The tool, or the node.
     pub tool: String,
@@ -61,93 +59,63 @@ impl Run {
 
     /// The calls that an event leaves with an unknown outcome. The event is the next one.
     pub(super) fn unknown_by(&self, event: &EventKind) -> Vec<UnknownCall> {
-        match &self.phase {
-            Phase::Calling(batch) => self.unknown_in_batch(batch, event),
-            Phase::Walking(walk) => self.unknown_in_walk(walk, event),
-            _ => Vec::new(),
-        }
-    }
-
-    fn unknown_in_batch(&self, batch: &Batch, event: &EventKind) -> Vec<UnknownCall> {
-        if !may_leave_unknown(event) {
-            return Vec::new();
-        }
+        let Some(work) = self.work().filter(|_| may_leave_unknown(event)) else { return Vec::new() };
         let decided = match event {
             EventKind::Decided { decisions, key_prefix, .. } => {
-                self.asker_of(key_prefix.as_deref()).decided(&batch.calls, self.calls(), decisions)
+                let asker = self.asker_of(key_prefix.as_deref());
+                asker.decided(&work.items, |place| self.shown(place), decisions)
             }
             _ => Vec::new(),
         };
-        let is_left = |place: usize| {
-            let call = &batch.calls[place];
-            match event {
-                EventKind::Interrupted { calls, asks: false } => calls.contains(&place) && !call.is_done(),
-                EventKind::Answered { call: answered, outcome, .. } => {
-                    let is_unknown = |outcome: &Outcome| outcome.status == Status::Unknown;
-                    // The second answer, after a hook that had failed, is about the same outcome.
-                    let was_unknown = call.hook_pending().is_some_and(|pending| is_unknown(&pending.outcome));
-                    *answered == place && is_unknown(outcome) && !was_unknown
-                }
-                EventKind::Cancelled | EventKind::TimedOut => call.state == CallState::Started,
-                EventKind::Decided { .. } => {
-                    let is_own = matches!(call.state, CallState::Asking(reason) if !reason.is_rule());
-                    is_own && matches!(decided.get(place), Some(Some(Decision::Reject { .. })))
-                }
-                _ => false,
-            }
-        };
-        let calls = self.calls().take(batch.calls.len()).enumerate();
-        calls
-            .filter(|(place, _)| is_left(*place))
-            .map(|(place, call)| batch.calls[place].as_run(call).into())
-            .collect()
-    }
-
-    fn unknown_in_walk(&self, walk: &Walk, event: &EventKind) -> Vec<UnknownCall> {
-        if !may_leave_unknown(event) {
-            return Vec::new();
-        }
-        let asker = match event {
-            EventKind::Decided { key_prefix, .. } => self.asker_of(key_prefix.as_deref()),
-            _ => self.asker(),
-        };
         let mut unknown = Vec::new();
-        for (place, branch) in walk.branches.iter().enumerate().filter(|(_, branch)| !branch.is_done()) {
-            let is_left = match event {
-                EventKind::Interrupted { calls, asks: false } => calls.contains(&place),
-                EventKind::NodeAnswered { branch, outcome, .. } => {
-                    *branch == place && outcome.status == NodeStatus::Unknown
-                }
-                EventKind::Cancelled | EventKind::TimedOut => branch.state == BranchState::Started,
-                EventKind::Decided { decisions, .. } => {
-                    branch.state == BranchState::Uncertain
-                        && super::walk::is_rejected(&branch.uncertainty(place, &asker).id, decisions)
-                }
-                _ => false,
-            };
-            if is_left {
-                unknown.push(branch.uncertainty(place, &asker).call.into());
+        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| !item.is_done()) {
+            let decision = decided.get(place).copied().flatten();
+            if is_left_unknown(place, item, event, decision) {
+                unknown.push(self.shown(place).into());
             }
-            // The run of an agent is broken off with the one that it is part of.
-            if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, branch.child()) {
-                unknown.extend(within(&branch.label(place), child.unknown_by(event)));
+            // A run inside is broken off with the one that it is part of.
+            if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {
+                unknown.extend(within(&self.shown(place).id, child.unknown_by(event)));
             }
         }
         unknown
     }
+
+    /// Whether an item of the open step has started and has no outcome.
+    pub(super) fn is_marked(work: &Work, place: usize) -> bool {
+        work.items.get(place).is_some_and(Item::is_started)
+    }
 }
 
-/// Calls of the agent of a branch, by their paths.
+fn is_left_unknown(place: usize, item: &Item, event: &EventKind, decision: Option<&Decision>) -> bool {
+    match event {
+        EventKind::Interrupted { places, asks: false } => places.contains(&place),
+        EventKind::Answered { place: answered, outcome, .. } => {
+            // The second answer, after a hook that had failed, is about the same outcome.
+            let was_unknown = item
+                .hook_pending()
+                .is_some_and(|pending| super::work::WorkOutcome::from(pending.outcome.clone()).is_unknown());
+            *answered == place && outcome.is_unknown() && !was_unknown
+        }
+        EventKind::Cancelled | EventKind::TimedOut => item.is_started(),
+        EventKind::Decided { .. } => {
+            let is_uncertain = item.asks() == Some(AskReason::MayHaveHappened);
+            is_uncertain && matches!(decision, Some(Decision::Reject { .. }))
+        }
+        _ => false,
+    }
+}
+
+/// Calls of the run inside of an item, by their paths.
 pub(super) fn within(label: &str, calls: Vec<UnknownCall>) -> impl Iterator<Item = UnknownCall> {
     calls.into_iter().map(move |call| UnknownCall { id: nested_path(label, &call.id), ..call })
 }
 
-/// Whether calls are to be looked at. Most events leave none.
+/// Whether items are to be looked at. Most events leave none.
 fn may_leave_unknown(event: &EventKind) -> bool {
     match event {
         EventKind::Interrupted { asks, .. } => !asks,
-        EventKind::Answered { outcome, .. } => outcome.status == Status::Unknown,
-        EventKind::NodeAnswered { outcome, .. } => outcome.status == NodeStatus::Unknown,
+        EventKind::Answered { outcome, .. } => outcome.is_unknown(),
         EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
         _ => false,
     }

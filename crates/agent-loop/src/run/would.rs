@@ -2,10 +2,10 @@
 
 use stepfold_tools::{Failure, Outcome, Status};
 
-use super::batch::{Call, CallState};
 use super::event::EventKind;
-use super::machine::{Phase, Run};
-use super::walk::{BranchState, NodeOutcome, NodeStatus, Walk};
+use super::machine::Run;
+use super::plan::{NodeOutcome, NodeStatus};
+use super::work::WorkOutcome;
 
 /// Something that the agent would do with a call, or with a node, in another way.
 #[derive(Debug, PartialEq)]
@@ -21,48 +21,34 @@ impl Run {
     ///
     /// Tools that are asked for at each step are not known here, so that nothing is said about their calls.
     pub(crate) fn contradiction(&self, event: &EventKind) -> Option<Contradiction> {
-        match (event, &self.phase) {
-            (EventKind::Started { calls }, Phase::Calling(_)) => {
-                calls.iter().find_map(|place| self.would_run(*place, true))
-            }
-            (EventKind::Suspended { call, .. }, Phase::Calling(batch)) => {
-                let is_marked = batch.calls.get(*call).is_some_and(|call| call.state == CallState::Started);
-                self.would_run(*call, is_marked)
-            }
+        let work = self.work()?;
+        let is_marked = |place: usize| Run::is_marked(work, place);
+        match event {
+            EventKind::Started { places } => places.iter().find_map(|place| self.would_run(*place, true)),
             // Its second answer: what ran then is a hook.
-            (EventKind::Answered { call, .. }, Phase::Calling(batch))
-                if batch.calls.get(*call).is_some_and(Call::is_hook_pending) =>
-            {
-                None
-            }
-            (EventKind::Answered { call, outcome, .. }, Phase::Calling(batch)) => {
-                let is_marked = batch.calls.get(*call).is_some_and(|call| call.state == CallState::Started);
-                match outcome.tries {
-                    0 => self.would_refuse(*call, outcome),
-                    _ => self.would_run(*call, is_marked),
-                }
-            }
-            (EventKind::Started { calls }, Phase::Walking(walk)) => {
-                calls.iter().find_map(|place| self.would_run_node(walk, *place, true))
-            }
-            (EventKind::NodeAnswered { branch, outcome, .. }, Phase::Walking(walk)) if ran(outcome) => {
-                let state = walk.branches.get(*branch).map(|branch| &branch.state);
-                self.would_run_node(walk, *branch, state == Some(&BranchState::Started))
-            }
+            EventKind::Answered { place, .. } if work.items.get(*place)?.hook_pending().is_some() => None,
+            EventKind::Answered { place, outcome, .. } => match outcome {
+                WorkOutcome::Call(outcome) if outcome.tries == 0 => self.would_refuse(*place, outcome),
+                WorkOutcome::Node(outcome) if !ran(outcome) => None,
+                _ => self.would_run(*place, is_marked(*place)),
+            },
             _ => None,
         }
     }
 
-    /// A call that ran, with a marker in the record before it or without one.
+    /// An item that ran, with a marker in the record before it or without one.
     fn would_run(&self, place: usize, is_marked: bool) -> Option<Contradiction> {
-        let tools = self.tools()?;
-        let call = self.call_as_run(place)?;
-        if let Some(refusal) = tools.refusal(&call) {
+        let task = self.task(place)?;
+        let call = task.call();
+        if task.planned().is_none()
+            && let Some(refusal) = self.tools()?.refusal(&call)
+        {
             let (recorded, replayed) = ("that it ran".to_owned(), refusal.result.text().into_owned());
             return Some(Contradiction { call: call.id, recorded, replayed });
         }
-        let must_mark = self.must_mark(&call.name);
-        (must_mark != is_marked).then(|| other_marker(call.id, must_mark))
+        let must_mark = self.must_mark(place);
+        let name = if task.planned().is_some() { call.name } else { call.id };
+        (must_mark != is_marked).then(|| other_marker(name, must_mark))
     }
 
     /// A call that did not run.
@@ -72,7 +58,7 @@ impl Run {
             Status::Failed(Failure::UnknownTool | Failure::MalformedArguments | Failure::InvalidArguments)
         );
         let tools = self.tools().filter(|_| is_refused)?;
-        let call = self.call_as_run(place)?;
+        let call = self.task(place)?.call();
         let refusal = tools.refusal(&call);
         (refusal.as_ref() != Some(outcome)).then(|| Contradiction {
             call: call.id,
@@ -80,17 +66,6 @@ impl Run {
             replayed: refusal
                 .map_or_else(|| "that it runs".to_owned(), |refusal| refusal.result.text().into_owned()),
         })
-    }
-
-    fn would_run_node(&self, walk: &Walk, place: usize, is_marked: bool) -> Option<Contradiction> {
-        let node = &walk.branches.get(place)?.planned.node;
-        let must_mark = self.must_mark_node(node);
-        (must_mark != is_marked).then(|| other_marker(node.clone(), must_mark))
-    }
-
-    fn call_as_run(&self, place: usize) -> Option<stepfold_state_core::chat::ToolCall> {
-        let Phase::Calling(batch) = &self.phase else { return None };
-        Some(batch.calls.get(place)?.as_run(self.call_at(place, batch.calls.len())?))
     }
 }
 

@@ -260,7 +260,7 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
     };
     let mut said = said.iter();
     let first = said.next().map(String::as_str).unwrap_or_default();
-    let head = format!("{mark}{:>4}  {:<9} {first}", committed.version, story::name(event.kind.as_str()));
+    let head = format!("{mark}{:>4}  {:<9} {first}", committed.version, event.kind.as_str());
     let rest = said.map(|line| format!("{mark}{:>16}{line}", ""));
     std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
 }

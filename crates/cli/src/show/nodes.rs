@@ -98,8 +98,8 @@ impl Nodes {
 
     fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<Shown> {
         match event {
-            RunEvent::Inner { branch, event, .. } => {
-                path.push(*branch);
+            RunEvent::Inner { place, event, .. } => {
+                path.push(*place);
                 let shown = self.see_in(path, event);
                 path.pop();
                 shown
@@ -220,9 +220,9 @@ impl Nodes {
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
-        if let EventKind::Interrupted { calls, asks: false } = &event.kind {
+        if let EventKind::Interrupted { places, asks: false } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
-            shown.extend(calls.iter().map(|place| self.note(&[*place], words)));
+            shown.extend(places.iter().map(|place| self.note(&[*place], words)));
         }
         let is_graphs = !matches!(event.kind, EventKind::Began { .. });
         if is_graphs && !speaks_alone {
@@ -248,8 +248,8 @@ impl Nodes {
                 let before = if path.is_empty() { String::new() } else { format!("{label} | ") };
                 routes.iter().map(|routed| format!("{before}{}", route(routed))).collect()
             }
-            EventKind::Inner { branch, event } => {
-                path.push(*branch);
+            EventKind::Inner { place, event } => {
+                path.push(*place);
                 let routes = self.routes(event, path);
                 path.pop();
                 routes

@@ -14,20 +14,26 @@ const ITEM: usize = 60;
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
     branches: Vec<Planned>,
+    /// The tools that the calls of the last reply name.
+    calls: Vec<String>,
     inner: BTreeMap<usize, Stage>,
 }
 
 impl Stage {
     /// With these branches at work.
     pub(crate) fn of(branches: Vec<Planned>) -> Self {
-        Stage { branches, inner: BTreeMap::new() }
+        Stage { branches, ..Stage::default() }
     }
 
     /// Takes note of what a commit changes.
     pub(crate) fn commit(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Planned { branches, exit: None, .. } => *self = Stage::of(branches.clone()),
-            EventKind::Inner { branch, event } => self.inner.entry(*branch).or_default().commit(event),
+            EventKind::Replied { .. } => {
+                let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
+                *self = Stage { calls: calls.map(|call| call.name.clone()).collect(), ..Stage::default() };
+            }
+            EventKind::Inner { place, event } => self.inner.entry(*place).or_default().commit(event),
             _ => {}
         }
     }
@@ -37,7 +43,7 @@ impl Stage {
         match self.branches.get(place) {
             Some(planned) if planned.item.is_none() => planned.node.clone(),
             Some(planned) => format!("{}#{place}", planned.node),
-            None => format!("#{place}"),
+            None => self.calls.get(place).cloned().unwrap_or_else(|| format!("#{place}")),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfold::agent_loop::graph::{Arrived, Planned};
-use stepfold::agent_loop::{Event, EventKind};
+use stepfold::agent_loop::{Event, EventKind, WorkOutcome};
 use stepfold::prelude::*;
 
 use super::{Stage, call, decision, route, short};
@@ -21,7 +21,7 @@ pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
 pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let said = said(&event.messages);
     let mut lines = match &event.kind {
-        EventKind::Answered { outcome, pending_hook, .. } if said.is_empty() => {
+        EventKind::Answered { outcome: WorkOutcome::Call(outcome), pending_hook, .. } if said.is_empty() => {
             let mark = if outcome.succeeded() { "" } else { ", failed" };
             let hook = if pending_hook.is_some() { ", a hook has still to see it" } else { "" };
             vec![format!("({} {}{mark}{hook})", outcome.call_id(), outcome.tool())]
@@ -30,12 +30,12 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             let words = decisions.iter().map(|(id, decided)| decision(id, decided));
             vec![words.collect::<Vec<_>>().join(", ")]
         }
-        EventKind::Started { calls } if !stage.is_empty() => {
-            vec![format!("starts {}", labels(stage, calls))]
+        EventKind::Started { places } if !stage.is_empty() => {
+            vec![format!("starts {}", labels(stage, places))]
         }
-        EventKind::Interrupted { calls, asks } if !stage.is_empty() => {
+        EventKind::Interrupted { places, asks } if !stage.is_empty() => {
             let became = if *asks { "somebody is asked" } else { "its outcome is unknown" };
-            vec![format!("{}: {became}", labels(stage, calls))]
+            vec![format!("{}: {became}", labels(stage, places))]
         }
         EventKind::Planned { branches, deferred, arrived, routes, exit } => {
             let mut lines: Vec<String> = routes.iter().map(route).collect();
@@ -45,15 +45,15 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
             lines.extend(deferred.iter().map(|planned| format!("{} is put off", planned.node)));
             lines
         }
-        EventKind::Inner { branch, event } => {
-            let label = stage.label(*branch);
-            let inner = of(event, stage.inner(*branch).unwrap_or(&Stage::default()));
-            let heads = std::iter::once(name(event.name())).chain(std::iter::repeat(""));
+        EventKind::Inner { place, event } => {
+            let label = stage.label(*place);
+            let inner = of(event, stage.inner(*place).unwrap_or(&Stage::default()));
+            let heads = std::iter::once(event.name()).chain(std::iter::repeat(""));
             let lines = heads.zip(if inner.is_empty() { vec![String::new()] } else { inner });
             lines.map(|(head, line)| format!("{label} | {head:<9} {line}").trim_end().to_owned()).collect()
         }
-        EventKind::NodeAnswered { branch, outcome, .. } => {
-            let label = stage.label(*branch);
+        EventKind::Answered { place, outcome: WorkOutcome::Node(outcome), .. } => {
+            let label = stage.label(*place);
             let goes = outcome.goto.iter().map(|planned| planned.node.as_str()).collect::<Vec<_>>();
             let goes = if goes.is_empty() { String::new() } else { format!(", goes to {}", goes.join(", ")) };
             match &outcome.error {
@@ -61,8 +61,8 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
                 Some(error) => vec![format!("{label} failed: {}", short(error))],
             }
         }
-        EventKind::NodeAsked { branch, requests } => {
-            let label = stage.label(*branch);
+        EventKind::Asks { place, requests } => {
+            let label = stage.label(*place);
             requests.iter().map(|request| format!("{label} asks: {}", call(&request.call))).collect()
         }
         _ => Vec::new(),
@@ -71,11 +71,6 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     let merging = event.step_end.iter().flat_map(|end| end.unmerged.iter().zip(&end.merge_errors));
     lines.extend(merging.map(|(place, error)| format!("{}: {}", stage.label(*place), short(error))));
     lines
-}
-
-/// The name of an event; that it is of a node is said by what stands behind it.
-pub(crate) fn name(kind: &str) -> &str {
-    kind.strip_prefix("node_").unwrap_or(kind)
 }
 
 fn labels(stage: &Stage, places: &[usize]) -> String {

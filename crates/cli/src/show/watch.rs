@@ -170,6 +170,16 @@ impl Watch {
             }
             RunEvent::Trimmed(words) => self.aside(&format!("  trimmed: {words}")),
             RunEvent::Committed(event) => self.committed(event),
+            // What an agent does that is a tool.
+            RunEvent::Inner { name, event, .. } if self.nodes.is_none() => match &**event {
+                RunEvent::ToolStarted { call_id, tool, arguments } => {
+                    self.aside(&format!("  {name} | {}", call_of(call_id, tool, arguments)));
+                }
+                RunEvent::ToolFinished { call_id, text, .. } => {
+                    self.aside(&format!("  {name} |   {call_id}: {}", short(text)));
+                }
+                _ => {}
+            },
             event => match self.nodes.as_mut().map(|nodes| nodes.see(event)) {
                 Some(shown) => self.show_all(shown),
                 None => self.end(),

@@ -443,7 +443,7 @@ fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
             let ask = world.tool("ask", Effect::Pure).approval(Approval::Always).build().unwrap();
             let model = Script::parse("assistant: > c1 ask()\nassistant: asked").unwrap();
             let clerk = Agent::builder(model).name("clerk").schema(schema()).tools([ask]).build().unwrap();
-            let clerk = clerk.as_tool("clerk", "Asks.").effect(Effect::Idempotent).build().unwrap();
+            let clerk = clerk.as_tool("clerk", "Asks.").build().unwrap();
             let opened = Arc::clone(&gate);
             let slow = move || {
                 let gate = Arc::clone(&opened);
@@ -457,11 +457,12 @@ fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
             let agent = Agent::builder(Script::parse(script).unwrap()).schema(schema()).tools([clerk, slow]);
             let one = session(worker(world, agent, "one")).await;
             let first = one.send("go").await.unwrap();
-            let is_suspended = async || {
+            // It began, and has its reply.
+            let waits = async || {
                 let stored = one.read(EventRange::All).await.unwrap();
-                stored.events.iter().any(|event| event.event.kind.as_str() == "suspended")
+                stored.events.iter().filter(|event| event.event.kind.as_str() == "inner").count() == 2
             };
-            while !is_suspended().await {
+            while !waits().await {
                 tokio::task::yield_now().await;
             }
             assert!(is_claimed(&one).await);

@@ -86,7 +86,7 @@ fn each_outcome_is_an_event() {
             expect![[r#"
                 began 0
                 planned 0
-                node_answered 1
+                answered 1
                 planned 0
                 inner 0
                 inner 0
@@ -100,13 +100,13 @@ fn each_outcome_is_an_event() {
                 inner 0
                 inner 0
                 inner 0
-                node_answered 0
-                node_answered 16
+                answered 0
+                answered 16
                 planned 0
                 started 0 ship
-                node_answered 3
+                answered 3
                 planned 0
-                node_answered 0
+                answered 0
                 planned 0
             "#]]
             .assert_eq(&kinds);

@@ -148,7 +148,7 @@ fn boss(keys: &Keys) -> Agent {
     let asks = Approval::when(|_| true);
     let clerk = Agent::builder(model).name("clerk").tools(tools).approval(asks).build().unwrap();
     let model = Script::parse("assistant: > c1 clerk(task=\"pay\")\nassistant: done").unwrap();
-    let clerk = clerk.as_tool("clerk", "Pays.").effect(Effect::Idempotent).build().unwrap();
+    let clerk = clerk.as_tool("clerk", "Pays.").build().unwrap();
     Agent::builder(model).name("boss").tools([clerk]).build().unwrap()
 }
 

@@ -95,7 +95,7 @@ impl ChatModel for ByWords {
 fn agent(keys: &Keys) -> AgentBuilder {
     let clerk = Agent::builder(ByWords).name("clerk").schema(schema());
     let clerk = clerk.tools([keys.tool("pay"), keys.tool("look")]).build().unwrap();
-    let clerk = clerk.as_tool("clerk", "Pays.").share(["n"]).effect(Effect::Idempotent).build().unwrap();
+    let clerk = clerk.as_tool("clerk", "Pays.").share(["n"]).build().unwrap();
     Agent::builder(ByWords)
         .name("office")
         .schema(schema())

@@ -57,6 +57,11 @@ pub(super) async fn attempt(
                 .await
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
         }
+        Function::Hosted(_) => {
+            let words =
+                "the tool has no function: it runs only where its host runs it, as a run does with an agent";
+            return Err(Fault::Error(ToolError::permanent(words)));
+        }
     };
     match result {
         Ok(Ok(Ok(value))) => Ok(value),

@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Handler, KeySchema, Schema, Snapshot};
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, Snapshot};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Overflow;
@@ -23,6 +23,7 @@ use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
 use super::settle::fold;
 use crate::context::{CallContext, Resources};
+use crate::error::ToolError;
 use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
 use crate::toolset::Tools;
@@ -62,6 +63,9 @@ pub struct InvokeOptions {
     pub key_scope: String,
     /// Whether a failed call ends the run. By default the model reads the failure and goes on.
     pub raise_on_failure: bool,
+    /// Whether the caller runs [hosted](Tool::hosted) tools and [completes](Invocation::complete) their calls. By default
+    /// these fail.
+    pub hosts_calls: bool,
 }
 
 impl Limits {
@@ -138,6 +142,13 @@ impl InvokeOptions {
         self.raise_on_failure = true;
         self
     }
+
+    /// The same, where the caller [completes](Invocation::complete) the calls of [hosted](Tool::hosted) tools.
+    #[must_use]
+    pub fn hosting_calls(mut self) -> Self {
+        self.hosts_calls = true;
+        self
+    }
 }
 
 /// What happened to the calls.
@@ -202,6 +213,8 @@ pub struct Invocation {
     schedule: Schedule,
     announced: Vec<(usize, Tool, Prepared, Snapshot)>,
     running: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
+    /// Calls that the host runs.
+    hosted: BTreeMap<usize, Running>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<Outcome>>,
     /// Calls that ended since the last ones were announced.
@@ -227,6 +240,7 @@ impl Invocation {
             schedule,
             announced: Vec::new(),
             running: FuturesUnordered::new(),
+            hosted: BTreeMap::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
             ended: Vec::new(),
@@ -314,7 +328,7 @@ impl Invocation {
             if self.announce() {
                 continue;
             }
-            if self.running.is_empty() {
+            if self.running.is_empty() && self.hosted.is_empty() {
                 return None;
             }
             // The calls first: a tool that reports without a pause must not keep the others, the time-outs
@@ -341,9 +355,53 @@ impl Invocation {
         }
     }
 
+    /// Ends a call of a [hosted](Tool::hosted) tool that was [announced](CallEvent::Starting): with its result and what it
+    /// writes, or why there is none. Its [end](CallEvent::Finished) comes next, as that of any other call.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_state_core::state::{Delta, Schema, State};
+    /// use stepfold_tools::{CallEvent, Invocation, InvokeOptions, Tool, Tools};
+    ///
+    /// let count = Tool::hosted("count", "Counts.", ()).parameters(json!({"type": "object"})).build().unwrap();
+    /// let tools = Tools::of([count]).unwrap();
+    /// let state = State::new(&Schema::builder().build().unwrap()).snapshot();
+    /// let calls = vec![ToolCall::new("c1", "count", json!({}))];
+    ///
+    /// let mut invocation = Invocation::new(&tools, state, calls, InvokeOptions::default().hosting_calls());
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0] }));
+    /// invocation.complete(0, Ok((json!(12), Delta::new())));
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Finished { call: 0 }));
+    /// assert_eq!(invocation.outcome(0).unwrap().result.text(), "12");
+    /// # });
+    /// ```
+    pub fn complete(&mut self, call: usize, result: Result<(Value, Delta), ToolError>) {
+        self.launch();
+        if let Some(running) = self.hosted.remove(&call) {
+            self.finish_call(call, running.hosted(result));
+        }
+    }
+
+    /// The state that a call sees: that of before the step, with the writes of the calls that it was ordered behind.
+    pub fn state_seen_by(&self, call: usize) -> Snapshot {
+        let behind = self.schedule.behind(call);
+        if behind.is_empty() {
+            return self.base.clone();
+        }
+        let mut state = self.base.clone().into_state();
+        for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
+            // Writes that cannot be merged are left out here as they will be at the end of the step.
+            let _ = fold(&mut state, &outcome.delta);
+        }
+        state.snapshot()
+    }
+
     /// Takes back the outcome of a call that has not come to its end: it waits, for a decision for instance. To be
-    /// called when the call [finished](CallEvent::Finished), before anything else. The calls that wait for it do not
-    /// start here; like it, they have no outcome until the invocation is [resumed](Invocation::resume), so that the
+    /// called when the call [finished](CallEvent::Finished), before anything else, or while its host runs it. The calls
+    /// that wait for it do not start here; like it, they have no outcome until the invocation is [resumed](Invocation::resume), so that the
     /// order of the calls does not depend on when that is.
     ///
     /// # Examples
@@ -377,6 +435,7 @@ impl Invocation {
     pub fn hold(&mut self, call: usize) {
         self.ended.retain(|ended| *ended != call);
         self.errors.remove(&call);
+        self.hosted.remove(&call);
         if let Some(place) = self.outcomes.get_mut(call) {
             *place = None;
         }
@@ -435,11 +494,12 @@ impl Invocation {
         if self.is_draining {
             return !self.events.is_empty();
         }
-        let free = self.options.limits.concurrency.max(1).saturating_sub(self.running.len());
+        let free =
+            self.options.limits.concurrency.max(1).saturating_sub(self.running.len() + self.hosted.len());
         let ready = self.schedule.take_ready(free);
         let mut starting = Vec::new();
         for call in ready {
-            let state = self.state_for(call);
+            let state = self.state_seen_by(call);
             let prepared = prepare::find(&self.tools, &self.calls[call])
                 .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, &self.calls[call], &state)?)));
             match prepared {
@@ -463,7 +523,7 @@ impl Invocation {
             let context = CallContext {
                 index,
                 call_id: call.id.as_str().into(),
-                idempotency_key: key_of(&self.options.key_scope, &call.id).into(),
+                idempotency_key: key_of_call(&self.options.key_scope, &call.id).into(),
                 cancellation: self.cancellation.clone(),
                 resources: self.options.resources.clone(),
                 progress: self.progress.clone(),
@@ -476,7 +536,12 @@ impl Invocation {
                 state,
                 Arc::clone(&self.options),
             );
-            self.running.push(running.run_caught().map(move |finished| (index, finished)).boxed());
+            match self.options.hosts_calls && running.is_hosted() {
+                true => drop(self.hosted.insert(index, running)),
+                false => {
+                    self.running.push(running.run_caught().map(move |finished| (index, finished)).boxed());
+                }
+            }
         }
     }
 
@@ -509,20 +574,6 @@ impl Invocation {
             self.finish_call(call, outcome.into());
         }
     }
-
-    /// The state that a call sees: with the writes of the calls that it was ordered behind.
-    fn state_for(&self, call: usize) -> Snapshot {
-        let behind = self.schedule.behind(call);
-        if behind.is_empty() {
-            return self.base.clone();
-        }
-        let mut state = self.base.clone().into_state();
-        for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
-            // Writes that cannot be merged are left out here as they will be at the end of the step.
-            let _ = fold(&mut state, &outcome.delta);
-        }
-        state.snapshot()
-    }
 }
 
 impl Drop for Invocation {
@@ -541,8 +592,15 @@ impl std::fmt::Debug for Invocation {
     }
 }
 
-/// A slash in an id must not make it look like one of several effects of another call.
-fn key_of(scope: &str, call_id: &str) -> String {
+/// The idempotency key of a call, under the scope of its step.
+///
+/// # Examples
+/// ```
+/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c1"), "session-7/1/c1");
+/// // A slash in an id must not make it look like one of several effects of another call.
+/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
+/// ```
+pub fn key_of_call(scope: &str, call_id: &str) -> String {
     format!("{scope}/{}", call_id.replace('%', "%25").replace('/', "%2F"))
 }
 

@@ -19,7 +19,7 @@ mod threads;
 
 pub use self::deliver::{Offload, Overflow};
 pub use self::ids::with_unique_call_ids;
-pub use self::invocation::{CallEvent, Invocation, InvokeOptions, Limits};
+pub use self::invocation::{CallEvent, Invocation, InvokeOptions, Limits, key_of_call};
 pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
 pub(crate) use self::prepare::{checked, refusal};
 pub use self::settle::settle;

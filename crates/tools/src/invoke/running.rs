@@ -64,6 +64,21 @@ impl Running {
         Running { tool, calls, arguments, fed, context, state, options, tries: AtomicU32::new(0) }
     }
 
+    /// Whether the host runs it.
+    pub(super) fn is_hosted(&self) -> bool {
+        self.tool.is_hosted()
+    }
+
+    /// What the host has made of it.
+    pub(super) fn hosted(&self, result: Result<(Value, Delta), ToolError>) -> Finished {
+        let mut finished = match result {
+            Ok((value, writes)) => self.deliver(value, writes).into(),
+            Err(error) => self.fail(Fault::Error(error), Duration::ZERO),
+        };
+        finished.outcome.tries = 1;
+        finished
+    }
+
     fn call(&self) -> &ToolCall {
         &self.calls[self.context.index]
     }

@@ -168,6 +168,24 @@ impl Toolset {
         self.known().ok().flatten()
     }
 
+    /// A tool that is known without asking anyone, also of a set that has dynamic parts.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError, Toolset};
+    ///
+    /// let ping = Tool::new("ping", "Answers.", async || Ok::<_, ToolError>("pong")).build()?;
+    /// let remote = Toolset::dynamic_with("remote", |_| async { Ok(Vec::new()) });
+    /// let all = Toolset::merged("all", [remote, ping.into()]);
+    /// assert!(all.static_tools().is_none());
+    /// assert_eq!(all.static_tool("ping").unwrap().name(), "ping");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn static_tool(&self, name: &str) -> Option<&Tool> {
+        let known = self.0.parts.iter().filter_map(Part::known).flatten();
+        known.into_iter().find(|tool| tool.name() == name)
+    }
+
     #[cfg(feature = "search")]
     pub(super) fn parts(&self) -> &[Part] {
         &self.0.parts

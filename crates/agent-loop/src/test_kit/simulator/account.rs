@@ -7,8 +7,7 @@ use stepfold_tools::Effect;
 use super::RUN_ID;
 use crate::agent::Agent;
 use crate::approval::Decision;
-use crate::graph::{NodeWork, Planned};
-use crate::run::{Event, EventKind};
+use crate::run::{Event, EventKind, Hosted, Planned};
 
 /// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
 /// are known by their ids, from that of the simulated one to those of the agents inside.
@@ -40,6 +39,7 @@ struct Open {
     id: String,
     key: String,
     node: Option<String>,
+    tool: Option<String>,
     is_uncertain: bool,
 }
 
@@ -72,18 +72,18 @@ impl Account {
         match &event.kind {
             EventKind::Planned { branches, .. } => self.planned(run, branches),
             EventKind::Replied { .. } => self.replied(run, event),
-            EventKind::Inner { branch, event } => {
-                let inner = self.key(run, *branch);
-                self.enter(run, *branch, &inner);
+            EventKind::Inner { place, event } => {
+                let inner = self.inner(run, *place);
+                self.enter(run, *place, &inner);
                 self.note(&inner, event);
             }
-            EventKind::NodeAsked { branch, .. } => {
-                *self.asked.entry(self.key(run, *branch)).or_default() += 1;
+            EventKind::Asks { place, .. } => {
+                *self.asked.entry(self.key(run, *place)).or_default() += 1;
             }
-            EventKind::Interrupted { calls, .. } => {
+            EventKind::Interrupted { places, .. } => {
                 self.interrupted.push((run.to_owned(), event.step));
                 for (place, open) in self.open.entry(run.to_owned()).or_default().iter_mut().enumerate() {
-                    open.is_uncertain |= calls.contains(&place);
+                    open.is_uncertain |= places.contains(&place);
                 }
             }
             EventKind::Decided { decisions, .. } => self.decided(run, decisions),
@@ -91,9 +91,18 @@ impl Account {
         }
     }
 
-    /// The key of a branch of a run's superstep, and the id of its agent's run.
-    pub(super) fn key(&self, run: &str, branch: usize) -> String {
-        format!("{run}/{}/{branch}", self.step(run))
+    /// The key of an item of a run's step.
+    pub(super) fn key(&self, run: &str, place: usize) -> String {
+        let open = self.open.get(run).and_then(|open| open.get(place));
+        open.map_or_else(|| format!("{run}/{}/{place}", self.step(run)), |open| open.key.clone())
+    }
+
+    /// The id of the run inside of an item, and what its keys begin with.
+    pub(super) fn inner(&self, run: &str, place: usize) -> String {
+        let is_call =
+            self.open.get(run).and_then(|open| open.get(place)).is_some_and(|open| open.tool.is_some());
+        let key = self.key(run, place);
+        if is_call { format!("{key}/run") } else { key }
     }
 
     /// The key of a call of a run's step.
@@ -160,19 +169,17 @@ impl Account {
     fn planned(&mut self, run: &str, branches: &[Planned]) {
         let mut open = Vec::new();
         for (place, planned) in branches.iter().enumerate() {
-            let key = self.key(run, place);
+            let key = format!("{run}/{}/{place}", self.step(run));
             self.branches.insert(key.clone());
             let id = match planned.item {
                 Some(_) => format!("{}#{place}", planned.node),
                 None => planned.node.clone(),
             };
-            let shape = self.agents.get(run).and_then(|agent| agent.config().graph.clone());
-            if let Some(node) = shape.as_ref().and_then(|shape| shape.node(&planned.node))
-                && let NodeWork::Function(_) = node.work
-            {
-                self.effects.insert(key.clone(), node.effect);
+            let planner = self.agents.get(run).and_then(|agent| agent.config().graph.as_ref());
+            if let Some(effect) = planner.and_then(|planner| planner.effect(&planned.node)) {
+                self.effects.insert(key.clone(), effect);
             }
-            open.push(Open { id, key, node: Some(planned.node.clone()), is_uncertain: false });
+            open.push(Open { id, key, node: Some(planned.node.clone()), tool: None, is_uncertain: false });
         }
         self.open.insert(run.to_owned(), open);
     }
@@ -182,28 +189,41 @@ impl Account {
         for call in event.messages.first().into_iter().flat_map(|reply| reply.tool_calls()) {
             let key = self.call_key(run, &call.id);
             let offer = self.agents.get(run).and_then(Agent::static_offer);
-            let effect = offer.and_then(|offer| Some(offer.tools.get(&call.name)?.effect()));
+            let tool = offer.and_then(|offer| offer.tools.get(&call.name));
+            // What is inside of a call says itself what it does.
+            let effect = tool.filter(|tool| !tool.is_hosted()).map(stepfold_tools::Tool::effect);
             if let Some(effect) = effect {
                 self.effects.insert(key.clone(), effect);
             }
-            open.push(Open { id: call.id.clone(), key, node: None, is_uncertain: false });
+            open.push(Open {
+                id: call.id.clone(),
+                key,
+                node: None,
+                tool: Some(call.name.clone()),
+                is_uncertain: false,
+            });
         }
         self.open.insert(run.to_owned(), open);
     }
 
-    /// Makes the run of a node's agent known.
-    fn enter(&mut self, run: &str, branch: usize, inner: &str) {
+    /// Makes a run inside known.
+    fn enter(&mut self, run: &str, place: usize, inner: &str) {
         if self.agents.contains_key(inner) {
             return;
         }
         self.outer.insert(inner.to_owned(), (run.to_owned(), self.step(run)));
-        let node = self.open.get(run).and_then(|open| open.get(branch)?.node.as_deref());
-        let shape = self.agents.get(run).and_then(|agent| agent.config().graph.as_ref());
-        if let (Some(node), Some(shape)) = (node, shape)
-            && let Some(NodeWork::Agent(agent)) = shape.node(node).map(|node| &node.work)
-        {
-            let agent = agent.agent().clone();
-            self.agents.insert(inner.to_owned(), agent);
+        let open = self.open.get(run).and_then(|open| open.get(place));
+        let agent = self.agents.get(run);
+        if let (Some(open), Some(agent)) = (open, agent) {
+            let of_node = open.node.as_ref().zip(agent.config().graph.as_ref());
+            let of_node = of_node.and_then(|(node, planner)| Some(planner.inside(node)?.agent().clone()));
+            let of_tool = open
+                .tool
+                .as_ref()
+                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<Hosted>()?.0.agent().clone()));
+            if let Some(agent) = of_node.or(of_tool) {
+                self.agents.insert(inner.to_owned(), agent);
+            }
         }
     }
 

@@ -204,8 +204,8 @@ fn forget_events(run: &mut serde_json::Value) {
     if let Some(tally) = run.get_mut("tally").and_then(serde_json::Value::as_object_mut) {
         tally.remove("events");
     }
-    let branches = run.pointer_mut("/phase/walking/branches").and_then(serde_json::Value::as_array_mut);
-    for child in branches.into_iter().flatten().filter_map(|branch| branch.get_mut("child")) {
+    let items = run.pointer_mut("/phase/working/items").and_then(serde_json::Value::as_array_mut);
+    for child in items.into_iter().flatten().filter_map(|item| item.pointer_mut("/child/run")) {
         forget_events(child);
     }
 }

@@ -24,7 +24,7 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 /// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
 /// of the runs stands still.
 ///
-/// The points, for every event of the uninterrupted run, those of agents that are nodes among them:
+/// The points, for every event of the uninterrupted run, those of runs inside among them:
 /// - stopped *after* the event: the run is serialised, loaded, and resumed;
 /// - *folded*: the events up to it are committed to a fresh run, as a store does, and that is resumed. Both have
 ///   to be the same, byte for byte;
@@ -41,18 +41,18 @@ use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
 ///   first state gives the last one; a [replay](crate::Recording::replay) gives the same digest.
 /// - Unless something was interrupted that must not run twice, the whole run at its end (state, conversation, exit,
 ///   counts, and of a graph that failed all its branches) is byte for byte the uninterrupted one, each request to a
-///   model was the same, also those of agents that are nodes, and every call and every branch was executed as often,
+///   model was the same, also those of runs inside, and every call and every branch was executed as often,
 ///   but for those that were under way at the end: these were executed once more at most, under the same key.
 /// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
 ///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one. An
-///   agent that is a node must not have such calls: its graph may go one way or the other then.
+///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
 ///   each time that it [asked](crate::graph::NodeContext::ask). If it was under way, its outcome is unknown; up to
 ///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
 ///   beside it. What the model or the graph makes of it is its own affair.
 ///
-/// A graph is simulated as [`graph.agent()`](crate::graph::Graph::agent). Tools that an agent in a node asks for anew
-/// at each step, and those of agents that are tools, are taken to be run at most once.
+/// A graph is simulated as [`graph.agent()`](crate::graph::Graph::agent). Tools that a run inside asks for anew
+/// at each step are taken to be run at most once.
 ///
 /// # Examples
 /// ```
@@ -265,7 +265,7 @@ impl<'a> Simulator<'a> {
         let start = self.fresh(input)?;
         let tools = self.agent.static_offer().map(|offer| offer.tools.clone()).unwrap_or_default();
         let breakpoints = tools.names().map(|tool| Breakpoint::tool(tool).every());
-        let nodes = start.shape().map(|shape| shape.names.clone()).unwrap_or_default();
+        let nodes = start.planner().map(|planner| planner.names().to_vec()).unwrap_or_default();
         let nodes = nodes.into_iter().map(|node| Breakpoint::node(node).every());
         let breakpoints: Vec<Breakpoint> =
             [Breakpoint::model().every()].into_iter().chain(breakpoints).chain(nodes).collect();

@@ -76,8 +76,8 @@ impl Watch {
             RunEvent::NodeStarted { branch, .. } => {
                 self.under_way.insert(self.account.key(run, *branch));
             }
-            RunEvent::Inner { branch, event, .. } => {
-                let inner = self.account.key(run, *branch);
+            RunEvent::Inner { place, event, .. } => {
+                let inner = self.account.inner(run, *place);
                 self.note(&inner, event);
             }
             RunEvent::Committed(event) => {
@@ -92,14 +92,11 @@ impl Watch {
     /// What is not under way any more.
     fn ended(&mut self, run: &str, event: &Event) {
         match &event.kind {
-            EventKind::Answered { outcome, .. } => {
-                self.under_way.remove(&self.account.call_key(run, outcome.call_id()));
+            EventKind::Answered { place, .. } | EventKind::Asks { place, .. } => {
+                self.under_way.remove(&self.account.key(run, *place));
             }
-            EventKind::NodeAnswered { branch, .. } | EventKind::NodeAsked { branch, .. } => {
-                self.under_way.remove(&self.account.key(run, *branch));
-            }
-            EventKind::Inner { branch, event } => {
-                let inner = self.account.key(run, *branch);
+            EventKind::Inner { place, event } => {
+                let inner = self.account.inner(run, *place);
                 self.ended(&inner, event);
             }
             _ => {}

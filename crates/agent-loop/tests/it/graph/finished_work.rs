@@ -159,18 +159,19 @@ async fn a_hook_of_an_agent_that_is_tried_again() {
 /// A refused commit stops everything at once, and says where what is lost was done.
 #[tokio::test]
 async fn a_refused_commit_names_what_is_lost_inside() {
-    for (event, lost) in [("answered", "pay/c1"), ("node_answered", "pay")] {
+    for (outcome, lost) in [("outcome", "pay/c1"), ("node", "pay")] {
         let (notes, go) = (Notes::default(), Arc::new(Notify::new()));
         let graph = shop(&notes, Node::agent(paying(&notes).build().unwrap()), &go);
         let is_it = move |told: &RunEvent| {
             let json = serde_json::to_value(told).unwrap();
             let kind = &json["committed"]["kind"];
-            kind.get(event).or_else(|| kind["inner"]["event"]["kind"].get(event)).is_some()
+            let inner = &kind["inner"]["event"]["kind"];
+            kind["answered"].get(outcome).is_some() || inner["answered"].get(outcome).is_some()
         };
         let observer = FailsOnce { is_it, has_failed: false, go: Arc::default() };
         let run = Run::new(graph.agent(), items(json!([])), "run").unwrap();
         let error = walk_on(run, |run| run.record_with(observer)).await.ended.unwrap_err();
         assert!(matches!(error.fault(), RunFault::Commit { .. }), "{error}");
-        assert_eq!((error.unrecorded(), notes.count("ship")), (&[lost.to_owned()][..], 0), "{event}");
+        assert_eq!((error.unrecorded(), notes.count("ship")), (&[lost.to_owned()][..], 0), "{outcome}");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use stepfold_agent_loop::graph::{Graph, GraphBuilder, NodeContext, NodeError, Planned, Update};
 use stepfold_agent_loop::state_core::state::{Key, Schema};
-use stepfold_agent_loop::{EventKind, Input, Run, RunBuilder, RunEvent};
+use stepfold_agent_loop::{EventKind, Input, Run, RunBuilder, RunEvent, WorkOutcome};
 
 use crate::loop_rows::kit::{Ended, go_on, outcome_of, shown};
 
@@ -93,18 +93,20 @@ impl Walked {
                         writeln!(text, "   {} waits, has {}", waiting.at, waiting.from.join(", ")).unwrap();
                     }
                 }
-                EventKind::NodeAnswered { branch, outcome, .. } => {
+                EventKind::Answered { place, outcome: WorkOutcome::Node(outcome), .. } => {
                     if let Some(error) = &outcome.error {
                         let tries = outcome.tries;
-                        writeln!(text, "   {branch} {:?} ({tries}): {error}", outcome.status).unwrap();
+                        writeln!(text, "   {place} {:?} ({tries}): {error}", outcome.status).unwrap();
                     }
                 }
-                EventKind::NodeAsked { branch, requests } => {
+                EventKind::Asks { place, requests } => {
                     let ids: Vec<&str> = requests.iter().map(|request| request.id.as_str()).collect();
-                    writeln!(text, "   {branch} asks: {}", ids.join(", ")).unwrap();
+                    writeln!(text, "   {place} asks: {}", ids.join(", ")).unwrap();
                 }
-                EventKind::Interrupted { calls, .. } => writeln!(text, "   interrupted: {calls:?}").unwrap(),
-                EventKind::Started { calls } => writeln!(text, "   started: {calls:?}").unwrap(),
+                EventKind::Interrupted { places, .. } => {
+                    writeln!(text, "   interrupted: {places:?}").unwrap()
+                }
+                EventKind::Started { places } => writeln!(text, "   started: {places:?}").unwrap(),
                 EventKind::Cancelled | EventKind::TimedOut => writeln!(text, "   {}", event.name()).unwrap(),
                 _ => {}
             }

@@ -160,7 +160,7 @@ async fn a_tool_that_asks() {
         --
         exit: the run waits for decisions
         steps: 1
-        pending c1/a/publish#2cf9241d714a3e56: a({"title":"Stalls"}), Node
+        pending c1/a/publish#a571fe8a131ecac5: a({"title":"Stalls"}), Node
     "#]]
     .assert_eq(&shown(&ended));
     let run = reloaded(&ended.unwrap());

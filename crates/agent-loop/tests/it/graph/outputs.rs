@@ -15,9 +15,9 @@ fn told(walked: &Walked) -> String {
     let line = |event: &RunEvent| match event {
         RunEvent::Committed(event) => event.name().to_owned(),
         RunEvent::Output { node, branch, kind, value } => format!("{node}#{branch} {kind:?}: {value}"),
-        RunEvent::Inner { node, branch, event } => {
+        RunEvent::Inner { name, place, event } => {
             let event = serde_json::to_string(event).unwrap();
-            format!("{node}#{branch} inside: {event}")
+            format!("{name}#{place} inside: {event}")
         }
         event => serde_json::to_string(event).unwrap(),
     };
@@ -49,13 +49,13 @@ async fn by_kind() {
         each#0 Some("finding"): 1
         each#0 None: "done"
         {"node_finished":{"node":"each","branch":0,"status":"succeeded","error":null}}
-        node_answered
+        answered
         each#1 Some("status"): "working at 2"
         each#1 Some("status"): {"half":true}
         each#1 Some("finding"): 2
         each#1 None: "done"
         {"node_finished":{"node":"each","branch":1,"status":"succeeded","error":null}}
-        node_answered
+        answered
         planned
         {"ended":"end"}"#]]
     .assert_eq(&told(&walked));
@@ -111,7 +111,7 @@ async fn said_before_a_failure() {
         {"node_started":{"node":"a","branch":0}}
         a#0 Some("status"): "begun"
         {"node_finished":{"node":"a","branch":0,"status":"failed","error":"no"}}
-        node_answered
+        answered
         planned
         {"ended":"end"}"#]]
     .assert_eq(&told(&walk(&graph, "go").await));
@@ -140,7 +140,7 @@ async fn of_an_agent() {
         inner
         look#0 None: "area 3"
         {"node_finished":{"node":"look","branch":0,"status":"succeeded","error":null}}
-        node_answered
+        answered
         planned
         {"ended":"end"}"#]]
     .assert_eq(&told(&walked));

@@ -2,7 +2,6 @@
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::Usage;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
@@ -418,10 +417,7 @@ async fn approval_fails_closed() {
         stepfold_agent_loop::tools::Status::Succeeded,
         "paid",
     );
-    let early = run.feed(
-        Answer::Outcome { call: 0, outcome, usage: Usage::default(), stop: None, pending_hook: None },
-        run.elapsed(),
-    );
+    let early = run.feed(Answer::outcome(0, outcome), run.elapsed());
     assert!(early.is_err(), "a call that waits for a decision has no outcome");
     for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
         assert!(serde_json::from_value::<Decision>(decision).is_err());

@@ -71,7 +71,7 @@ fn working(
 fn agent_of(name: &str, key: &'static str, own: i64) -> Tool {
     let put = working("put", Some(key), Some(key), own).approval(Approval::Always).build().unwrap();
     let inner = Agent::builder(script("assistant: > i1 put()\nassistant: put")).schema(schema()).tools([put]);
-    inner.build().unwrap().as_tool(name, "Asks.").share([key]).effect(Effect::Pure).build().unwrap()
+    inner.build().unwrap().as_tool(name, "Asks.").share([key]).build().unwrap()
 }
 
 fn agent(reply: &[Called]) -> Agent {

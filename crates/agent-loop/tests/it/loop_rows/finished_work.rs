@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_agent_loop::state_core::chat::{ToolContent, Usage};
+use stepfold_agent_loop::state_core::chat::ToolContent;
 use stepfold_agent_loop::tools::{
     CancellationToken, Effect, Outcome as CallOutcome, Status, Tool, ToolContext, ToolError,
 };
@@ -188,8 +188,7 @@ async fn an_unknown_outcome_that_a_hook_has_still_to_see_is_counted_once() {
     let (place, call) = run.open_calls().remove(0);
     for pending_hook in [Some(0), Some(0), None] {
         let outcome = CallOutcome::without_result(&call, Status::Unknown, "the bank says nothing");
-        let answer =
-            Answer::Outcome { call: place, outcome, usage: Usage::default(), stop: None, pending_hook };
+        let answer = Answer::Outcome { place, outcome: outcome.into(), stop: None, pending_hook };
         run.commit(run.feed(answer, run.elapsed()).unwrap()).unwrap();
         let unknown: Vec<&str> = run.unknown_calls().iter().map(|call| &*call.id).collect();
         assert_eq!(unknown, ["c1"], "{pending_hook:?}");

@@ -19,6 +19,7 @@ use super::kit::*;
 
 const KINDS: [&str; 12] = [
     "answered",
+    "asks",
     "began",
     "cancelled",
     "decided",
@@ -28,7 +29,6 @@ const KINDS: [&str; 12] = [
     "started",
     "steered",
     "summarized",
-    "suspended",
     "timed_out",
 ];
 

@@ -163,11 +163,11 @@ fn kind_of(error: &RunError) -> &'static str {
 
 /// How each call ended, by its id, the end of its step included.
 fn statuses(seen: &[stepfold_agent_loop::RunEvent]) -> Vec<(String, Status)> {
-    use stepfold_agent_loop::{EventKind, Fate};
+    use stepfold_agent_loop::{EventKind, Fate, WorkOutcome};
     let mut statuses: Vec<(String, Status)> = Vec::new();
     for event in seen.iter().filter_map(|event| event.committed()) {
         match &event.kind {
-            EventKind::Answered { outcome, .. } => {
+            EventKind::Answered { outcome: WorkOutcome::Call(outcome), .. } => {
                 statuses.push((outcome.call_id().to_owned(), outcome.status));
             }
             EventKind::Replied { fates, .. } => {

@@ -31,10 +31,10 @@ fn an_agent_inside_an_agent() {
             .tools([pay(&executions, effect)])
             .build()
             .unwrap();
-        let tool = clerk.as_tool("clerk", "Does things.").effect(effect).build().unwrap();
+        let tool = clerk.as_tool("clerk", "Does things.").build().unwrap();
         let model = script("assistant: > c1 clerk(task=\"pay\") > c2 clerk(task=\"pay\")\nassistant: done");
         let agent = Agent::builder(model).tools([tool]).build().unwrap();
-        let simulated = block_on(Simulator::new(&agent).check("pay")).unwrap();
+        let simulated = block_on(Simulator::new(&agent).counting(&executions).check("pay")).unwrap();
         assert_eq!(simulated.outcome().exit(), &Exit::Text);
         assert_eq!(simulated.interrupted() > 0, is_interrupted);
     }

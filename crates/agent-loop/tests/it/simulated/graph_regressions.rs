@@ -120,7 +120,7 @@ fn a_replay_goes_through_the_runs_of_agents() {
     );
     assert_eq!(
         differs(&graph("Be brief.", "two")),
-        "event 4 (node_answered, step 1) differs at $.delta[0].key: recorded \"one\", replayed \"two\"",
+        "event 4 (answered, step 1) differs at $.delta[0].key: recorded \"one\", replayed \"two\"",
     );
     let nothing = |_: NodeContext| async { Ok::<_, NodeError>(()) };
     let other = Graph::builder("g")

@@ -155,7 +155,9 @@ proptest! {
             match event {
                 RunEvent::ToolStarted { call_id, .. } => prop_assert!(under_way.insert(call_id.clone())),
                 RunEvent::Committed(event) => {
-                    if let stepfold_agent_loop::EventKind::Answered { outcome, .. } = &event.kind {
+                    if let stepfold_agent_loop::EventKind::Answered { outcome, .. } = &event.kind
+                        && let Some(outcome) = outcome.call()
+                    {
                         prop_assert_eq!(under_way.remove(outcome.call_id()), outcome.tries > 0);
                     }
                 }

@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use stepfold_agent_loop::test_kit::{Executions, Simulated, Simulator};
+use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
 
 use scenarios::Scenario;
 
@@ -67,6 +68,39 @@ fn a_run_that_is_ended_anywhere_comes_to_the_same() {
         assert!(missing.is_empty(), "never generated: {missing:?}; of {cases} scenarios: {seen:#?}");
         assert!(seen["interrupted"] > 0);
     }
+}
+
+/// The generated agent as a tool of another one: called twice in one reply, side by side or one after the other, and once
+/// more after that.
+#[test]
+fn an_agent_that_is_a_tool_comes_to_the_same() {
+    let interrupted = std::cell::Cell::new(0);
+    let cases = (config().cases / 8).max(1);
+    let mut runner = TestRunner::new(Config { cases, ..config() });
+    let result = runner.run(&scenarios::scenario(), |mut scenario| {
+        // The failure of a call that ends the run inside is told once; a run that was ended behind it goes on.
+        scenario.options.raises = false;
+        scenario.tools.retain(|tool| !matches!(tool.behavior, scenarios::Behavior::Fatal));
+        let executions = Executions::new();
+        let keys: &[&str] = if scenario.seed.is_multiple_of(2) { &["log", "count"] } else { &[] };
+        let clerk = agents::agent(&scenario, &executions).as_tool("clerk", "Works.").share(keys.iter().copied());
+        let model = Script::parse(
+            "assistant: > c1 clerk(task=\"a\")   > c2 clerk(task=\"b\")\nassistant: > c3 clerk(task=\"c\")\nassistant: done",
+        );
+        let agent = Agent::builder(model.unwrap()).schema(agents::schema()).tools([clerk.build().unwrap()]);
+        let (agent, seed) = (agent.build().unwrap(), scenario.seed);
+        let simulator = Simulator::new(&agent)
+            .counting(&executions)
+            .deciding(move |request| agents::decision(seed, request))
+            .seed(seed);
+        let simulated = block_on(simulator.check("go")).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        interrupted.set(interrupted.get() + simulated.interrupted());
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(cases < 16 || interrupted.get() > 0);
 }
 
 const EXITS: [&str; 11] = [

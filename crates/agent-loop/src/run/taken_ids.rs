@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stepfold_state_core::chat::{Message, ToolResult};
 use stepfold_tools::with_unique_call_ids;
 
-use crate::run::call_ids::CallIds;
+use super::call_ids::CallIds;
 
 /// The ids of calls that are taken: those of the log, and those of the messages that are put together.
 pub(super) struct TakenIds<'a> {

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Faults, ValueType};
+use stepfold_tools::{Failure, Outcome, Status};
 
-use super::batch::{Batch, Call, CallState, Suspended};
 use super::event::{Event, EventKind};
-use super::feed::decided_outcome;
 use super::machine::{Phase, Run};
-use super::walk;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within};
+use super::work::{Item, ItemState, Items, Work, WorkOutcome};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, rejection};
 use crate::decisions::{DecisionError, Decisions, Settled};
 use crate::error::FeedError;
 
@@ -26,94 +24,103 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// What tells requests about the call or branch at a place.
-    pub(crate) fn subject<'a>(
-        &'a self,
-        place: usize,
-        round: u32,
-        reason: AskReason,
-        name: &'a str,
-    ) -> Subject<'a> {
+    /// What tells requests about the item at a place.
+    fn subject<'a>(&'a self, place: usize, round: u32, reason: AskReason, name: &'a str) -> Subject<'a> {
         Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1 }
     }
 
+    /// The id, within its item, of a question that a function asks under a label.
+    pub(crate) fn question(&self, place: usize, name: &str, label: &str, about: &Value) -> String {
+        self.subject(place, 0, AskReason::Node, name).id_about(label, about)
+    }
+
     /// The id of a request as it is known outside of the run.
-    pub(crate) fn outer(&self, id: String) -> String {
+    fn outer(&self, id: String) -> String {
         match &self.scope {
             None => id,
             Some(scope) => id_within(scope, &id),
         }
     }
 
-    /// The id of the request about a call, and about those that are decided with it.
-    fn id(&self, place: usize, call: &Call, asked: (AskReason, usize), tool_call: &ToolCall) -> String {
+    /// The id of the request about an item, and about those that are decided with it. The call is as it is shown.
+    fn id(&self, place: usize, item: &Item, asked: (AskReason, usize), call: &ToolCall) -> String {
         let (reason, times) = asked;
-        let subject = self.subject(place, call.round, reason, &tool_call.name);
-        self.outer(Subject { times, ..subject }.id(&tool_call.id, &tool_call.arguments))
+        let subject = self.subject(place, item.round, reason, &call.name);
+        self.outer(Subject { times, ..subject }.id(&call.id, &call.arguments))
     }
 
-    /// The id of a request of the agent that a call is.
-    pub(super) fn id_inside(&self, place: usize, call: &Call, tool_call: &ToolCall, inner: &str) -> String {
-        let subject = self.subject(place, call.round, AskReason::Rule, &tool_call.name);
-        self.outer(subject.id_inside(&tool_call.id, inner))
+    /// The id of a request of what is inside of an item.
+    fn id_inside(&self, label: &str, inner: &str) -> String {
+        self.outer(nested_path(label, inner))
     }
 
-    /// The decision that each call has, if it waits for one: equal calls that are asked about once have the same.
-    pub(super) fn decided<'d, 'c>(
+    /// The decision that each item has, if it waits for one itself: equal calls that are asked about once have the same.
+    pub(super) fn decided<'d>(
         &self,
-        calls: &[Call],
-        tool_calls: impl Iterator<Item = &'c ToolCall>,
+        items: &Items,
+        shown: impl Fn(usize) -> ToolCall,
         decisions: &'d [(String, Decision)],
     ) -> Vec<Option<&'d Decision>> {
-        let times = times_asked(calls);
-        let given = |id: &str| decisions.iter().find(|(decided, _)| decided == id);
-        let mut decided: Vec<Option<&Decision>> = Vec::with_capacity(calls.len());
-        for (place, (call, tool_call)) in calls.iter().zip(tool_calls).enumerate() {
-            let decision = match call.state {
-                CallState::Asking(reason) => {
-                    let id = self.id(place, call, (reason, times[place]), &call.as_run(tool_call));
-                    given(&id).map(|(_, decision)| decision)
+        if !items.are_asked_about() {
+            return vec![None; items.len()];
+        }
+        let times = times_asked(items);
+        let mut decided: Vec<Option<&Decision>> = Vec::with_capacity(items.len());
+        for (place, item) in items.iter().enumerate() {
+            let decision = match item.state {
+                ItemState::Asking(reason) => {
+                    let id = self.id(place, item, (reason, times[place]), &shown(place));
+                    given(decisions, &id)
                 }
                 // The call that it is decided with comes before it.
-                CallState::Same(first) => decided.get(first).copied().flatten(),
+                ItemState::Same(first) => decided.get(first).copied().flatten(),
                 _ => None,
             };
             decided.push(decision);
         }
         decided
     }
+
+    /// The decisions about what is asked within an item, by the ids there.
+    pub(super) fn decided_inside(
+        &self,
+        item: &Item,
+        label: &str,
+        decisions: &[(String, Decision)],
+    ) -> Vec<(String, Decision)> {
+        let inner = item.open_requests().into_iter().filter_map(|request| {
+            let decision = given(decisions, &self.id_inside(label, &request.id))?;
+            Some((request.id, decision.clone()))
+        });
+        inner.collect()
+    }
 }
 
-/// The number of calls that a decision about each call holds for.
-fn times_asked(calls: &[Call]) -> Vec<usize> {
-    let mut times = vec![1; calls.len()];
-    for call in calls {
-        if let CallState::Same(first) = call.state {
+fn given<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
+    decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision)
+}
+
+/// The number of calls that a decision about each item holds for.
+fn times_asked(items: &[Item]) -> Vec<usize> {
+    let mut times = vec![1; items.len()];
+    for item in items {
+        if let ItemState::Same(first) = item.state {
             times[first] += 1;
         }
     }
     times
 }
 
-/// The decisions about requests of something inside, under its own ids; `outer` gives the ids here.
-pub(super) fn inner_decisions(
-    requests: &[ApprovalRequest],
-    decisions: &[(String, Decision)],
-    outer: impl Fn(&str) -> String,
-) -> Vec<(String, Decision)> {
-    let inner = requests.iter().filter_map(|request| {
-        let id = outer(&request.id);
-        let (_, decision) = decisions.iter().find(|(decided, _)| *decided == id)?;
-        Some((request.id.clone(), decision.clone()))
-    });
-    inner.collect()
-}
-
-/// Whether requests come with the schemas that modified arguments must fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parameters {
-    Given,
-    LeftOut,
+/// The outcome that a decision gives an item at once: if it was rejected.
+pub(super) fn decided_outcome(item: &Item, call: &ToolCall, decision: &Decision) -> Option<WorkOutcome> {
+    let Decision::Reject { reason } = decision else { return None };
+    match item.asks()? {
+        AskReason::Rule => {
+            let text = rejection(&call.name, reason);
+            Some(Outcome::without_result(call, Status::Failed(Failure::Rejected), text).into())
+        }
+        _ => Some(WorkOutcome::unknown(item.planned.as_ref(), call)),
+    }
 }
 
 impl Run {
@@ -129,49 +136,33 @@ impl Run {
     /// What tells the requests of this run from those of others who go on with the same record: its prefix of
     /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
     pub(crate) fn request_scope(&self) -> Option<&str> {
-        (!self.is_inner && self.key_prefix != self.id).then_some(&*self.key_prefix)
+        (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
 
     /// The requests that somebody has to decide about: calls, and questions of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
-        self.requests(Parameters::LeftOut)
-    }
-
-    /// The requests that somebody has to decide about, for whoever knows the tools or for whoever does not.
-    pub(crate) fn requests(&self, parameters: Parameters) -> Vec<ApprovalRequest> {
-        match &self.phase {
-            Phase::Calling(batch) => self.requests_of_calls(batch, parameters),
-            Phase::Walking(walk) => walk::pending(walk, &self.asker(), parameters),
-            _ => Vec::new(),
+        let Phase::Working(work) = &self.phase else { return Vec::new() };
+        if !work.items.wait() {
+            return Vec::new();
         }
-    }
-
-    fn requests_of_calls(&self, batch: &Batch, parameters: Parameters) -> Vec<ApprovalRequest> {
-        let (asker, times) = (self.asker(), times_asked(&batch.calls));
-        let known = |tool: &str| match parameters {
-            Parameters::Given => Some(self.tools()?.get(tool)?.parameters().clone()),
-            Parameters::LeftOut => None,
-        };
+        let (asker, times) = (self.asker(), times_asked(&work.items));
         let mut pending = Vec::new();
-        for (place, (call, tool_call)) in batch.calls.iter().zip(self.calls()).enumerate() {
-            match &call.state {
-                CallState::Asking(reason) => {
-                    let as_run = call.as_run(tool_call);
-                    pending.push(ApprovalRequest {
-                        id: asker.id(place, call, (*reason, times[place]), &as_run),
-                        call: as_run,
-                        reason: *reason,
-                        times: times[place],
-                        parameters: known(&tool_call.name),
-                    });
+        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| item.waits()) {
+            let Some(task) = self.task(place) else { continue };
+            match item.state {
+                ItemState::Asking(reason) => {
+                    let (call, times) = (task.call(), times[place]);
+                    let id = asker.id(place, item, (reason, times), &call);
+                    pending.push(ApprovalRequest { times, ..ApprovalRequest::new(id, call, reason) });
                 }
-                CallState::Suspended(suspended) => {
-                    pending.extend(suspended.open().map(|request| ApprovalRequest {
-                        id: asker.id_inside(place, call, tool_call, &request.id),
-                        ..request.clone()
+                ItemState::Same(_) => {}
+                _ => {
+                    let label = task.label();
+                    pending.extend(item.open_requests().into_iter().map(|request| {
+                        let id = asker.id_inside(&label, &request.id);
+                        ApprovalRequest { id, ..request }
                     }));
                 }
-                _ => {}
             }
         }
         pending
@@ -250,7 +241,7 @@ impl Run {
                 self.check_modified(request, arguments)?;
             }
         }
-        self.check_decisions_of_nodes(decisions)
+        self.check_inside(decisions)
     }
 
     fn not_pending(&self, id: &str, pending: &[ApprovalRequest]) -> DecisionError {
@@ -267,54 +258,59 @@ impl Run {
         let Value::Object(arguments) = arguments else {
             return Err(fault("expected a JSON object".to_owned()));
         };
-        if request.reason == AskReason::MayHaveHappened && self.is_own_branch(&request.id) {
+        let is_own = self.is_own_request(&request.id);
+        if is_own && self.walk().is_some() {
             return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
         }
-        if let Some(parameters) = &request.parameters {
-            return fits(parameters, arguments).map_err(|faults| fault(faults.to_string()));
-        }
-        // Without the tools of the step, they are checked before the call runs.
-        let (true, Some(tools)) = (self.is_own_call(&request.id), self.tools()) else { return Ok(()) };
+        // What is inside checks its own. Without the tools of the step, they are checked before the call runs.
+        let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
         let tool = tools.get(&request.call.name);
         let tool = tool.ok_or_else(|| fault(format!("unknown tool `{}`", request.call.name)))?;
         tool.check_arguments(arguments).map_err(|faults| fault(faults.to_string()))
     }
 
-    /// Whether a request is about a call of the run itself, not about something inside of it.
-    fn is_own_call(&self, id: &str) -> bool {
-        let Phase::Calling(batch) = &self.phase else { return false };
+    /// Whether a request is about an item of the run itself, not about something inside of one.
+    fn is_own_request(&self, id: &str) -> bool {
+        let Phase::Working(work) = &self.phase else { return false };
         let decided = [(id.to_owned(), Decision::Approve)];
-        self.asker().decided(&batch.calls, self.calls(), &decided).iter().any(Option::is_some)
+        self.asker().decided(&work.items, |place| self.shown(place), &decided).iter().any(Option::is_some)
+    }
+
+    /// Whether the runs inside would take the decisions about their requests.
+    fn check_inside(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
+        let Phase::Working(work) = &self.phase else { return Ok(()) };
+        let asker = self.asker();
+        for (place, item) in work.items.iter().enumerate() {
+            let (Some(child), Some(task)) = (item.child(), self.task(place)) else { continue };
+            let label = task.label();
+            let inner = asker.decided_inside(item, &label, decisions);
+            let outer = |id: &str| asker.id_inside(&label, id);
+            child.check_decisions(&inner.into()).map_err(|error| error.renamed(outer))?;
+        }
+        Ok(())
     }
 
     /// Decisions are all taken or none: a faulty one among them must not hide behind the others.
     pub(super) fn decided(
         &self,
-        batch: &Batch,
+        work: &Work,
         decisions: Decisions,
         elapsed: Duration,
     ) -> Result<Event, FeedError> {
-        self.check_not_repeated(&decisions)?;
-        let given = decisions.decisions.clone();
-        let decided = self.asker().decided(&batch.calls, self.calls(), &given);
-        let mut event = self.decided_event(decisions, elapsed);
-        self.closing_if_done(&mut event, batch, |place, tool_call| {
-            decided_outcome(&batch.calls[place], tool_call, (*decided.get(place)?)?)
-        });
-        Ok(event)
-    }
-
-    pub(super) fn decided_event(&self, decisions: Decisions, elapsed: Duration) -> Event {
+        self.check_decisions(&decisions)?;
+        // For a commit, a repeat is none.
+        self.check_new(&decisions.decisions)?;
         let Decisions { decisions, by, idempotency_key } = decisions;
+        let given = decisions.clone();
+        let decided = self.asker().decided(&work.items, |place| self.shown(place), &given);
         let key_prefix = self.request_scope().map(str::to_owned);
         let kind = EventKind::Decided { decisions, by, idempotency_key, key_prefix };
-        Event::new(self.tally.steps, elapsed, kind)
-    }
-
-    /// For a commit: a repeat is none.
-    pub(super) fn check_not_repeated(&self, decisions: &Decisions) -> Result<(), FeedError> {
-        self.check_decisions(decisions)?;
-        Ok(self.check_new(&decisions.decisions)?)
+        let mut event = Event::new(self.tally.steps, elapsed, kind);
+        self.close_if_done(&mut event, work, |place, item| {
+            let decision = (*decided.get(place)?)?;
+            decided_outcome(item, &self.shown(place), decision)
+        })?;
+        Ok(event)
     }
 
     /// Keeps what was decided, so that a second decision is known as such.
@@ -324,21 +320,5 @@ impl Run {
             let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
             self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
         }
-    }
-}
-
-/// Checks arguments against the schema of a tool that is not at hand. As in a call, null stands for what is left out.
-fn fits(parameters: &Value, arguments: &Map<String, Value>) -> Result<(), Faults> {
-    let Ok(parameters) = ValueType::of_schema(parameters.clone()) else { return Ok(()) };
-    let checked = parameters.check(&Value::Object(arguments.clone()));
-    let given = arguments.iter().filter(|(_, value)| !value.is_null());
-    let given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
-    checked.or_else(|faults| parameters.check(&Value::Object(given)).map_err(|_| faults))
-}
-
-impl Suspended {
-    pub(crate) fn open(&self) -> impl Iterator<Item = &ApprovalRequest> {
-        let is_decided = |id: &str| self.decisions.iter().any(|(decided, _)| decided == id);
-        self.requests.iter().filter(move |request| !is_decided(&request.id))
     }
 }

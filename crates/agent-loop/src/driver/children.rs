@@ -1,0 +1,193 @@
+//! Driving the runs inside of items: agents that are tools or nodes. Each is driven by the driver of agents; what it
+//! tells goes to the driver of the run around it, and it goes on when that has taken note.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use stepfold_state_core::ErrorChain;
+use stepfold_tools::CancellationToken;
+use tokio::sync::{mpsc, oneshot};
+
+use super::trouble::outcome_in;
+use crate::approval::{ApprovalRequest, Decision, nested_path};
+use crate::error::RunFault;
+use crate::observe::{Observer, ObserverError, RunEvent};
+use crate::ports::Clock;
+use crate::run::{Attempts, Exit, NotBegun, Pause, Run};
+
+/// What runs inside tell until the driver takes it. They wait while there is more.
+const QUEUE: usize = 64;
+
+/// What a run inside came to.
+pub(super) enum ChildEnd {
+    /// It has ended.
+    Ended,
+    /// It waits for decisions.
+    Waits,
+    /// It could not begin before somebody is asked.
+    Asks(Box<ApprovalRequest>),
+    /// It was stopped, or the run around it failed beside it.
+    Stopped,
+    /// It could not be run to its end.
+    Failed { error: String, tries: u32 },
+    /// The time of an attempt was up, which was this one.
+    TimedOut(u32),
+}
+
+/// What a run inside tells the driver, which answers when it has taken note of it: whether the run goes on.
+pub(super) struct Told {
+    pub(super) place: usize,
+    pub(super) event: RunEvent,
+    pub(super) goes_on: oneshot::Sender<bool>,
+}
+
+impl Told {
+    /// The call or branch that came to an end, if that is what it tells.
+    pub(super) fn outcome(&self, run: &Run) -> Option<String> {
+        let child = run.item(self.place)?.child()?;
+        let inner = outcome_in(child, self.event.committed()?)?;
+        Some(nested_path(&run.task(self.place)?.label(), &inner))
+    }
+}
+
+/// The runs inside of the items of a step.
+pub(super) struct Children<'a> {
+    pub(super) running: FuturesUnordered<BoxFuture<'a, (usize, ChildEnd)>>,
+    pub(super) told: mpsc::Receiver<Told>,
+    teller: mpsc::Sender<Told>,
+    stop: CancellationToken,
+    clock: Arc<dyn Clock + 'a>,
+}
+
+impl<'a> Children<'a> {
+    pub(super) fn new(stop: &CancellationToken, clock: Arc<dyn Clock + 'a>) -> Self {
+        let (teller, told) = mpsc::channel(QUEUE);
+        Children { running: FuturesUnordered::new(), told, teller, stop: stop.clone(), clock }
+    }
+
+    /// Starts those of these items that have a run inside, from where it is.
+    pub(super) fn start(&mut self, run: &Run, places: &[usize]) {
+        for place in places.iter().copied() {
+            let Some(task) = run.task(place) else { continue };
+            let Some(inside) = run.inside(task) else { continue };
+            let child = match run.item(place).and_then(|item| item.child()) {
+                Some(child) => Ok(child.clone()),
+                None => run.begin_inside(task, inside),
+            };
+            match child {
+                Ok(child) => self.drive(run, place, child, 1, Duration::ZERO),
+                Err(NotBegun::Asks(request)) => self.end(place, ChildEnd::Asks(request)),
+                Err(NotBegun::Failed(error)) => self.end(place, ChildEnd::Failed { error, tries: 1 }),
+            }
+        }
+    }
+
+    /// Once more after the time of an attempt was up, from where the run inside is by now. Whether it may be attempted
+    /// again.
+    pub(super) fn again(&mut self, run: &Run, place: usize, tries: u32) -> bool {
+        let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1) else { return false };
+        let Some(child) = run.item(place).and_then(|item| item.child()) else { return false };
+        self.drive(run, place, child.clone(), tries + 1, pause);
+        true
+    }
+
+    fn end(&mut self, place: usize, end: ChildEnd) {
+        self.running.push(Box::pin(std::future::ready((place, end))));
+    }
+
+    /// Drives a run inside after a pause.
+    fn drive(&mut self, run: &Run, place: usize, child: Run, tries: u32, pause: Duration) {
+        let decided = run.task(place).map(|task| task.decisions()).unwrap_or_default();
+        // What was decided about its prompt is none of its own.
+        let pending = if decided.is_empty() { Vec::new() } else { child.pending() };
+        let is_own = |id: &str| pending.iter().any(|request| request.id == id);
+        let decisions = decided.iter().filter(|(id, _)| is_own(id)).cloned().collect();
+        let attempts = run.attempts(place);
+        let teller = Teller { place, teller: self.teller.clone() };
+        let (stop, clock) = (self.stop.clone(), Arc::clone(&self.clock));
+        self.running.push(Box::pin(async move {
+            if !pause.is_zero() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return (place, ChildEnd::Stopped),
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            (place, drive(attempts, child, decisions, &teller, &stop, &clock, tries).await)
+        }));
+    }
+}
+
+/// Drives a run inside until it ends, waits, has failed as often as it may, or the time of an attempt is up.
+async fn drive(
+    attempts: Attempts,
+    mut child: Run,
+    mut decisions: Vec<(String, Decision)>,
+    teller: &Teller,
+    stop: &CancellationToken,
+    clock: &Arc<dyn Clock + '_>,
+    mut tries: u32,
+) -> ChildEnd {
+    let mut pauses = attempts.pauses().skip(tries as usize - 1);
+    loop {
+        let running = child
+            .resume()
+            .clock(Arc::clone(clock))
+            .observe(teller.clone())
+            .cancel_with(stop.clone())
+            .decide_all(std::mem::take(&mut decisions))
+            .into_future();
+        let ended = match attempts.time_out {
+            None => running.await,
+            Some(time_out) => match tokio::time::timeout(time_out, running).await {
+                Ok(ended) => ended,
+                // How far it has come only the run around it knows.
+                Err(_) => return ChildEnd::TimedOut(tries),
+            },
+        };
+        let error = match ended {
+            Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => return ChildEnd::Waits,
+            Ok(_) => return ChildEnd::Ended,
+            // The run around it has failed, which knows why.
+            Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
+                return ChildEnd::Stopped;
+            }
+            Err(error) => error,
+        };
+        let Some(pause) = pauses.next() else {
+            return ChildEnd::Failed { error: ErrorChain(&error).to_string(), tries };
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return ChildEnd::Stopped,
+            () = tokio::time::sleep(pause) => {}
+        }
+        child = error.into_run();
+        tries += 1;
+    }
+}
+
+/// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
+#[derive(Clone)]
+struct Teller {
+    place: usize,
+    teller: mpsc::Sender<Told>,
+}
+
+impl Observer for Teller {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        if let RunEvent::Ended(_) = event {
+            return Ok(());
+        }
+        let (goes_on, answer) = oneshot::channel();
+        let told = Told { place: self.place, event: event.clone(), goes_on };
+        self.teller.send(told).await?;
+        match answer.await? {
+            true => Ok(()),
+            false => Err("the run around it has failed".into()),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The functions of a step at work: those of tools, which an [`Invocation`] runs, or those of nodes.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use serde_json::Value;
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::Delta;
+use stepfold_tools::{
+    CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Outcomes, ToolError,
+};
+use tokio::sync::mpsc;
+
+use super::children::{ChildEnd, Told};
+use crate::agent::HookPoint;
+use crate::run::{Called, Planner, Run, Said};
+
+/// What nodes say until the driver takes it. They wait while there is more.
+const QUEUE: usize = 64;
+
+/// What happens while the items of a step are under way.
+pub(super) enum Happened {
+    /// These start when the functions are asked what happens next.
+    Starting(Vec<usize>),
+    /// A tool reports progress.
+    Progress { call_id: String, report: Value },
+    /// A node says something.
+    Said(Said),
+    /// A call has its outcome.
+    Finished { place: usize, call: ToolCall, outcome: Outcome },
+    /// The function of a branch has come to its end.
+    Called(usize, Called),
+    /// A run inside tells of what it does.
+    Told(Told),
+    /// A run inside has come to its end.
+    Inside(usize, ChildEnd),
+}
+
+/// The functions of a step. They count what is inside of items among the items that run side by side, until that
+/// is [held](Functions::hold) or [complete](Functions::complete).
+pub(super) enum Functions {
+    Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
+    Nodes(Nodes),
+}
+
+impl Functions {
+    pub(super) fn of(run: &Run, stop: &CancellationToken) -> Self {
+        if let Some(planner) = run.planner() {
+            return Functions::Nodes(Nodes::of(run, planner, stop));
+        }
+        let hooks = &run.agent().config().hooks;
+        let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
+        let calls: Arc<[ToolCall]> = run.calls_as_run().into();
+        let invocation = Box::new(invocation(run, calls.to_vec(), stop.clone()));
+        Functions::Calls { invocation, calls, has_hooks }
+    }
+
+    /// What happens next; none when nothing is left to run, here or inside of items.
+    pub(super) async fn next(&mut self, run: &Run) -> Option<Happened> {
+        let (invocation, calls) = match self {
+            Functions::Nodes(nodes) => return nodes.next(run).await,
+            Functions::Calls { invocation, calls, .. } => (invocation, calls),
+        };
+        loop {
+            match invocation.next().await? {
+                CallEvent::Starting { calls } => return Some(Happened::Starting(calls)),
+                CallEvent::Progress { call, report } => {
+                    return Some(Happened::Progress { call_id: calls[call].id.clone(), report });
+                }
+                CallEvent::Finished { call: place } => {
+                    if let Some(outcome) = invocation.outcome(place).cloned() {
+                        return Some(Happened::Finished { place, call: calls[place].clone(), outcome });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What hooks wrote with a call is read by those that wait for it.
+    pub(super) fn amend(&mut self, run: &Run, place: usize) {
+        if let Functions::Calls { invocation, has_hooks: true, .. } = self
+            && let Some(outcome) = run.finished_call(place)
+        {
+            invocation.amend(place, outcome);
+        }
+    }
+
+    /// What is inside of an item has come to its end without an outcome here: it waits, or has one already.
+    pub(super) fn hold(&mut self, place: usize) {
+        match self {
+            // Calls that read what it will have written wait with it.
+            Functions::Calls { invocation, .. } => invocation.hold(place),
+            Functions::Nodes(nodes) => {
+                nodes.inside.remove(&place);
+            }
+        }
+    }
+
+    /// What is inside of a call has its result, whose form is that of the tool.
+    pub(super) fn complete(&mut self, place: usize, result: Result<(Value, Delta), ToolError>) {
+        match self {
+            Functions::Calls { invocation, .. } => invocation.complete(place, result),
+            Functions::Nodes(nodes) => {
+                nodes.inside.remove(&place);
+            }
+        }
+    }
+
+    /// Nothing more is started. What runs comes to its end.
+    pub(super) fn drain(&mut self) {
+        match self {
+            Functions::Calls { invocation, .. } => invocation.drain(),
+            Functions::Nodes(nodes) => nodes.queue.clear(),
+        }
+    }
+
+    /// These do not start, and no others do.
+    pub(super) fn withdraw(&mut self, places: &[usize]) {
+        match self {
+            Functions::Calls { invocation, .. } => invocation.withdraw(),
+            Functions::Nodes(nodes) => {
+                nodes.announced.clear();
+                nodes.inside.retain(|place| !places.contains(place));
+            }
+        }
+        self.drain();
+    }
+
+    /// The ids of the calls that came to an end which is not committed.
+    pub(super) fn ended(&self, run: &Run) -> Vec<String> {
+        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        let has_ended = |place: usize| invocation.outcome(place).is_some_and(|outcome| outcome.tries > 0);
+        let ended = run.open_calls().into_iter().filter(|(place, _)| has_ended(*place));
+        ended.map(|(_, call)| call.id).collect()
+    }
+
+    /// The error of a call that is for the caller.
+    pub(super) async fn finish(self) -> Option<FatalError> {
+        let Functions::Calls { invocation, .. } = self else { return None };
+        let Outcomes { error, .. } = invocation.finish().await;
+        error
+    }
+}
+
+fn invocation(run: &Run, calls: Vec<ToolCall>, stop: CancellationToken) -> Invocation {
+    let config = run.agent().config();
+    let mut options = InvokeOptions::scoped(run.key_scope())
+        .with_limits(config.tool_limits.clone())
+        .with_overflow(config.overflow.clone())
+        .with_cancellation(stop)
+        .with_resources(config.resources.clone())
+        .hosting_calls();
+    options.raise_on_failure = config.raise_on_failure;
+    let tools = run.tools().cloned().unwrap_or_default();
+    Invocation::resume(&tools, run.state().snapshot(), calls, run.finished_calls(), options)
+}
+
+/// The functions of nodes, as an [`Invocation`] is those of tools.
+pub(super) struct Nodes {
+    planner: Arc<dyn Planner>,
+    queue: VecDeque<usize>,
+    announced: Vec<usize>,
+    running: FuturesUnordered<BoxFuture<'static, (usize, Called)>>,
+    /// Branches that have an agent inside, under way.
+    inside: BTreeSet<usize>,
+    ended: VecDeque<(usize, Called)>,
+    speaker: mpsc::Sender<Said>,
+    said: mpsc::Receiver<Said>,
+    stop: CancellationToken,
+}
+
+impl Nodes {
+    fn of(run: &Run, planner: &Arc<dyn Planner>, stop: &CancellationToken) -> Self {
+        let (speaker, said) = mpsc::channel(QUEUE);
+        Nodes {
+            planner: Arc::clone(planner),
+            queue: run.open_branches().into_iter().map(|open| open.place).collect(),
+            announced: Vec::new(),
+            running: FuturesUnordered::new(),
+            inside: BTreeSet::new(),
+            ended: VecDeque::new(),
+            speaker,
+            said,
+            stop: stop.clone(),
+        }
+    }
+
+    /// Cancel-safe: a dropped future loses nothing.
+    async fn next(&mut self, run: &Run) -> Option<Happened> {
+        self.launch(run);
+        loop {
+            // What a branch said in the moment in which it ended comes before its end.
+            if let Ok(said) = self.said.try_recv() {
+                return Some(Happened::Said(said));
+            }
+            if let Some((place, called)) = self.ended.pop_front() {
+                return Some(Happened::Called(place, called));
+            }
+            let free = self.planner.max_parallel().saturating_sub(self.running.len() + self.inside.len());
+            if free > 0 && !self.stop.is_cancelled() && !self.queue.is_empty() {
+                return Some(Happened::Starting(self.announce(run, free)));
+            }
+            if self.running.is_empty() && self.inside.is_empty() {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                Some(said) = self.said.recv() => return Some(Happened::Said(said)),
+                Some(ended) = self.running.next() => self.ended.push_back(ended),
+            }
+        }
+    }
+
+    fn announce(&mut self, run: &Run, most: usize) -> Vec<usize> {
+        let places: Vec<usize> = self.queue.drain(..most.min(self.queue.len())).collect();
+        let is_inside = |place: &usize| run.task(*place).is_some_and(|task| run.inside(task).is_some());
+        let (inside, functions): (Vec<usize>, Vec<usize>) = places.iter().copied().partition(is_inside);
+        self.inside.extend(inside);
+        self.announced = functions;
+        places
+    }
+
+    /// Starts what was announced.
+    fn launch(&mut self, run: &Run) {
+        for place in std::mem::take(&mut self.announced) {
+            let Some(task) = run.task(place) else { continue };
+            let called = Arc::clone(&self.planner).call(task, self.stop.clone(), self.speaker.clone());
+            self.running.push(Box::pin(async move { (place, called.await) }));
+        }
+    }
+}

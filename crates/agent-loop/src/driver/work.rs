@@ -1,0 +1,389 @@
+//! Running the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
+//! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
+//! functions of the others, and what it commits is committed here before it goes on.
+
+use futures_util::StreamExt;
+use stepfold_state_core::chat::ToolCall;
+use stepfold_tools::{CancellationToken, FatalError, Outcome, ToolError};
+
+use super::Host;
+use super::children::{ChildEnd, Children, Told};
+use super::functions::{Functions, Happened};
+use super::hooks::{SeenOutcome, after_tool};
+use super::model::sleep;
+use super::trouble::Trouble;
+use crate::error::RunFault;
+use crate::observe::RunEvent;
+use crate::run::{Answer, Called, Exit, NodeOutcome, NodeStatus, PendingHook, Run, Said};
+
+/// A step whose items are under way.
+struct AtWork<'a> {
+    functions: Functions,
+    children: Children<'a>,
+    stop: CancellationToken,
+    trouble: Trouble,
+    /// The first branch, by its place, whose failure is the error of the run.
+    failed: Option<(usize, RunFault)>,
+}
+
+impl Host<'_> {
+    pub(super) async fn run_work(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        if run.is_cancelled_inside() {
+            let answer = if self.is_time_up(run) { Answer::TimedOut } else { Answer::Cancelled };
+            return self.break_off(run, answer).await;
+        }
+        if run.walk().is_none() && !self.are_calls_ready(run).await? {
+            return Ok(());
+        }
+        let stop = self.cancellation.child_token();
+        let mut work = AtWork {
+            functions: Functions::of(run, &stop),
+            children: Children::new(&stop, std::sync::Arc::clone(&self.clock)),
+            stop,
+            trouble: Trouble::default(),
+            failed: None,
+        };
+        let mut up = std::pin::pin!(sleep(self.time_left(run)));
+        let mut is_up = false;
+        while !work.trouble.is_refusal() {
+            let AtWork { functions, children, .. } = &mut work;
+            let happened = tokio::select! {
+                biased;
+                Some(told) = children.told.recv() => Happened::Told(told),
+                Some((place, end)) = children.running.next() => Happened::Inside(place, end),
+                happened = functions.next(run) => match happened {
+                    Some(happened) => happened,
+                    None => break,
+                },
+                () = &mut up, if !is_up => {
+                    is_up = true;
+                    work.stop.cancel();
+                    continue;
+                }
+            };
+            self.happened(run, &mut work, happened).await;
+            if work.trouble.is_there() {
+                work.functions.drain();
+            }
+            // Calls that always have something to tell would not let the timeout be looked at.
+            if !is_up && run.walk().is_none() && self.is_time_up(run) {
+                is_up = true;
+                work.stop.cancel();
+            }
+        }
+        self.work_ended(run, work, is_up).await
+    }
+
+    /// Whether the calls of the step can run: their tools are there, and nobody has to be asked first.
+    async fn are_calls_ready(&mut self, run: &mut Run) -> Result<bool, RunFault> {
+        if run.tools().is_none() {
+            self.offer_tools(run).await?;
+            if self.is_cancelled() {
+                return Ok(false);
+            }
+        }
+        // The tools of a reply that another driver was given may want approval by now.
+        let asked = match self.replied == Some(run.steps()) {
+            true => Vec::new(),
+            false => run.calls_to_ask(),
+        };
+        if !asked.is_empty() {
+            self.commit(run, Answer::Ask(asked)).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    async fn work_ended(&mut self, run: &mut Run, mut work: AtWork<'_>, is_up: bool) -> Result<(), RunFault> {
+        let unread = std::iter::from_fn(|| work.children.told.try_recv().ok());
+        work.trouble.also_lost(unread.filter_map(|told| told.outcome(run)));
+        work.trouble.also_lost(work.functions.ended(run));
+        work.trouble.end()?;
+        if let Some(error) = work.functions.finish().await {
+            return Err(RunFault::Tool(error));
+        }
+        match work.failed {
+            _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
+            Some((_, fault)) if !self.is_cancelled() => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    async fn happened(&mut self, run: &mut Run, work: &mut AtWork<'_>, happened: Happened) {
+        match happened {
+            Happened::Starting(places) => match self.starting(run, &places, &mut work.trouble).await {
+                true => work.children.start(run, &places),
+                false => work.functions.withdraw(&places),
+            },
+            Happened::Progress { call_id, report } => {
+                let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
+                work.trouble.note(told.await);
+            }
+            Happened::Said(said) => {
+                work.trouble.note(self.said(run, said).await);
+            }
+            Happened::Finished { place, call, outcome } => {
+                let seen = match outcome.tries {
+                    0 => SeenOutcome::of(outcome),
+                    _ => after_tool(run, &call, outcome, 0).await,
+                };
+                self.conclude(run, place, seen, &mut work.trouble).await;
+                work.functions.amend(run, place);
+            }
+            Happened::Called(place, Called::Outcome(outcome)) => {
+                self.node_ended(run, work, place, outcome, false).await;
+            }
+            Happened::Called(place, Called::Asks(request)) => {
+                let requests = vec![*request];
+                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+            }
+            Happened::Called(_, Called::Stopped) => {}
+            Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
+            Happened::Inside(place, end) => self.inside_ended(run, work, place, end).await,
+        }
+    }
+
+    /// Items that must not run twice are marked in the record before they start. Whether the items may start: once they
+    /// are marked, they do.
+    async fn starting(&mut self, run: &mut Run, places: &[usize], trouble: &mut Trouble) -> bool {
+        for place in places {
+            let told = self.tell(|| started(run, *place)).await;
+            if trouble.note(told).is_none() {
+                return false;
+            }
+        }
+        let marked: Vec<usize> = places.iter().copied().filter(|place| run.must_mark(*place)).collect();
+        if !marked.is_empty() {
+            trouble.note(self.commit(run, Answer::Started(marked)).await);
+        }
+        !trouble.is_refusal()
+    }
+
+    async fn said(&mut self, run: &Run, said: Said) -> Result<(), RunFault> {
+        let Said { place, kind, value } = said;
+        let node = name_of(run, place);
+        self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value }).await
+    }
+
+    /// Takes note of what a run inside does. When something has failed, it commits what is under way, and begins nothing
+    /// more. If its commit is refused, it is never answered.
+    async fn told(&mut self, run: &mut Run, told: Told, trouble: &mut Trouble) {
+        let Told { place, event, goes_on } = told;
+        let is_heard = match event {
+            RunEvent::Committed(event) => {
+                trouble.note(self.commit(run, Answer::Inner { place, event }).await);
+                if trouble.is_refusal() {
+                    return;
+                }
+                true
+            }
+            event if trouble.is_there() && begins_something(&event) => false,
+            event => {
+                let name = name_of(run, place);
+                let told = self.tell(|| RunEvent::Inner { name, place, event: Box::new(event) });
+                trouble.note(told.await).is_some()
+            }
+        };
+        // A run that was dropped does not wait any more.
+        let _ = goes_on.send(is_heard);
+    }
+
+    /// What a run inside has told in the moment in which it ended comes before its end.
+    async fn inside_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, place: usize, end: ChildEnd) {
+        while !work.trouble.is_refusal()
+            && let Ok(told) = work.children.told.try_recv()
+        {
+            self.told(run, told, &mut work.trouble).await;
+        }
+        if work.trouble.is_refusal() {
+            return;
+        }
+        let is_node = run.walk().is_some();
+        let child = run.item(place).and_then(|item| item.child());
+        let is_stopped =
+            work.stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled));
+        match end {
+            // It may be attempted again when the run is resumed.
+            ChildEnd::TimedOut(_) if work.trouble.is_there() => work.functions.hold(place),
+            ChildEnd::TimedOut(tries) if work.children.again(run, place, tries) => {}
+            ChildEnd::Stopped => work.functions.hold(place),
+            // The run around it is about to be cancelled, and keeps what was said and written.
+            ChildEnd::Ended if is_node && is_stopped => work.functions.hold(place),
+            ChildEnd::Waits => {
+                work.functions.hold(place);
+                if let Some(requests) = requests_to_record(run, place) {
+                    work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+                }
+            }
+            ChildEnd::Asks(request) => {
+                work.functions.hold(place);
+                let requests = vec![*request];
+                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+            }
+            end if is_node => {
+                work.functions.hold(place);
+                // The run of an agent that has ended without having finished is over: to go on would give the same.
+                let is_over = matches!(end, ChildEnd::Ended);
+                if let Some(outcome) = outcome_of_branch(run, place, end) {
+                    self.node_ended(run, work, place, outcome, is_over).await;
+                }
+            }
+            ChildEnd::Ended => work.functions.complete(place, run.result_inside(place)),
+            ChildEnd::Failed { error, .. } => {
+                work.functions.complete(place, Err(ToolError::permanent(error)));
+            }
+            ChildEnd::TimedOut(_) => {
+                work.functions.complete(place, Err(ToolError::permanent("its time was up")));
+            }
+        }
+    }
+
+    /// Commits what a branch has come to, unless its failure is for the caller.
+    async fn node_ended(
+        &mut self,
+        run: &mut Run,
+        work: &mut AtWork<'_>,
+        place: usize,
+        outcome: NodeOutcome,
+        is_over: bool,
+    ) {
+        if work.trouble.is_refusal() {
+            return;
+        }
+        let node = name_of(run, place);
+        let finished = || RunEvent::NodeFinished {
+            node: node.clone(),
+            branch: place,
+            status: outcome.status,
+            error: outcome.error.clone(),
+        };
+        let takes_failures = run.planner().is_some_and(|planner| planner.takes_failures(&node));
+        if let Some(error) = &outcome.error
+            && !is_over
+            && !takes_failures
+        {
+            work.trouble.note(self.tell(finished).await);
+            if work.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
+                let node = run.task(place).map_or(node, |task| task.label());
+                work.failed = Some((place, RunFault::Node { node, error: error.clone() }));
+            }
+            return;
+        }
+        for output in &outcome.outputs {
+            let kind = output.get("kind").and_then(|kind| kind.as_str().map(str::to_owned));
+            let (node, value) = (node.clone(), output.get("content").cloned().unwrap_or_default());
+            let told = self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await;
+            work.trouble.note(told);
+        }
+        work.trouble.note(self.tell(finished).await);
+        work.trouble.note(self.commit(run, Answer::outcome(place, outcome)).await);
+    }
+
+    /// Runs the hooks that a call still waits for, because one of them failed.
+    pub(super) async fn run_pending_hook(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        let Some(PendingHook { place, call, outcome, hook }) = run.pending_hooks().into_iter().next() else {
+            return Ok(());
+        };
+        let seen = after_tool(run, &call, outcome, hook).await;
+        match seen.failed {
+            // There is nothing new to commit.
+            Some((failed, fault)) if failed == hook => Err(fault),
+            _ => {
+                let mut trouble = Trouble::default();
+                self.conclude(run, place, seen, &mut trouble).await;
+                trouble.end()
+            }
+        }
+    }
+
+    /// Commits an outcome as hooks have left it, whatever they and the observers say: it has happened. It is told as
+    /// finished when all of them have seen it.
+    async fn conclude(&mut self, run: &mut Run, place: usize, seen: SeenOutcome, trouble: &mut Trouble) {
+        let SeenOutcome { outcome, stop, failed } = seen;
+        let pending_hook = failed.map(|(hook, fault)| {
+            trouble.note::<()>(Err(fault));
+            hook
+        });
+        if pending_hook.is_none() {
+            let told = self.tell(|| finished(&outcome));
+            trouble.note(told.await);
+        }
+        let answer = Answer::Outcome { place, outcome: outcome.into(), stop, pending_hook };
+        trouble.note(self.commit_outcome(run, answer).await);
+    }
+
+    /// Commits an outcome. The error of a write that cannot be merged is for the caller, if failures are.
+    async fn commit_outcome(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+        let raises = run.agent().config().raise_on_failure;
+        let event = run.feed(answer, self.elapsed()).map_err(RunFault::from)?;
+        let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
+        let results: Vec<_> = match raises {
+            true => event.messages.iter().filter_map(|message| message.tool_result().cloned()).collect(),
+            false => Vec::new(),
+        };
+        self.commit_event(run, event).await?;
+        match unmerged.and_then(|place| Some((place, results.get(place)?))) {
+            Some((place, result)) if raises => {
+                let source = result.text().into_owned();
+                Err(RunFault::Tool(FatalError::new(result.call_id(), result.name(), place, source)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn started(run: &Run, place: usize) -> RunEvent {
+    let is_node = run.walk().is_some();
+    let ToolCall { id, name, arguments } = run
+        .task(place)
+        .map(|task| task.call())
+        .unwrap_or_else(|| ToolCall::new("", "", stepfold_state_core::chat::Arguments::default()));
+    match is_node {
+        true => RunEvent::NodeStarted { node: name, branch: place },
+        false => {
+            RunEvent::ToolStarted { call_id: id, tool: name, arguments: arguments.to_text().into_owned() }
+        }
+    }
+}
+
+fn finished(outcome: &Outcome) -> RunEvent {
+    RunEvent::ToolFinished {
+        call_id: outcome.call_id().to_owned(),
+        tool: outcome.tool().to_owned(),
+        status: outcome.status,
+        text: outcome.result.text().into_owned(),
+    }
+}
+
+fn name_of(run: &Run, place: usize) -> String {
+    run.task(place).map(|task| task.name().to_owned()).unwrap_or_default()
+}
+
+/// What a run inside asks, if the record has to say so: its agent is not known to whoever folds the record without asking
+/// for the tools of the step.
+fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
+    let task = run.task(place)?;
+    let child = run.item(place)?.child()?;
+    (!run.is_known_inside(task)).then(|| child.pending())
+}
+
+fn outcome_of_branch(run: &Run, place: usize, end: ChildEnd) -> Option<NodeOutcome> {
+    match end {
+        ChildEnd::Ended => run.outcome_inside(place),
+        ChildEnd::Failed { error, tries } => Some(NodeOutcome::failed(NodeStatus::Failed, error, tries)),
+        ChildEnd::TimedOut(tries) => {
+            let error = run.attempts(place).too_long();
+            Some(NodeOutcome::failed(NodeStatus::TimedOut, error, tries))
+        }
+        ChildEnd::Asks(_) | ChildEnd::Waits | ChildEnd::Stopped => None,
+    }
+}
+
+/// Whether a run inside is about to begin something, rather than to tell of what it has done.
+fn begins_something(event: &RunEvent) -> bool {
+    match event {
+        RunEvent::Asking { .. } | RunEvent::ToolStarted { .. } | RunEvent::NodeStarted { .. } => true,
+        RunEvent::Inner { event, .. } => begins_something(event),
+        _ => false,
+    }
+}

@@ -1,0 +1,385 @@
+//! Runs inside of items: an agent that is a tool, or a node. Each of their events is an event of the run around them
+//! ([`EventKind::Inner`]), so that they go on after a crash where they were; what they write to shared keys reaches the
+//! state around them at the end of the step, as what every item writes does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, Role, Usage};
+use stepfold_state_core::state::{Delta, Write};
+use stepfold_tools::ToolError;
+
+use super::commit::Folding;
+use super::event::{Event, EventKind};
+use super::exit::Exit;
+use super::input::Input;
+use super::machine::{Phase, Run};
+use super::plan::{Attempts, EndedInside, Hosted, Inside, InsideCall, NodeOutcome, NotBegun};
+use super::stored::LoadError;
+use super::task::Task;
+use super::unknown::{UnknownCall, within};
+use super::work::{Child, ChildRun, Item, Plan, Spent, WorkOutcome};
+use crate::agent::RunLimits;
+use crate::error::FeedError;
+
+/// Agents inside agents inside agents: no deeper than this.
+const MAX_NESTING: usize = 16;
+
+impl Run {
+    /// An item of the open step.
+    pub(crate) fn task(&self, place: usize) -> Option<Task<'_>> {
+        Some(Task::new(self, place, self.item(place)?))
+    }
+
+    pub(crate) fn item(&self, place: usize) -> Option<&Item> {
+        self.work()?.items.get(place)
+    }
+
+    /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
+    pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn Inside> {
+        match task.planned() {
+            Some(planned) => self.planner()?.inside(&planned.node),
+            None => Some(self.inside_call(task.name())?.as_inside()),
+        }
+    }
+
+    /// What is inside of the calls of a tool.
+    pub(crate) fn inside_call(&self, tool: &str) -> Option<&dyn InsideCall> {
+        Some(&*self.tool(tool)?.hosted_as::<Hosted>()?.0)
+    }
+
+    /// The run inside of an item, which has not begun. Its id is that of this run and its place, so that it is the same
+    /// for all who go on with the record; its keys are those of whoever goes on.
+    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: &dyn Inside) -> Result<Run, NotBegun> {
+        let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
+        if self.depth >= MAX_NESTING {
+            return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
+        }
+        let agent = inside.agent_on(&self.state).map_err(NotBegun::Failed)?;
+        let mut input = Input::on(inside.state_on(task).map_err(|error| failed(&error))?);
+        if let Some(prompt) = inside.prompt(task)? {
+            input = input.say(prompt);
+        }
+        let run = Run::new(&agent, input, task.inner_id()).map_err(|error| failed(&error))?;
+        Ok(self.with_inside(task, run))
+    }
+
+    /// The run inside of an item as it is, or as it would begin. None if its agent is not known.
+    pub(crate) fn child_of(&self, place: usize) -> Result<Option<Run>, FeedError> {
+        let task = self.task(place).ok_or(FeedError::NoSuchItem { place })?;
+        if let Some(child) = task.item.child() {
+            return Ok(Some(child.clone()));
+        }
+        let Some(inside) = self.inside(task) else { return Ok(None) };
+        let begun = self.begin_inside(task, inside);
+        begun.map(Some).map_err(|error| fault_of(task, error))
+    }
+
+    /// Whether the agent inside of an item is known whatever the tools of the step are.
+    pub(crate) fn is_known_inside(&self, task: Task<'_>) -> bool {
+        task.planned().is_some() || self.agent.static_tool(task.name()).is_some()
+    }
+
+    /// A run as part of this one.
+    fn with_inside(&self, task: Task<'_>, mut run: Run) -> Run {
+        run.depth = self.depth + 1;
+        run.bounds = self.bounds_inside();
+        run.with_key_prefix(task.key())
+    }
+
+    /// What is left of the limits of this run to those inside of a step of calls. Nothing left is one, so that the run
+    /// inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
+    fn bounds_inside(&self) -> Option<RunLimits> {
+        let Plan::Calls(calls) = &self.work()?.plan else { return None };
+        let (limits, Spent { calls, tokens, elapsed }) = (self.limits(), calls.spent);
+        Some(RunLimits {
+            steps: u64::MAX,
+            calls_per_reply: usize::MAX,
+            tool_calls: limits.tool_calls.map(|limit| limit.saturating_sub(calls).max(1)),
+            tokens: limits.tokens.map(|limit| limit.saturating_sub(tokens).max(1)),
+            time: limits.time.map(|limit| limit.saturating_sub(elapsed).max(Duration::from_millis(1))),
+            reply_bytes: limits.reply_bytes,
+        })
+    }
+
+    /// The runs inside derive their keys from this one, and what they may spend.
+    pub(super) fn pass_on(&mut self) {
+        let Phase::Working(work) = &self.phase else { return };
+        let places: Vec<usize> = (0..work.items.len()).filter(|place| self.has_child(*place)).collect();
+        for place in places {
+            let Some(mut child) = self.take_child(place) else { continue };
+            child.run = match (child.run, self.task(place)) {
+                (ChildRun::Run(run), Some(task)) => ChildRun::Run(Box::new(self.with_inside(task, *run))),
+                (run, _) => run,
+            };
+            self.put_child(place, child);
+        }
+    }
+
+    fn has_child(&self, place: usize) -> bool {
+        self.item(place).is_some_and(|item| item.child.is_some())
+    }
+
+    fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
+        let Phase::Working(work) = &mut self.phase else { return None };
+        work.items.change(place, |item| item.child.take())?
+    }
+
+    fn put_child(&mut self, place: usize, child: Box<Child>) {
+        if let Phase::Working(work) = &mut self.phase {
+            work.items.change(place, |item| item.child = Some(child));
+        }
+    }
+
+    /// Folds an event of a run inside into that run, and what it writes to shared keys into its item. All or nothing. Gives
+    /// the calls that have an unknown outcome now.
+    pub(super) fn commit_inner(
+        &mut self,
+        event: &Event,
+        folding: Folding,
+    ) -> Result<Vec<UnknownCall>, FeedError> {
+        let EventKind::Inner { place, event: inner } = &event.kind else { return Ok(Vec::new()) };
+        let mut child = self.take_child(*place).unwrap_or_default();
+        let committed = self.fold_inner(*place, &mut child, inner, folding);
+        let has_begun = !matches!(child.run, ChildRun::Unknown) || !child.events.is_empty();
+        if has_begun {
+            let pending = child.run().map(Run::pending);
+            if let Phase::Working(work) = &mut self.phase {
+                work.items.change(*place, |item| {
+                    // What was asked before is decided: the run inside has gone on.
+                    item.asked = Vec::new();
+                    if let Some(pending) = pending {
+                        item.decisions.retain(|(id, _)| pending.iter().any(|request| request.id == *id));
+                    }
+                });
+            }
+            self.put_child(*place, child);
+        }
+        committed
+    }
+
+    fn fold_inner(
+        &self,
+        place: usize,
+        child: &mut Child,
+        event: &Event,
+        folding: Folding,
+    ) -> Result<Vec<UnknownCall>, FeedError> {
+        let task = self.task(place).ok_or(FeedError::NoSuchItem { place })?;
+        let Some(inside) = self.inside(task).filter(|_| !matches!(child.run, ChildRun::Stored(_))) else {
+            child.events.push(event.clone());
+            return Ok(Vec::new());
+        };
+        let mut run = match std::mem::take(&mut child.run) {
+            ChildRun::Run(run) => run,
+            _ => Box::new(self.new_child(task, event, folding)?),
+        };
+        let known = run.unknown_calls().len();
+        let committed = match run.commit(event.clone()) {
+            // The values that it was made on have gone on; with what it wrote they may be too much.
+            Err(FeedError::State(_)) if folding == Folding::CatchUp => run.catch_up(event.clone()),
+            committed => committed,
+        };
+        run.is_taken_up = folding == Folding::CatchUp;
+        run.is_lost |= folding == Folding::CatchUp;
+        if let Err(error) = committed {
+            if run.events() > 0 {
+                child.run = ChildRun::Run(run);
+            }
+            return Err(error);
+        }
+        let is_plan = matches!(event.kind, EventKind::Planned { .. });
+        let own = run.planner().filter(|_| is_plan);
+        let is_shared = |write: &&Write| {
+            own.is_none_or(|planner| !planner.is_own(write))
+                && inside.shares_write(self.state.schema(), write)
+        };
+        child.writes.extend(event.delta.iter().filter(is_shared).cloned());
+        // What a run begins with was said by others.
+        if !matches!(event.kind, EventKind::Began { .. }) {
+            child.said.extend(event.messages.iter().cloned());
+        }
+        let unknown = run.unknown_calls()[known..].to_vec();
+        child.run = ChildRun::Run(run);
+        Ok(within(&task.label(), unknown).collect())
+    }
+
+    /// The run inside of an item, before its first event.
+    fn new_child(&self, task: Task<'_>, event: &Event, folding: Folding) -> Result<Run, FeedError> {
+        let place = task.place;
+        let EventKind::Began { id, .. } = &event.kind else { return Err(FeedError::NoSuchItem { place }) };
+        let inside = self.inside(task).ok_or(FeedError::NoSuchItem { place })?;
+        let agent = match inside.agent_on(&self.state) {
+            Ok(agent) => agent,
+            Err(_) if folding == Folding::CatchUp => inside.agent().clone(),
+            Err(error) => return Err(fault_of(task, NotBegun::Failed(error))),
+        };
+        let input = Input::recorded(inside.state_on(task)?, event);
+        let run = Run::new(&agent, input, id.as_str());
+        let run = run.map_err(|error| fault_of(task, NotBegun::Failed(error.to_string())))?;
+        Ok(self.with_inside(task, run))
+    }
+
+    /// The next event of a run inside, as a record may have it that outlives the run.
+    pub(super) fn lasting_inside(&self, place: usize, event: &Event) -> Option<Event> {
+        let task = self.task(place)?;
+        match task.item.child() {
+            Some(child) => Some(child.lasting(event)),
+            None => self.new_child(task, event, Folding::Live).ok().map(|child| child.lasting(event)),
+        }
+    }
+
+    /// Puts their agents to the runs inside that wait for that: those that were loaded, and those whose agents are among
+    /// tools that were not known. Gives what has changed of the agents.
+    pub(super) fn revive(&mut self) -> Result<Vec<String>, LoadError> {
+        let Phase::Working(work) = &self.phase else { return Ok(Vec::new()) };
+        let places: Vec<usize> = (0..work.items.len()).filter(|place| self.has_child(*place)).collect();
+        let mut differences = Vec::new();
+        for place in places {
+            let Some(mut child) = self.take_child(place) else { continue };
+            let (is_kept, unknown) = self.revive_child(place, &mut child, &mut differences)?;
+            self.unknown.extend(unknown);
+            if is_kept {
+                self.put_child(place, child);
+            }
+        }
+        Ok(differences)
+    }
+
+    fn revive_child(
+        &self,
+        place: usize,
+        child: &mut Child,
+        differences: &mut Vec<String>,
+    ) -> Result<(bool, Vec<UnknownCall>), LoadError> {
+        let Some(task) = self.task(place) else { return Ok((false, Vec::new())) };
+        let what = if task.planned().is_some() { "node" } else { "tool" };
+        let name = task.name();
+        let Some(inside) = self.inside(task) else {
+            let may_come = task.planned().is_none() && self.tools().is_none();
+            if !may_come {
+                differences.push(format!("{what} '{name}' has no agent any more"));
+            }
+            return Ok((may_come, Vec::new()));
+        };
+        if let ChildRun::Stored(stored) = &child.run {
+            let Ok(agent) = inside.agent_on(&self.state) else {
+                differences.push(format!("{what} '{name}' has no agent any more"));
+                return Ok((false, Vec::new()));
+            };
+            let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;
+            differences.extend(changed.into_iter().map(|change| format!("{what} '{name}': {change}")));
+            child.run = ChildRun::Run(Box::new(self.with_inside(task, run)));
+        }
+        let mut unknown = Vec::new();
+        for event in std::mem::take(&mut child.events) {
+            let folded = self.fold_inner(place, child, &event, Folding::CatchUp);
+            unknown.extend(folded.map_err(|error| LoadError::Inside { name: name.to_owned(), error })?);
+        }
+        Ok((true, unknown))
+    }
+
+    /// The outcome of a branch whose agent has ended.
+    pub(crate) fn outcome_inside(&self, place: usize) -> Option<NodeOutcome> {
+        let item = self.item(place)?;
+        let (planned, ended) = (item.planned.as_ref()?, item.ended_inside()?);
+        Some(self.planner()?.outcome_of(&self.state, planned, &ended))
+    }
+
+    /// The result and the writes of a call whose agent has ended.
+    pub(crate) fn result_inside(&self, place: usize) -> Result<(Value, Delta), ToolError> {
+        let result = self
+            .task(place)
+            .and_then(|task| Some(self.inside_call(task.name())?.result(&task.item.ended_inside()?)));
+        result.unwrap_or_else(|| Err(ToolError::permanent("the agent has not begun")))
+    }
+
+    /// How often and how long what is inside of an item is run. A call is attempted once, within the limits of its agent.
+    pub(crate) fn attempts(&self, place: usize) -> Attempts {
+        let planned = self.item(place).and_then(|item| item.planned.as_ref());
+        let attempts = planned.zip(self.planner()).map(|(planned, planner)| planner.attempts(&planned.node));
+        attempts.unwrap_or_default()
+    }
+
+    /// A run inside once more, with tools that were offered to it.
+    pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
+        if let Phase::Working(work) = &mut self.phase {
+            work.items.change(place, |item| {
+                if let Some(child) = &mut item.child {
+                    child.run = ChildRun::Run(Box::new(run));
+                }
+            });
+        }
+    }
+
+    /// Whether a run inside of an open item has been cancelled: as part of this run, whose own end is not recorded.
+    pub(crate) fn is_cancelled_inside(&self) -> bool {
+        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        items.iter().filter_map(Item::child).any(|child| child.exit() == Some(&Exit::Cancelled))
+    }
+}
+
+/// What an agent inside has come to.
+impl Item {
+    pub(crate) fn ended_inside(&self) -> Option<EndedInside<'_>> {
+        let child = self.child.as_ref()?;
+        Some(EndedInside { run: child.run()?, writes: &child.writes, said: &child.said })
+    }
+}
+
+impl EndedInside<'_> {
+    /// The answer: the output if there is one, else the last words. An error says why there is none.
+    pub(crate) fn answer(&self) -> Result<Option<Value>, String> {
+        let exit = self.run.exit().cloned().unwrap_or(Exit::Failed);
+        let words = self.last_words();
+        if !is_end(&exit) && !has_final_answer(self.run, &exit) {
+            return Err(format!("the agent did not finish: {exit}"));
+        }
+        Ok(self.run.output().cloned().or_else(|| words.map(Value::String)))
+    }
+
+    /// What was said last, by the agent or by a tool.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        let last = self.said.last();
+        let last = last.filter(|message| matches!(message.role(), Role::Assistant | Role::Tool))?;
+        Some(match last.tool_result() {
+            Some(result) => result.text().into_owned(),
+            None => last.text().into_owned(),
+        })
+    }
+}
+
+/// Whether an agent that ended so has done what it was asked.
+const fn is_end(exit: &Exit) -> bool {
+    matches!(exit, Exit::Text | Exit::Tool(_) | Exit::Output | Exit::NoTools | Exit::Hook(_) | Exit::End)
+}
+
+/// Whether the agent was asked at a limit for the best answer that it can give, and gave one.
+fn has_final_answer(run: &Run, exit: &Exit) -> bool {
+    let is_limit = matches!(exit, Exit::MaxSteps | Exit::MaxToolCalls | Exit::MaxTokens);
+    let is_answer =
+        |reply: &Arc<Message>| reply.tool_calls().next().is_none() && !reply.text().trim().is_empty();
+    is_limit && run.agent().config().final_answer && run.reply().is_some_and(is_answer)
+}
+
+fn fault_of(task: Task<'_>, error: NotBegun) -> FeedError {
+    let words = match error {
+        NotBegun::Failed(words) => words,
+        NotBegun::Asks(request) => format!("approval `{}` is pending", request.id),
+    };
+    FeedError::Inside { name: task.name().to_owned(), words }
+}
+
+/// What an event of a run inside adds to what the run around it has used, and to the calls that count for its limits.
+pub(super) fn spent_by(kind: &EventKind) -> (Usage, u64) {
+    match kind {
+        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
+        // One that a hook has still to see is answered once more.
+        EventKind::Answered { outcome: WorkOutcome::Call(_), pending_hook: None, .. } => {
+            (Usage::default(), 1)
+        }
+        EventKind::Inner { event, .. } => spent_by(&event.kind),
+        _ => (Usage::default(), 0),
+    }
+}

@@ -1,0 +1,119 @@
+//! An item of the open step, for whoever does it.
+
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{Arguments, ToolCall};
+use stepfold_state_core::state::State;
+use stepfold_tools::{Invocation, InvokeOptions, Resources, key_of_call};
+
+use super::machine::Run;
+use super::plan::Planned;
+use super::requests::Asker;
+use super::work::Item;
+use crate::approval::Decision;
+
+/// An item of the open step of a run: a call, or a branch.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) place: usize,
+    pub(super) item: &'a Item,
+}
+
+impl<'a> Task<'a> {
+    pub(super) const fn new(run: &'a Run, place: usize, item: &'a Item) -> Self {
+        Task { run, place, item }
+    }
+
+    /// The branch, if it is one.
+    pub(crate) fn planned(&self) -> Option<&'a Planned> {
+        self.item.planned.as_ref()
+    }
+
+    /// The call as it runs; of a branch, what a request about it shows.
+    pub(crate) fn call(&self) -> ToolCall {
+        match &self.item.planned {
+            None => self.item.as_run(&self.tool_call()),
+            Some(planned) => call_of(planned, self.place),
+        }
+    }
+
+    /// The call as the model made it.
+    fn tool_call(&self) -> ToolCall {
+        let call = self.run.call_at(self.place);
+        call.cloned().unwrap_or_else(|| ToolCall::new("", "", Arguments::default()))
+    }
+
+    /// What it is called among the items of its step: the id of the call, or the node.
+    pub(crate) fn label(&self) -> String {
+        match &self.item.planned {
+            None => self.run.call_at(self.place).map(|call| call.id.clone()).unwrap_or_default(),
+            Some(planned) => planned.label(self.place),
+        }
+    }
+
+    /// The tool, or the node.
+    pub(crate) fn name(&self) -> &'a str {
+        match &self.item.planned {
+            None => self.run.call_at(self.place).map(|call| call.name.as_str()).unwrap_or_default(),
+            Some(planned) => &planned.node,
+        }
+    }
+
+    /// What the idempotency keys of the item, or of the run inside of it, begin with.
+    pub(crate) fn key(&self) -> String {
+        self.under(self.run.key_prefix())
+    }
+
+    /// The id of the run inside of it: the same for all who go on with the record.
+    pub(super) fn inner_id(&self) -> String {
+        self.under(self.run.id())
+    }
+
+    fn under(&self, prefix: &str) -> String {
+        let scope = format!("{prefix}/{}", self.run.steps());
+        match &self.item.planned {
+            None => format!("{}/run", key_of_call(&scope, &self.label())),
+            Some(_) => format!("{scope}/{}", self.place),
+        }
+    }
+
+    /// In which superstep of the run this is that the node has branches, from 1.
+    pub(crate) fn execution(&self) -> u64 {
+        self.planned().map_or(0, |planned| self.run.execution(&planned.node))
+    }
+
+    /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
+    pub(crate) fn state(&self) -> State {
+        let (None, Some(tools)) = (&self.item.planned, self.run.tools()) else {
+            return self.run.state().clone();
+        };
+        let (calls, finished) = (self.run.calls_as_run(), self.run.finished_calls());
+        let state = self.run.state().snapshot();
+        Invocation::resume(tools, state, calls, finished, InvokeOptions::default())
+            .state_seen_by(self.place)
+            .into_state()
+    }
+
+    /// What was decided, by the ids within the item.
+    pub(crate) fn decisions(&self) -> &'a [(String, Decision)] {
+        &self.item.decisions
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        self.run.asker()
+    }
+
+    pub(crate) fn resources(&self) -> &'a Resources {
+        &self.run.agent().config().resources
+    }
+}
+
+/// A branch as a call of its node about its item.
+pub(super) fn call_of(planned: &Planned, place: usize) -> ToolCall {
+    let about = match &planned.item {
+        Some(Value::Object(item)) => item.clone(),
+        Some(item) => Map::from_iter([("item".to_owned(), item.clone())]),
+        None => Map::new(),
+    };
+    ToolCall::new(planned.label(place), &*planned.node, Arguments::from(Value::Object(about)))
+}

@@ -1,0 +1,671 @@
+//! The work of a step: its items, until all of them have their outcome. The items are the calls of the last reply, or the
+//! branches that a plan gives; what is inside of one, if anything is, is a run of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use stepfold_state_core::chat::{Message, ToolCall};
+use stepfold_state_core::state::Delta;
+use stepfold_tools::{Failure, Outcome, Status};
+
+use super::event::{Event, Fate, StepEnd, is_zero};
+use super::exit::Exit;
+use super::machine::Run;
+use super::plan::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
+use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
+
+/// The open step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Work {
+    #[serde(default)]
+    pub(crate) items: Items,
+    pub(crate) plan: Plan,
+}
+
+/// Where the items come from, with what the step has beside them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Plan {
+    /// They are the calls of the reply that is the last message of the log.
+    Calls(Calls),
+    /// They are the branches of a superstep.
+    Branches(Walk),
+}
+
+/// What a step of calls has beside them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Calls {
+    /// Whether the hooks before tools ran.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_hooked: bool,
+    /// Why a hook wants the run to end after this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop: Option<String>,
+    /// The exit that follows in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last: Option<Exit>,
+    /// What the run had spent when the step began: the runs inside have what is left of its limits.
+    pub(crate) spent: Spent,
+}
+
+/// What counts for the limits of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Spent {
+    pub(crate) calls: u64,
+    pub(crate) tokens: u64,
+    #[serde(with = "super::event::micros", rename = "elapsed_us")]
+    pub(crate) elapsed: Duration,
+}
+
+/// Where a walk through supersteps is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Walk {
+    pub(crate) has_begun: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deferred: Vec<Planned>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) arrived: Vec<Arrived>,
+    /// In how many supersteps each node had branches.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) executions: BTreeMap<String, u64>,
+}
+
+/// The items in their order, and how many of them are how far. A reply may have thousands of calls, and each of
+/// their events asks for that.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Items {
+    items: Vec<Item>,
+    counts: Counts,
+}
+
+/// How many items are how far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    asked: usize,
+    waiting: usize,
+    runnable: usize,
+    started: usize,
+    hook_pending: usize,
+    open: usize,
+}
+
+impl Counts {
+    fn of(item: &Item) -> Self {
+        let waits = item.waits();
+        Counts {
+            asked: usize::from(item.is_asked()),
+            waiting: usize::from(waits),
+            runnable: usize::from(!waits && matches!(item.state, ItemState::Ready)),
+            started: usize::from(item.is_started()),
+            hook_pending: usize::from(item.hook_pending().is_some()),
+            open: usize::from(!item.is_done()),
+        }
+    }
+
+    fn with(self, other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
+        Counts {
+            asked: combine(self.asked, other.asked),
+            waiting: combine(self.waiting, other.waiting),
+            runnable: combine(self.runnable, other.runnable),
+            started: combine(self.started, other.started),
+            hook_pending: combine(self.hook_pending, other.hook_pending),
+            open: combine(self.open, other.open),
+        }
+    }
+}
+
+impl From<Vec<Item>> for Items {
+    fn from(items: Vec<Item>) -> Self {
+        let add = |counts: Counts, item: &Item| counts.with(Counts::of(item), |one, other| one + other);
+        let counts = items.iter().fold(Counts::default(), add);
+        Items { items, counts }
+    }
+}
+
+impl Serialize for Items {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.items.serialize(serializer)
+    }
+}
+
+/// Refuses a call that is decided with one that nobody decides about: the rest of the machine relies on it.
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let items = Vec::<Item>::deserialize(deserializer)?;
+        let is_asked_before = |place: usize, first: usize| {
+            first < place && items.get(first).is_some_and(|item| matches!(item.state, ItemState::Asking(_)))
+        };
+        for (place, item) in items.iter().enumerate() {
+            if let ItemState::Same(first) = item.state
+                && !is_asked_before(place, first)
+            {
+                let fault = format!(
+                    "invalid `same` of call {place}: expected the place of an earlier call that waits for a decision, \
+                     found {first}"
+                );
+                return Err(D::Error::custom(fault));
+            }
+        }
+        Ok(items.into())
+    }
+}
+
+impl Deref for Items {
+    type Target = [Item];
+
+    fn deref(&self) -> &[Item] {
+        &self.items
+    }
+}
+
+impl Items {
+    /// Changes the item at a place, if there is one. O(1).
+    pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
+        let item = self.items.get_mut(place)?;
+        let rest = self.counts.with(Counts::of(item), |all, one| all - one);
+        let changed = change(item);
+        self.counts = rest.with(Counts::of(item), |all, one| all + one);
+        Some(changed)
+    }
+
+    /// Changes any of them. O(items).
+    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [Item])) {
+        let mut items = std::mem::take(&mut self.items);
+        change(&mut items);
+        *self = items.into();
+    }
+
+    /// Whether somebody has to decide about an item itself.
+    pub(crate) fn are_asked_about(&self) -> bool {
+        self.counts.asked > 0
+    }
+
+    /// Whether somebody has to decide about one, or about what is inside of one.
+    pub(crate) fn wait(&self) -> bool {
+        self.counts.waiting > 0
+    }
+
+    /// Whether one may run.
+    pub(crate) fn may_run(&self) -> bool {
+        self.counts.runnable > 0
+    }
+
+    /// Whether one was started that must not run twice, and has no outcome.
+    pub(crate) fn are_started(&self) -> bool {
+        self.counts.started > 0
+    }
+
+    /// Whether a hook has still to see the outcome of one.
+    pub(crate) fn are_hooks_pending(&self) -> bool {
+        self.counts.hook_pending > 0
+    }
+
+    /// How many have no outcome.
+    pub(crate) fn open(&self) -> usize {
+        self.counts.open
+    }
+}
+
+/// One item, by its place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Item {
+    /// The branch. A call stands in the reply.
+    #[serde(flatten)]
+    pub(crate) planned: Option<Planned>,
+    /// The arguments that somebody put in place of the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) modified: Option<Value>,
+    /// Writes of hooks before the call.
+    #[serde(default, skip_serializing_if = "Delta::is_empty")]
+    pub(crate) writes: Delta,
+    /// How often somebody was asked about it before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) round: u32,
+    /// Whether its arguments were changed after the hooks before tools had seen it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unhooked: bool,
+    /// What its function asked when it ran last; or what is inside of it, where that is not known before the tools of the
+    /// step are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) asked: Vec<ApprovalRequest>,
+    /// What was decided about that, and about what is asked inside, under the ids within the item.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) decisions: Vec<(String, Decision)>,
+    /// The run inside of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) child: Option<Box<Child>>,
+    pub(crate) state: ItemState,
+}
+
+/// How far an item is. What is inside of one is ready, and the run inside says how far that is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ItemState {
+    /// Somebody has to decide.
+    Asking(AskReason),
+    /// Somebody has to decide about the equal call at this place, and so about this one. That one waits as well.
+    Same(usize),
+    /// It may run.
+    Ready,
+    /// It must not run twice, and was started.
+    Started,
+    /// It ran, and a hook that has to see its outcome failed.
+    HookPending(Box<HookPending>),
+    /// It has its outcome.
+    Done(Arc<WorkOutcome>),
+}
+
+/// The outcome of an item.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum WorkOutcome {
+    /// That of a call.
+    #[serde(rename = "outcome")]
+    Call(Outcome),
+    /// That of a branch.
+    #[serde(rename = "node")]
+    Node(NodeOutcome),
+}
+
+impl From<Outcome> for WorkOutcome {
+    fn from(outcome: Outcome) -> Self {
+        WorkOutcome::Call(outcome)
+    }
+}
+
+impl From<NodeOutcome> for WorkOutcome {
+    fn from(outcome: NodeOutcome) -> Self {
+        WorkOutcome::Node(outcome)
+    }
+}
+
+impl WorkOutcome {
+    /// That of a call.
+    pub const fn call(&self) -> Option<&Outcome> {
+        match self {
+            WorkOutcome::Call(outcome) => Some(outcome),
+            WorkOutcome::Node(_) => None,
+        }
+    }
+
+    /// That of a branch.
+    pub const fn node(&self) -> Option<&NodeOutcome> {
+        match self {
+            WorkOutcome::Node(outcome) => Some(outcome),
+            WorkOutcome::Call(_) => None,
+        }
+    }
+
+    /// What the item writes.
+    pub const fn delta(&self) -> &Delta {
+        match self {
+            WorkOutcome::Call(outcome) => &outcome.delta,
+            WorkOutcome::Node(outcome) => &outcome.delta,
+        }
+    }
+
+    pub(crate) const fn delta_mut(&mut self) -> &mut Delta {
+        match self {
+            WorkOutcome::Call(outcome) => &mut outcome.delta,
+            WorkOutcome::Node(outcome) => &mut outcome.delta,
+        }
+    }
+
+    /// Whether nobody knows what has happened.
+    pub(crate) fn is_unknown(&self) -> bool {
+        match self {
+            WorkOutcome::Call(outcome) => outcome.status == Status::Unknown,
+            WorkOutcome::Node(outcome) => outcome.status == NodeStatus::Unknown,
+        }
+    }
+
+    /// That of an item that had started when the process died.
+    pub(crate) fn unknown(planned: Option<&Planned>, call: &ToolCall) -> Self {
+        let what = if planned.is_some() { "node" } else { "tool" };
+        let text = format!(
+            "{what} '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
+            call.name,
+        );
+        match planned {
+            None => Outcome::without_result(call, Status::Unknown, text).into(),
+            Some(_) => NodeOutcome::failed(NodeStatus::Unknown, text, 1).into(),
+        }
+    }
+}
+
+/// An outcome that a hook has still to see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HookPending {
+    /// As the hooks before it left it.
+    pub(crate) outcome: Outcome,
+    /// The place of the hook among those after tools.
+    pub(crate) hook: usize,
+}
+
+/// The run inside of an item. Its events are events of the run around it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Child {
+    pub(crate) run: ChildRun,
+    /// Events that are still to be folded, when its agent is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Event>,
+    /// What it has written to shared keys.
+    #[serde(skip_serializing_if = "Delta::is_empty")]
+    pub(crate) writes: Delta,
+    /// What it has said: all of it, whatever its hooks make of its conversation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) said: Vec<Arc<Message>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) enum ChildRun {
+    Run(Box<Run>),
+    /// As it was loaded, until its agent is known.
+    Stored(Value),
+    /// Before its first event.
+    #[default]
+    Unknown,
+}
+
+impl Serialize for ChildRun {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            // As it is when it was loaded and its agent is not known: by the order of the value's keys.
+            ChildRun::Run(run) => serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer),
+            ChildRun::Stored(stored) => stored.serialize(serializer),
+            ChildRun::Unknown => serializer.serialize_none(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ChildRun {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Option::<Value>::deserialize(deserializer)? {
+            Some(stored) => ChildRun::Stored(stored),
+            None => ChildRun::Unknown,
+        })
+    }
+}
+
+impl Child {
+    pub(crate) fn run(&self) -> Option<&Run> {
+        match &self.run {
+            ChildRun::Run(run) => Some(run),
+            _ => None,
+        }
+    }
+}
+
+impl Work {
+    /// The calls of a reply.
+    pub(crate) fn of_calls(calls: usize, last: Option<Exit>, spent: Spent) -> Self {
+        let items = vec![Item::new(None, ItemState::Ready); calls].into();
+        Work { items, plan: Plan::Calls(Calls { last, spent, ..Calls::default() }) }
+    }
+
+    /// A walk that has not begun.
+    pub(crate) fn of_walk() -> Self {
+        Work { items: Items::default(), plan: Plan::Branches(Walk::default()) }
+    }
+
+    pub(crate) const fn calls(&self) -> Option<&Calls> {
+        match &self.plan {
+            Plan::Calls(calls) => Some(calls),
+            Plan::Branches(_) => None,
+        }
+    }
+
+    pub(crate) const fn walk(&self) -> Option<&Walk> {
+        match &self.plan {
+            Plan::Branches(walk) => Some(walk),
+            Plan::Calls(_) => None,
+        }
+    }
+
+    /// The calls that do not simply run get their fates.
+    pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
+        for (place, fate) in fates {
+            let state = match fate {
+                Fate::Ask(reason) => ItemState::Asking(*reason),
+                Fate::Same(first) => ItemState::Same(*first),
+                Fate::Answer(outcome) => done(outcome.clone()),
+            };
+            self.items.change(*place, |item| item.state = state);
+        }
+    }
+
+    /// Whether the hooks before tools have seen all calls, or all but those that were changed since.
+    pub(crate) fn was_hooked(&self) -> bool {
+        self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
+    }
+
+    /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
+    pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
+        let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
+        let is_open = |(place, fate): &(usize, Fate)| is_question(fate) && self.is_unasked(*place);
+        self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
+    }
+
+    /// Whether the call may run, has not begun, and nobody was asked about it.
+    pub(crate) fn is_unasked(&self, place: usize) -> bool {
+        self.items.get(place).is_some_and(|item| {
+            let is_new = item.round == 0 && item.modified.is_none() && item.child.is_none();
+            is_new && matches!(item.state, ItemState::Ready)
+        })
+    }
+
+    /// The places of what must not run twice, was started, and has no outcome.
+    pub(crate) fn started(&self) -> Vec<usize> {
+        let started = self.items.iter().enumerate().filter(|(_, item)| item.is_started());
+        started.map(|(place, _)| place).collect()
+    }
+
+    /// The superstep that has ended.
+    pub(crate) fn ended(&self) -> Vec<Ended<'_>> {
+        self.items.iter().filter_map(Item::ended).collect()
+    }
+
+    /// Those whose writes could not be merged have failed.
+    pub(crate) fn mark_unmerged(&mut self, end: &StepEnd) {
+        for (number, place) in end.unmerged.iter().enumerate() {
+            let error = end.merge_errors.get(number).map(String::as_str).unwrap_or_default();
+            self.items.change(*place, |item| {
+                let ItemState::Done(outcome) = &mut item.state else { return };
+                match Arc::make_mut(outcome) {
+                    WorkOutcome::Call(outcome) => outcome.status = Status::Failed(Failure::Merge),
+                    WorkOutcome::Node(outcome) => {
+                        *outcome = NodeOutcome::failed(NodeStatus::Unmerged, error, outcome.tries);
+                    }
+                }
+            });
+        }
+    }
+}
+
+impl Walk {
+    pub(crate) fn position(&self) -> Position<'_> {
+        Position {
+            has_begun: self.has_begun,
+            deferred: &self.deferred,
+            arrived: &self.arrived,
+            executions: &self.executions,
+        }
+    }
+
+    /// One more superstep of each of these nodes.
+    pub(crate) fn count(&mut self, branches: &[Planned]) {
+        let mut last: Option<&str> = None;
+        for planned in branches {
+            // Branches of one node stand together.
+            if last != Some(&planned.node) {
+                match self.executions.get_mut(&planned.node) {
+                    Some(executions) => *executions += 1,
+                    None => drop(self.executions.insert(planned.node.clone(), 1)),
+                }
+            }
+            last = Some(&planned.node);
+        }
+    }
+}
+
+/// Whether each call that is decided with another one has that one before it, which is asked about.
+pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
+    let mut asked = BTreeSet::new();
+    fates.iter().all(|(place, fate)| match fate {
+        Fate::Ask(_) => asked.insert(*place),
+        Fate::Same(first) => first < place && asked.contains(first),
+        Fate::Answer(_) => true,
+    })
+}
+
+pub(crate) fn done(outcome: impl Into<WorkOutcome>) -> ItemState {
+    ItemState::Done(Arc::new(outcome.into()))
+}
+
+impl Item {
+    pub(crate) const fn new(planned: Option<Planned>, state: ItemState) -> Self {
+        Item {
+            planned,
+            modified: None,
+            writes: Delta::new(),
+            round: 0,
+            is_unhooked: false,
+            asked: Vec::new(),
+            decisions: Vec::new(),
+            child: None,
+            state,
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&Arc<WorkOutcome>> {
+        match &self.state {
+            ItemState::Done(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_done(&self) -> bool {
+        matches!(self.state, ItemState::Done(_))
+    }
+
+    pub(crate) const fn is_started(&self) -> bool {
+        matches!(self.state, ItemState::Started)
+    }
+
+    /// Why somebody has to decide about the item itself, if somebody has to.
+    pub(crate) const fn asks(&self) -> Option<AskReason> {
+        match self.state {
+            ItemState::Asking(reason) => Some(reason),
+            ItemState::Same(_) => Some(AskReason::Rule),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody has to decide about the item itself.
+    const fn is_asked(&self) -> bool {
+        self.asks().is_some()
+    }
+
+    /// The outcome that a hook has still to see, if there is one.
+    pub(crate) fn hook_pending(&self) -> Option<&HookPending> {
+        match &self.state {
+            ItemState::HookPending(pending) => Some(pending),
+            _ => None,
+        }
+    }
+
+    /// The run inside, if it has begun and its agent is known.
+    pub(crate) fn child(&self) -> Option<&Run> {
+        self.child.as_ref()?.run()
+    }
+
+    /// What is asked within the item and not decided, by the ids there.
+    pub(crate) fn open_requests(&self) -> Vec<ApprovalRequest> {
+        if self.child.is_none() && self.asked.is_empty() {
+            return Vec::new();
+        }
+        let is_open = |request: &ApprovalRequest| self.decisions.iter().all(|(id, _)| *id != request.id);
+        let asked = match self.child() {
+            Some(child) => child.pending(),
+            None => self.asked.clone(),
+        };
+        asked.into_iter().filter(is_open).collect()
+    }
+
+    /// Whether somebody still has to decide about it, or about what is inside of it.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_asked() || (!self.is_done() && !self.open_requests().is_empty())
+    }
+
+    pub(crate) fn may_run(&self) -> bool {
+        matches!(self.state, ItemState::Ready) && !self.waits()
+    }
+
+    /// The item has its outcome, and needs nothing more.
+    pub(crate) fn finish(&mut self, outcome: impl Into<WorkOutcome>) {
+        self.state = done(outcome);
+        self.child = None;
+        self.asked = Vec::new();
+        self.decisions = Vec::new();
+    }
+
+    /// Puts other arguments in place of the model's. Hooks that have seen the call have to see it again, and what they
+    /// wrote was for the call as it was.
+    fn modify(&mut self, arguments: &Value, is_hooked: bool) {
+        self.modified = Some(arguments.clone());
+        if is_hooked {
+            self.is_unhooked = true;
+            self.writes = Delta::new();
+        }
+    }
+
+    /// Lets the item run as a decision says that does not reject it.
+    pub(crate) fn agree(&mut self, decision: &Decision, is_hooked: bool) {
+        if let Decision::Modify { arguments } = decision {
+            self.modify(arguments, is_hooked);
+        }
+        self.state = ItemState::Ready;
+        self.round += 1;
+    }
+
+    /// The call as it is run.
+    pub(crate) fn as_run(&self, call: &ToolCall) -> ToolCall {
+        match &self.modified {
+            None => call.clone(),
+            Some(arguments) => ToolCall::new(&*call.id, &*call.name, arguments.clone()),
+        }
+    }
+
+    /// The outcome of a call as it is kept: with the writes of hooks before it, and with what the model has to know of
+    /// arguments that were changed.
+    pub(crate) fn completed(&self, call: &ToolCall, mut outcome: Outcome) -> Outcome {
+        if !self.writes.is_empty() && outcome.succeeded() {
+            outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
+        }
+        if self.modified.is_some() {
+            let note = modification(&self.as_run(call).arguments);
+            outcome.result = super::close::with_note(&outcome.result, &note);
+        }
+        outcome
+    }
+
+    fn ended(&self) -> Option<Ended<'_>> {
+        let (outcome, planned) = (self.outcome()?.node()?, self.planned.as_ref()?);
+        Some(Ended {
+            node: &planned.node,
+            item: planned.item.as_ref(),
+            error: outcome.error.as_deref(),
+            goto: &outcome.goto,
+        })
+    }
+}
