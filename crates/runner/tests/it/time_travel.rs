@@ -564,6 +564,39 @@ fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
     });
 }
 
+/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before goes on from
+/// the same conversation as one that opens it now.
+#[test]
+fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let agent = || agent(&keys).build().unwrap();
+            let open = async |id: &str| world.runner(agent()).build().session("ada", id).await.unwrap();
+            for at in 1.. {
+                let id = format!("s{at}");
+                let early = open(&id).await;
+                early.run("pay").await.unwrap();
+                if at > version(&early).await {
+                    break;
+                }
+                let prune = PruneSession { key: early.key().clone(), before: Before::Version(at) };
+                world.store().prune(prune).await.unwrap();
+                let late = open(&id).await;
+                for session in [&late, &early, &late] {
+                    say(session, "look").await;
+                    let messages = session.last_run().await.unwrap().unwrap().request().messages;
+                    assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
+                }
+                let seen = [&early, &late].map(|session| session.last_run());
+                let [early, late] = futures_util::future::join_all(seen).await.try_into().unwrap();
+                let request = |run: Result<Option<Run>, _>| run.unwrap().unwrap().request().messages;
+                assert_eq!(request(early).to_string(), request(late).to_string(), "pruned at {at}");
+            }
+        });
+    });
+}
+
 /// The oldest version that is kept is one that a rewind took back.
 #[test]
 fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
