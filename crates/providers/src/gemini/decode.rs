@@ -108,7 +108,8 @@ impl Decoder {
             return Ok(());
         };
         self.finish_reason = Some(match reason {
-            "STOP" => FinishReason::Stop,
+            // Servers that speak like it say so of calls.
+            "STOP" | "FUNCTION_CALL" => FinishReason::Stop,
             "MAX_TOKENS" => FinishReason::Length,
             "SAFETY"
             | "RECITATION"

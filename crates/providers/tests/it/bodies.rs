@@ -362,3 +362,16 @@ fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
         }
     }
 }
+
+/// Nobody asked for it, and asking again brings the same.
+#[tokio::test]
+async fn a_compressed_body_is_refused_for_good() {
+    let headers = "content-type: text/event-stream\ncontent-encoding: gzip";
+    let play = Play::new(200, headers, [0x1f, 0x8b, 0x08, 0x00]);
+    let server = Server::start([play], usize::MAX, check_any).await;
+    let model = OpenAiResponses::at(format!("{}/v1", server.url), "m").build().unwrap();
+    let error = model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
+    assert!(error.message().contains("gzip") && !error.is_retryable(), "{error}");
+    assert_eq!(server.asked()[0].header("accept-encoding").as_deref(), Some("identity"));
+}
