@@ -273,6 +273,21 @@ async fn requests_go_where_they_should() {
     assert_eq!(reply.message.text(), "area 3");
 }
 
+/// OpenAI's models that do not think refuse to be asked for their thoughts.
+#[tokio::test]
+async fn thoughts_are_asked_for_where_there_are_some() {
+    let whole = include_str!("../corpus/responses/whole.json");
+    let server = Server::start([Play::json(200, whole)], usize::MAX, check_any).await;
+    let models = ["o4-mini", "gpt-5.4", "gpt-4.1", "gpt-4o-mini", "gpt-5-chat-latest"];
+    for model in models {
+        let model = OpenAiResponses::at(format!("{}/v1", server.url), model).build().unwrap();
+        model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap();
+    }
+    let asked = server.asked();
+    let thoughts: Vec<bool> = asked.iter().map(|asked| asked.body["include"].is_array()).collect();
+    assert_eq!(thoughts, [true, true, false, false, false]);
+}
+
 /// Keys that expire: each request carries the one that is good then, and no error shows it.
 #[tokio::test]
 async fn a_key_is_asked_for_before_each_request() {

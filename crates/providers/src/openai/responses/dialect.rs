@@ -21,7 +21,8 @@ pub struct Responses {
 ///
 /// Responses are not stored by default, and thoughts go back encrypted. To go on from a stored one, set the
 /// [extras](stepfold_state_core::chat::ModelParams::extras) `store` and `previous_response_id`, and send only what is
-/// new. Extras replace the fields that they name: `reasoning`, say, asks for an effort and a summary.
+/// new. Extras replace the fields that they name: `reasoning`, say, asks for an effort and a summary, and an
+/// empty list as `include` for no thoughts at all.
 ///
 /// # Examples
 /// ```
@@ -89,7 +90,7 @@ impl Dialect for Responses {
             ("model", Some(model.into())),
             ("stream", Some(true.into())),
             ("store", Some(false.into())),
-            ("include", Some(json!(["reasoning.encrypted_content"]))),
+            ("include", thinks(model).then(|| json!(["reasoning.encrypted_content"]))),
             ("tool_choice", tool_choice(&request.tool_choice)),
             ("text", request.response_format.as_ref().map(text_format).transpose()?),
             ("temperature", params.temperature.map(Value::from)),
@@ -111,6 +112,12 @@ impl Dialect for Responses {
     fn decoder(&self, request: &ChatRequest) -> Decoder {
         Decoder::new(request)
     }
+}
+
+/// Whether a model may have thoughts. Those of OpenAI that have none refuse to be asked for them.
+fn thinks(model: &str) -> bool {
+    let families = ["gpt-3.5", "gpt-4", "chatgpt", "-chat"];
+    !families.iter().any(|family| model.contains(family))
 }
 
 fn tool(spec: &ToolSpec) -> Value {
