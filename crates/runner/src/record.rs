@@ -7,7 +7,7 @@ use serde_json::Value;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    SessionError, SessionKey, Timestamp,
+    SessionError, SessionKey, Timestamp, WorkerId,
 };
 use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
@@ -26,6 +26,9 @@ const EXIT: &str = "exit";
 
 /// The metadata entry that has the ids of the messages which an event took from the inbox, for their senders.
 const TAKEN: &str = "taken";
+
+/// The metadata entry that names the worker which took a message from the inbox.
+const WORKER: &str = "worker";
 
 /// The kind of an event that says that a run failed, and the metadata entry of it that says why.
 const FAILED: &str = "failed";
@@ -101,6 +104,12 @@ pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
         [] => event,
         others => event.with_metadata(TAKEN, serde_json::json!(others)),
     }
+}
+
+/// The same as the beginning of a run with a message that stood in the inbox. Two workers that take one message at once make
+/// different events: of equal ones, the store would take the second for the first one repeated.
+pub(crate) fn with_worker(event: Event, worker: &WorkerId) -> Event {
+    event.with_metadata(WORKER, Value::String(worker.as_str().to_owned()))
 }
 
 /// The event that says that a run failed, so that whoever comes next knows how often it did.

@@ -23,6 +23,7 @@ use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
+use crate::observers::OnceStored;
 use crate::record::{ends, failed_event, takes};
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
@@ -380,7 +381,7 @@ impl<'a> Work<'a> {
         let input = self.input.clone().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
         match self.turn(read, input, &id, Vec::new()).await {
-            Err(error) if self.is_overtaken(&error).await => {
+            Err(error) if self.is_overtaken(&error, &[]).await => {
                 self.wants = Wants::Begin;
                 Ok(None)
             }
@@ -405,12 +406,12 @@ impl<'a> Work<'a> {
         self.is_earlier = goes_on_with == Wants::TakeInbox;
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
-            Err(error) if self.is_overtaken(&error).await => {
+            Err(error) if self.is_overtaken(&error, &entries).await => {
                 // Whoever resumes has no message of its own that another worker could have taken.
                 self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
                 Ok(None)
             }
-            Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {
+            Err(error) if !self.has_stored && cannot_begin(&error) => {
                 Err(self.cannot_begin(error, &entries, wants).await)
             }
             Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
@@ -438,14 +439,21 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether a turn did not begin because another worker was faster. Then the session is looked at again.
-    async fn is_overtaken(&mut self, error: &RunnerError) -> bool {
+    /// Whether a turn did not begin because another worker was faster, with these entries of the inbox or with something
+    /// else. Then the session is looked at again.
+    async fn is_overtaken(&mut self, error: &RunnerError, entries: &[Entry]) -> bool {
         match error {
             _ if self.has_stored => false,
             RunnerError::Claimed { .. } => true,
-            // It was faster, and is done.
-            RunnerError::Conflict { .. } => {
-                self.turn.claim(TakeOver::Never).await.is_ok() && self.turn.slot.held.token().is_some()
+            // It is still at work, or done.
+            RunnerError::Conflict { .. } => match self.turn.claim(TakeOver::Never).await {
+                Ok(()) => self.turn.slot.held.token().is_some(),
+                Err(error) => matches!(error, SessionError::Claimed { .. }),
+            },
+            // The invocation of this message has begun already.
+            error if is_event_reused(error) => {
+                let still_waits = |entry: &Entry| self.turn.slot.mail.entry(&entry.id).is_some();
+                self.turn.read_inbox().await.is_ok() && !entries.iter().any(still_waits)
             }
             _ => false,
         }
@@ -665,7 +673,7 @@ impl<'a> Work<'a> {
         // How another run failed before is nothing to this one.
         self.failed = None;
         slot.mail.read_again();
-        let cancellation = self.ticket.current.cancellation.child_token();
+        let cancellation = self.ticket.current.interruption.child_token();
         if is_given_up {
             cancellation.cancel();
         }
@@ -695,11 +703,13 @@ impl<'a> Work<'a> {
         };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
+        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier };
+        let is_stored = place > 0;
         let run = run
             .resume()
             .record_with(&mut journal)
-            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
-            .observe(inner.observers.of(&slot.key))
+            .observe(OnceStored { observer: publish, is_stored })
+            .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
             .decide_all(std::mem::take(&mut self.decisions));
@@ -825,6 +835,16 @@ fn joined(entries: &[Entry]) -> Input {
     let first = entries.next().unwrap_or_default();
     let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
     others.fold(first, |input, message| input.with_message((*message).clone()))
+}
+
+/// Whether a message cannot begin a run, however often it is tried.
+fn cannot_begin(error: &RunnerError) -> bool {
+    // A message that was sent again after the store had forgotten its key.
+    matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. }) || is_event_reused(error)
+}
+
+fn is_event_reused(error: &RunnerError) -> bool {
+    matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
 }
 
 /// Whether an input is nothing but messages of users.
