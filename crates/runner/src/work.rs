@@ -1,6 +1,7 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
@@ -24,7 +25,7 @@ use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
 use crate::observers::OnceStored;
-use crate::record::{ends, failed_event, takes};
+use crate::record::{ends, failed_event, takes, temp_keys_of};
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
@@ -85,6 +86,8 @@ struct Stopped {
     place: u64,
     /// The versions that the values of the run are of, if they are known.
     seen: Option<SeenVersions>,
+    /// The `temp:` keys that it has written and whose values are gone.
+    missing_temp: BTreeSet<String>,
 }
 
 impl<'a> Work<'a> {
@@ -485,7 +488,8 @@ impl<'a> Work<'a> {
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         let seen = history.kept.as_ref().map(Kept::seen);
-        self.drive(Stopped { run, invocation: id.clone(), place: 0, seen }, entries, false).await
+        let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
+        self.drive(Stopped { run, invocation, place: 0, seen, missing_temp }, entries, false).await
     }
 
     /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
@@ -652,23 +656,23 @@ impl<'a> Work<'a> {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let (run, seen) = if let Some(left) = &self.known.stopped {
+        let (run, seen, missing_temp) = if let Some(left) = &self.known.stopped {
             // Others may have written since to what the session shares with theirs.
             let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
-            (Some((*left.run).clone()), seen)
+            (Some((*left.run).clone()), seen, BTreeSet::new())
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
             let state = history.state(session, &self.turn.runner.schema)?;
-            (history.last_run(agent, state, key)?, None)
+            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place, seen }))
+        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 
     /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
-        let Stopped { run, invocation, place, seen } = from;
+        let Stopped { run, invocation, place, seen, missing_temp } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         // How another run failed before is nothing to this one.
         self.failed = None;
@@ -725,7 +729,7 @@ impl<'a> Work<'a> {
                 self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
-                Ok(Arc::new(outcome))
+                Ok(Arc::new(outcome.with_missing_temp(missing_temp)))
             }
             Err(error) => {
                 // What runs still is told to stop.
