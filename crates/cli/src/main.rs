@@ -9,6 +9,7 @@ mod args;
 mod command;
 mod desk;
 mod error;
+mod head;
 mod log;
 mod migrate;
 mod model;
@@ -41,6 +42,13 @@ fn main() -> ExitCode {
     // What was done is done, whether or not somebody could be told of it.
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
         show::bad("warning", &error::chain(&error));
+    }
+    if let Some(error) = show::end_of_output() {
+        show::bad(
+            "error",
+            &format!("standard output could not be written: {error}; `inspect` shows what was said"),
+        );
+        return Ending::Failed.into();
     }
     ending.into()
 }

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice, Usage,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+    Usage,
 };
 
 use super::message;
 use crate::calls::{self, CallIds};
-use crate::http::Event;
-use crate::reading::{Bad, Decode};
+use crate::http::{Event, Piece};
+use crate::reading::{Bad, Decode, json};
 
 /// Reads the events of one reply.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     choice: ToolChoice,
     /// The blocks that are coming in, by index: one after the other from the provider, side by side from
     /// some that speak like it.
@@ -25,12 +26,15 @@ pub(super) struct Decoder {
     ids: CallIds,
     usage: Map<String, Value>,
     finish_reason: Option<FinishReason>,
+    has_blocks: bool,
     is_over: bool,
 }
 
 #[derive(Debug)]
 enum Block {
-    Text,
+    Text {
+        citations: Vec<Value>,
+    },
     Thinking {
         signature: String,
     },
@@ -48,41 +52,14 @@ enum Block {
 }
 
 impl Decode for Decoder {
-    type Item = Event;
-
-    fn push(&mut self, event: Event, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let data = event.data.trim();
-        if data.is_empty() {
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(value) = json::<Value>(&piece)? else {
             return Ok(());
+        };
+        match piece {
+            Piece::Event(event) => self.event(&event, &value, out),
+            Piece::Whole(_) => self.whole(&value, out),
         }
-        let value: Value = serde_json::from_str(data)
-            .map_err(|error| malformed(format!("an event is not JSON: {error}")))?;
-        if !value.is_object() {
-            return Err(malformed("an event is no JSON object"));
-        }
-        let index = value["index"].as_u64().unwrap_or(0);
-        // The kind is said twice; some servers say it once.
-        match value["type"].as_str().unwrap_or(&event.name) {
-            "message_start" => self.start(&value["message"], out),
-            "content_block_start" => {
-                self.stop_block(index, out);
-                self.start_block(index, &value["content_block"], out);
-            }
-            "content_block_delta" => self.delta(index, &value["delta"], out)?,
-            "content_block_stop" => self.stop_block(index, out),
-            "message_delta" => {
-                self.usage(&value["usage"], out);
-                self.stop_reason(&value["delta"]["stop_reason"]);
-            }
-            "message_stop" => self.is_over = true,
-            "error" => return Err(Bad::Said(data.to_owned())),
-            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(Bad::Said(data.to_owned()));
-            }
-            // Pings, and what may come to be.
-            _ => {}
-        }
-        Ok(())
     }
 
     fn is_finished(&self) -> bool {
@@ -119,22 +96,54 @@ impl Decoder {
             ids: CallIds::default(),
             usage: Map::new(),
             finish_reason: None,
+            has_blocks: false,
             is_over: false,
         }
     }
 
+    /// Reads an event of a stream.
+    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if !value.is_object() {
+            return Err(Bad::malformed("an event is no JSON object"));
+        }
+        let index = value["index"].as_u64().unwrap_or(0);
+        // The kind is said twice; some servers say it once.
+        match value["type"].as_str().unwrap_or(&event.name) {
+            "message_start" if self.has_blocks => {
+                return Err(Bad::malformed("a second message began before the first one ended"));
+            }
+            "message_start" => self.start(&value["message"], out),
+            "content_block_start" => {
+                self.stop_block(index, out);
+                self.start_block(index, &value["content_block"], out);
+            }
+            "content_block_delta" => self.delta(index, &value["delta"], out)?,
+            "content_block_stop" => self.stop_block(index, out),
+            "message_delta" => {
+                self.usage(&value["usage"], out);
+                self.stop_reason(&value["delta"]["stop_reason"]);
+            }
+            "message_stop" => self.is_over = true,
+            "error" => return Err(Bad::Said(value.to_string())),
+            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(Bad::Said(value.to_string()));
+            }
+            // Pings, and what may come to be.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Reads a reply in one piece.
-    pub(super) fn whole(&mut self, text: &str, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| malformed(format!("the reply is neither a stream nor JSON: {error}")))?;
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if value["type"] != "message" {
             return Err(if value.get("error").is_some_and(|error| !error.is_null()) {
-                Bad::Said(text.to_owned())
+                Bad::Said(value.to_string())
             } else {
-                malformed("the reply is no message")
+                Bad::malformed("the reply is no message")
             });
         }
-        self.start(&value, out);
+        self.start(value, out);
         for block in value["content"].as_array().into_iter().flatten() {
             self.start_block(0, block, out);
             self.stop_block(0, out);
@@ -151,11 +160,12 @@ impl Decoder {
     }
 
     fn start_block(&mut self, index: u64, block: &Value, out: &mut Vec<Chunk>) {
+        self.has_blocks = true;
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
         let started = match block["type"].as_str() {
             Some("text") => {
                 out.push(Chunk::Text(text("text")));
-                Block::Text
+                Block::Text { citations: block["citations"].as_array().cloned().unwrap_or_default() }
             }
             Some("thinking") => {
                 out.push(Chunk::Reasoning(text("thinking")));
@@ -190,6 +200,7 @@ impl Decoder {
         match (delta["type"].as_str().unwrap_or_default(), block) {
             ("text_delta", _) => out.push(Chunk::Text(text("text"))),
             ("thinking_delta", _) => out.push(Chunk::Reasoning(text("thinking"))),
+            ("citations_delta", Some(Block::Text { citations })) => citations.push(delta["citation"].clone()),
             ("signature_delta", Some(Block::Thinking { signature })) => {
                 signature.push_str(&text("signature"));
             }
@@ -200,9 +211,11 @@ impl Decoder {
             }
             ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
             ("input_json_delta", _) => {
-                return Err(malformed("arguments of a call that has not begun"));
+                return Err(Bad::malformed("arguments of a call that has not begun"));
             }
-            // Citations, and what may come to be.
+            // Of a block of a kind that we do not know, each field grows.
+            (_, Some(Block::Unknown { block, .. })) => grow(block, delta),
+            // What may come to be.
             _ => {}
         }
         Ok(())
@@ -231,23 +244,44 @@ impl Decoder {
         let Some(fields) = usage.as_object() else {
             return;
         };
-        let known = fields.iter().filter(|(_, value)| value.is_u64());
+        let known = fields.iter().filter(|(_, value)| value.is_u64() || value.is_object());
         self.usage.extend(known.map(|(name, value)| (name.clone(), value.clone())));
         let number = |name: &str| self.usage.get(name).and_then(Value::as_u64).unwrap_or(0);
-        let cached = number("cache_read_input_tokens");
+        let (cached, written) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
+        let details = self.usage.get("output_tokens_details");
+        let thought = details.and_then(|details| details["thinking_tokens"].as_u64());
         out.push(Chunk::Usage(Usage {
             // What the cache had, or was given, is counted apart.
-            input_tokens: number("input_tokens") + cached + number("cache_creation_input_tokens"),
+            input_tokens: number("input_tokens").saturating_add(cached).saturating_add(written),
             output_tokens: number("output_tokens"),
             cached_input_tokens: cached,
-            reasoning_tokens: 0,
+            reasoning_tokens: thought.unwrap_or(0),
+            cache_write_tokens: written,
+            ..Usage::default()
         }));
+    }
+}
+
+/// Adds to the fields of a block those of a delta: texts and lists grow, the rest is replaced.
+fn grow(block: &mut Value, delta: &Value) {
+    if !block.is_object() {
+        return;
+    }
+    for (name, more) in delta.as_object().into_iter().flatten().filter(|(name, _)| *name != "type") {
+        match (&mut block[name], more) {
+            (Value::String(text), Value::String(more)) => text.push_str(more),
+            (Value::Array(items), Value::Array(more)) => items.extend(more.iter().cloned()),
+            (field, more) => *field = more.clone(),
+        }
     }
 }
 
 /// What is left to say of a block that ends.
 fn stop(block: Block, out: &mut Vec<Chunk>) {
     match block {
+        Block::Text { citations } if !citations.is_empty() => {
+            out.push(Chunk::PartExtras(Extras::from_iter([(CITATIONS, citations)])));
+        }
         Block::Thinking { signature } if !signature.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
         }
@@ -269,10 +303,6 @@ fn stop(block: Block, out: &mut Vec<Chunk>) {
     }
 }
 
-fn malformed(message: impl Into<String>) -> Bad {
-    Bad::Kind(ModelErrorKind::Malformed, message.into())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -284,11 +314,11 @@ mod tests {
     /// What a body comes to.
     fn read(body: &[u8]) -> Result<Vec<Chunk>, Bad> {
         let mut events = Vec::new();
-        Events::default().push(body, &mut events).map_err(|_| malformed("no events"))?;
+        Events::default().push(body, &mut events).map_err(|_| Bad::malformed("no events"))?;
         let mut decoder = Decoder::new(&ChatRequest::default());
         let mut out = Vec::new();
         for event in events {
-            decoder.push(event, &mut out)?;
+            decoder.push(Piece::Event(event), &mut out)?;
         }
         decoder.finish(&mut out)?;
         Ok(out)
@@ -367,8 +397,9 @@ mod tests {
             let mut decoder = Decoder::new(&ChatRequest::default());
             let mut out = Vec::new();
             for item in items {
-                let _ = decoder.push(Event { name: String::new(), data: item.to_string() }, &mut out);
-                let _ = decoder.whole(&item.to_string(), &mut out);
+                let event = Event { name: String::new(), data: item.to_string() };
+                let _ = decoder.push(Piece::Event(event), &mut out);
+                let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();

@@ -1,14 +1,14 @@
 //! What a server's error means. Servers that speak one dialect have a dozen ways to say that something went
 //! wrong; this is the one place that reads them. Only kinds come out, and texts without keys.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-use super::retry_after::retry_after;
+use super::retry_after::{retry_after, units};
 use crate::Secret;
 
 /// The most characters of a server's text that go into an error.
@@ -65,16 +65,19 @@ pub(crate) fn classify(
     body: &str,
 ) -> ModelError {
     let said = Said::read(body);
-    let wait = retry_after(headers, now);
-    let kind = match said.kind().or_else(|| status.map(|status| of_status(status.as_u16(), &said))) {
-        Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
-        Some(kind) => kind,
-        None => ModelErrorKind::Transient,
+    let wait = retry_after(headers, now).or_else(|| said.wait());
+    let by_status = || status.map(|status| of_status(status.as_u16(), &said));
+    let kind = match said.kind() {
+        // Some say `api_error` of whatever it is; a wrong key stays one.
+        Some(ModelErrorKind::Transient) if status.is_some_and(|status| status.is_client_error()) => {
+            by_status()
+        }
+        kind => kind.or_else(by_status),
     };
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
     let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
     let message = if said.message.is_empty() { "the server did not say why" } else { &said.message };
-    let error = target.error(kind, format!("{status}{message}{code}"));
+    let error = target.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
     match wait {
         Some(wait) => error.with_retry_after(wait),
         None => error,
@@ -93,7 +96,7 @@ fn of_status(status: u16, said: &Said) -> ModelErrorKind {
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
         413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
         451 => ModelErrorKind::Refused,
-        429 => ModelErrorKind::RateLimited { retry_after: None },
+        429 => ModelErrorKind::RateLimited,
         503 | 529 => ModelErrorKind::Overloaded,
         501 => ModelErrorKind::Unsupported,
         408 | 409 | 425 | 500..=599 => ModelErrorKind::Transient,
@@ -162,6 +165,12 @@ impl Said {
             return Some(ModelErrorKind::Refused);
         }
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
+    }
+
+    /// How long to wait, as Google says it.
+    fn wait(&self) -> Option<Duration> {
+        let details = self.body.get("details")?.as_array()?;
+        units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
     }
 
     /// The number of tokens that fit.
@@ -244,10 +253,7 @@ const KINDS: &[(&[&str], ModelErrorKind)] = &[
         ],
         ModelErrorKind::Authentication,
     ),
-    (
-        &["rate_limit_error", "rate_limit_exceeded", "too_many_requests"],
-        ModelErrorKind::RateLimited { retry_after: None },
-    ),
+    (&["rate_limit_error", "rate_limit_exceeded", "too_many_requests"], ModelErrorKind::RateLimited),
     (&["overloaded_error", "overloaded", "unavailable_error"], ModelErrorKind::Overloaded),
     (&["server_error", "api_error", "internal_error", "timeout_error"], ModelErrorKind::Transient),
 ];

@@ -46,13 +46,15 @@ fn ask(model: &impl ChatModel, request: ChatRequest) -> Result<Reply, ModelError
 
 fn script() -> Scripted {
     let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
-    let limited = ModelErrorKind::RateLimited { retry_after: Some(Duration::from_millis(1500)) };
+    let limited = ModelError::new(ModelErrorKind::RateLimited, "too many")
+        .with_retry_after(Duration::from_millis(1500))
+        .with_provider("p")
+        .with_request_id("q");
     Scripted::new([
         ScriptedReply::from(r#"~"hm" "I look." > c1 search(q="stalls\n== request {}")"#)
             .with_usage(usage)
             .with_id("r1"),
-        ScriptedReply::from("area")
-            .failing(ModelError::new(limited, "too many").with_provider("p").with_request_id("q")),
+        ScriptedReply::from("area").failing(limited),
         ScriptedReply::from("so far").cut_off(),
         ScriptedReply::from("area\n\n== 3").finished(FinishReason::Length),
     ])
@@ -77,6 +79,23 @@ fn all(model: &impl ChatModel) -> Vec<String> {
         Err(error) => format!("{error} {:?} {:?}", error.retry_after(), error.partial()),
     };
     requests().into_iter().map(|request| show(ask(model, request))).collect()
+}
+
+#[test]
+fn an_exchange_is_added_to_what_is_in_the_file() {
+    use std::io::Read as _;
+
+    let folder = Folder::new("added");
+    let tape = Cassette::record(folder.tape(), Scripted::new(["one", "two"])).unwrap();
+    ask(&tape, request("user: a")).unwrap();
+    // Whoever holds the file sees what is added to it, and would not see one that was put in its place.
+    let mut held = std::fs::File::open(folder.tape()).unwrap();
+    let (mut before, mut after) = (String::new(), String::new());
+    held.read_to_string(&mut before).unwrap();
+    ask(&tape, request("user: b")).unwrap();
+    held.read_to_string(&mut after).unwrap();
+    assert!(before.ends_with("assistant: one\n") && after.ends_with("assistant: two\n"), "{before}{after}");
+    assert_eq!(before + &after, folder.text());
 }
 
 #[test]

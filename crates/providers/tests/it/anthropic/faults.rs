@@ -54,7 +54,7 @@ async fn statuses() {
     check(
         Play::new(503, "retry-after: 2", "loading"),
         expect![[r#"
-        overloaded (anthropic, model claude): status 503: loading
+        overloaded, retry after 2s (anthropic, model claude): status 503: loading
     "#]],
     )
     .await;
@@ -182,7 +182,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole()),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -190,7 +190,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole()).cut(),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -198,7 +198,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole() + &end()).stall(),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
