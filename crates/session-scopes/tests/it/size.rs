@@ -95,7 +95,7 @@ async fn a_turn_under_a_claim_writes_as_many_pages_as_one_without() {
         bytes_of(&path);
         let mut token = None;
         // Turns of four events.
-        for version in 0..200 {
+        for version in 0..200_u64 {
             let claim = match (token, version % 4) {
                 _ if !is_claimed => None,
                 (Some(token), 3) => Some(AppendClaim::Release { token }),
