@@ -208,5 +208,5 @@ async fn a_process_that_lost_its_claim_commits_nothing_over_sqlite() {
 #[tokio::test]
 async fn a_process_that_lost_its_claim_commits_nothing_over_postgres() {
     let Some(server) = server() else { return };
-    a_process_that_lost_its_claim_commits_nothing(&server.database("lost").await).await;
+    a_process_that_lost_its_claim_commits_nothing(&server.database("lost_claim").await).await;
 }
