@@ -75,6 +75,18 @@ async fn an_append_writes_four_pages_however_much_there_is() {
     }
 }
 
+/// The log keeps the size that it once had for as long as the file is open.
+#[tokio::test]
+async fn the_log_of_an_open_file_stays_near_four_megabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
+    create(&store, &key("s")).await;
+    small_steps(&store, 0, 1_200).await;
+    let log = std::fs::metadata(folder.path().join("sessions.db-wal")).unwrap().len();
+    assert!((2_000_000..4_300_000).contains(&log), "{log} bytes");
+}
+
 /// Steps of a number and an item for a list.
 async fn small_steps(store: &SqliteStore, from: u64, to: u64) {
     for step in from..to {
