@@ -120,6 +120,7 @@ async fn claim_once_free(store: &AnyStore, session: usize, owner: usize, now: Ti
     loop {
         match claim(store, session, owner, now).await {
             Ok(claim) => return claim,
+            // tidy: allow sleep, because a server's clock cannot be waited for
             Err(SessionError::Claimed { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(error) => panic!("{error}"),
         }
