@@ -125,12 +125,12 @@ fn a_repeat_by_name_means_the_first_decision() {
 /// A server that gives a call the id of an earlier request gets no decision that was meant for that one.
 #[test]
 fn a_whole_id_names_itself_only() {
-    let room = Room::new(PAY, "assistant: > c1 pay(euro=5)\nassistant: Paid.");
-    room.say("run a.toml -s s1 go", "");
+    let room = Room::new(PAY, "user: five\nassistant: > c1 pay(euro=5)");
+    room.say("run a.toml -s s1 five", "");
     let shown = id(&room, "a.toml");
     room.say("resume a.toml --abandon", "");
-    room.write("a.script", &format!("assistant: > \"{shown}\" pay(euro=5000)\nassistant: Paid."));
-    let said = room.say("run a.toml -s s1 go", "");
+    room.write("a.script", &format!("user: more\nassistant: > \"{shown}\" pay(euro=5000)"));
+    let said = room.say("run a.toml -s s1 more", "");
     assert!(said.contains("| decide about c1%23"), "{said}");
     for given in [shown.as_str(), &shown[..9], "c1#"] {
         let said = room.say(&format!("resume a.toml --approve {given}"), "");
@@ -145,7 +145,8 @@ fn a_whole_id_names_itself_only() {
 /// The commands that are printed can be run as they are, whatever servers and people call things.
 #[test]
 fn printed_commands_are_quoted_for_the_shell() {
-    let room = Room::new(PAY, "assistant: > \"$(touch x); x=y\" pay(euro=5)\nassistant: Paid.");
+    let room =
+        Room::new(PAY, "assistant: > \"$(touch x); x=y\" pay(euro=5)\nassistant: Paid.\nassistant: Again.");
     let output = room.command("run a.toml -s 'a b' go").output().unwrap();
     let notes = String::from_utf8(output.stderr).unwrap();
     let printed = notes.lines().find(|line| line.contains("--modify")).unwrap();
@@ -177,7 +178,22 @@ fn an_id_with_an_equals_sign_is_known_before_the_reason() {
 fn a_node_asks_about_what_it_reads() {
     let room = graph(PUBLISHING);
     room.say("run g.toml -s s1 --set 'app:draft=draft 1' go", "");
-    room.check("inspect g.toml", expect![[r""]]);
+    room.check(
+        "inspect g.toml",
+        expect![[r#"
+        session s1 of g/local, version 4
+        head 4:DIGEST
+        decide about publish/run#DIGEST: publish {"state":{"app:draft":"draft 1"}}
+
+            1  began     user:      go
+                         ~ app:draft: unset -> "draft 1"
+            2  planned   publish
+            3  started   starts publish
+            4  asked     publish asks: > run publish(state={"app:draft": "draft 1"})
+
+        app:draft = "draft 1"  (version 1, replace_values)
+    "#]],
+    );
     // Another session changes what every session reads.
     room.say("run g.toml -s s2 --set 'app:draft=draft 2' go", "");
     let said = room.say("resume g.toml -s s1 --approve publish", "");
@@ -204,10 +220,9 @@ fn a_long_value_that_a_node_reads_is_cut_and_digested() {
         room.say(&format!("run g.toml -s {session} --set 'app:draft={text}{last}' go"), "")
     };
     let said = begin("s1", "1");
-    assert!(
-        said.contains("\"bytes\": 5003") && said.contains("\"sha256\": \"") && !said.contains(&text),
-        "{said}"
-    );
+    let (_, asked) = said.split_once("decide about").unwrap();
+    assert!(asked.contains("\"bytes\": 5003") && asked.contains("\"sha256\": \""), "{said}");
+    assert!(!asked.contains(&text), "{said}");
     begin("s2", "2");
     let said = room.say("resume g.toml -s s1 --approve publish", "");
     assert!(said.contains("\"bytes\": 5003") && said.ends_with("exit 3\n"), "{said}");
@@ -220,7 +235,12 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     let room = graph(PUBLISHING);
     let said = room.say("run g.toml -s s1 --set app:draft=x go", "");
     assert!(said.contains("--reject") && !said.contains("--modify"), "{said}");
-    room.check("resume g.toml --modify 'publish={\"draft\":\"e\"}'", expect![[r""]]);
+    room.check("resume g.toml --modify 'publish={\"draft\":\"e\"}'", expect![[r#"
+        | session s1
+        | goes on with "go", which waits in step 2 for a decision about publish/run#DIGEST
+        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
+        exit 2
+    "#]]);
     let room = graph(
         r#"
         model = "script:g.script"
@@ -233,7 +253,12 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
         "#,
     );
     room.say("run g.toml -s s1 go", "");
-    room.check("resume g.toml --modify 'pay={\"euro\":6}'", expect![[r""]]);
+    room.check("resume g.toml --modify 'pay={\"euro\":6}'", expect![[r#"
+        | session s1
+        | goes on with "go", which waits in step 2 for a decision about pay#0/run#DIGEST
+        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `pay#0/run#DIGEST`: at $: Additional properties are not allowed ('euro' was unexpected); at $: "item" is a required property; the request stays pending
+        exit 2
+    "#]]);
     assert_eq!(waits(&room, "g.toml").len(), 1);
     room.say("resume g.toml --modify 'pay={\"item\":6}'", "");
     assert_eq!(read(&room, "paid"), r#"{"item":6,"node":"pay","state":{}}"#);
@@ -243,8 +268,25 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
 fn a_rewind_says_which_run_it_gives_up() {
     let room = Room::new(PAY, "assistant: > c1 pay(euro=5)\nassistant: Paid.");
     room.say("run a.toml -s s1 'pay five'", "");
-    room.check("inspect a.toml", expect![[r""]]);
-    room.check("rewind a.toml 0", expect![[r""]]);
+    room.check(
+        "inspect a.toml",
+        expect![[r#"
+        session s1 of a/local, version 2
+        head 2:DIGEST
+        decide about c1#DIGEST: pay {"euro":5}
+
+            1  began     user:      pay five
+            2  replied   assistant: > c1 pay(euro=5)
+
+    "#]],
+    );
+    room.check(
+        "rewind a.toml 0",
+        expect![[r#"
+        session s1 is as it was at version 0; that is version 3
+        | gives up "pay five", which waits in step 1 for a decision about c1#DIGEST
+    "#]],
+    );
     assert!(waits(&room, "a.toml").is_empty());
     let said = room.say("rewind a.toml 0", "");
     assert!(!said.contains("gives up"), "{said}");

@@ -362,7 +362,37 @@ async fn arguments_that_do_not_fit_a_question() {
         walked = decided(&walked, &[(&request.id, decision)]).await;
         text.push_str(&walked.text());
     }
-    expect![[r""]].assert_eq(&text);
+    expect![[r#"
+        may be modified
+        --
+        user:      go
+        --
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/pay#52d10f7a90f45eec`: at $.euro: expected integer, found string; the request stays pending
+        steps: 1
+        pending a/pay#52d10f7a90f45eec: a({"euro":5}), Node
+        may be modified
+           0 asks: send#2db56c6d376cb163
+        --
+        user:      go
+        --
+        exit: the run waits for decisions
+        steps: 1
+        pending a/send#2db56c6d376cb163: a({}), Node
+        may not be modified
+        --
+        user:      go
+        --
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/send#2db56c6d376cb163`: nothing of it can be modified; approve or reject; the request stays pending
+        steps: 1
+        pending a/send#2db56c6d376cb163: a({}), Node
+        may not be modified
+        --
+        user:      go
+        --
+        exit: the graph came to its end
+        steps: 1
+        state: {"log":["Modify { arguments: Object {\"euro\": Number(4)} }, Approve"]}
+    "#]].assert_eq(&text);
 }
 
 /// The same where the agent asks for its tools at each step, in the process that takes the decision.
