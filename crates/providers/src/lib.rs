@@ -60,7 +60,6 @@ mod calls;
 pub mod cassette;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod http;
-mod kind;
 pub mod layer;
 #[cfg(feature = "openai")]
 pub mod openai;

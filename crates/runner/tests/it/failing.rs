@@ -226,11 +226,11 @@ fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
     each_store(|world| {
         process(async {
             let note = |context: ToolContext| async move {
-                context.set("temp:note", "kept")?;
+                context.writer().set("temp:note", "kept")?;
                 Ok::<_, ToolError>("noted")
             };
             let read = |context: ToolContext| async move {
-                let note = context.get("temp:note").map(|note| note.to_string());
+                let note = context.state().get("temp:note").map(|note| note.to_string());
                 Ok::<_, ToolError>(note.unwrap_or_else(|| "gone".to_owned()))
             };
             let tools = [

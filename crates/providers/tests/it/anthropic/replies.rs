@@ -96,7 +96,7 @@ async fn calls_side_by_side() {
             end(),
         ],
         expect![[r#"
-            assistant: > t1 search(q="stalls")   > t2 list()   > call_0 fetch(id=7)   > t4 odd!("{q: 1}")
+            assistant: > t1 search(q="stalls")   > t2 list()   > call-3 fetch(id=7)   > t4 odd!("{q: 1}")
             tool_calls [12(8) + 7(0) tokens]
         "#]],
     )

@@ -148,7 +148,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("tool_calls"),
         ],
         expect![[r#"
-            assistant: > call_0 a(x=1)   > call_1 a()   > call_2 b()
+            assistant: > call-1 a(x=1)   > call-2 a()   > call-3 b()
             tool_calls
         "#]],
     )
@@ -161,7 +161,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("tool_calls"),
         ],
         expect![[r#"
-            assistant: > call_1 a()   > call_0 b()
+            assistant: > call_1 a()   > call_1-2 b()
             tool_calls
         "#]],
     )
@@ -187,7 +187,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("function_call"),
         ],
         expect![[r#"
-            assistant: > call_0 a(x=1)
+            assistant: > call-1 a(x=1)
             tool_calls
         "#]],
     )
