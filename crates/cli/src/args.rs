@@ -8,6 +8,8 @@ use std::str::FromStr;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use stepfold::runner::WhenClaimed;
 
+use crate::head::Head;
+
 /// Agents and graphs from files, in sessions that outlive the process.
 ///
 /// A file that has nodes is a graph, and works wherever an agent does.
@@ -175,10 +177,14 @@ pub(crate) enum Command {
     },
     /// Check what is stored against its checksums, and list what is damaged or missing. Nothing is changed.
     ///
-    /// Everything in the store is checked unless a session is named.
+    /// Everything in the store is checked unless a session is named. Of a session its head is printed: noted elsewhere, it
+    /// shows any later change to the history.
     Verify {
         #[command(flatten)]
         place: Place,
+        /// A head of the session that was noted earlier: its history must still contain it.
+        #[arg(long, value_name = "VERSION:DIGEST", requires = "session")]
+        head: Option<Head>,
     },
     /// Read or write the state of a session.
     State {
@@ -250,7 +256,7 @@ impl Command {
                     | LabelCommand::List { place },
             }
             | Command::Delete { place, .. }
-            | Command::Verify { place }
+            | Command::Verify { place, .. }
             | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
                 Some(place)
             }

@@ -29,6 +29,13 @@ pub(crate) enum Ending {
     Stopped(u8),
 }
 
+impl Ending {
+    /// Whether it is that of a run which has ended, with an answer or without: nothing of it is left to be resumed.
+    pub(crate) fn is_of_ended_run(self) -> bool {
+        matches!(self, Ending::Done | Ending::NoAnswer | Ending::Failed)
+    }
+}
+
 impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
         ExitCode::from(match ending {
@@ -66,6 +73,25 @@ impl fmt::Display for Misuse {
 }
 
 impl Error for Misuse {}
+
+/// A failure after which the message is stored, and which says so.
+#[derive(Debug)]
+pub(crate) struct Stored(pub(crate) String);
+
+impl Stored {
+    /// A failure with this text, which says that the message is stored if it is.
+    pub(crate) fn if_so(is_stored: bool, text: String) -> anyhow::Error {
+        if is_stored { Stored(text).into() } else { anyhow::Error::msg(text) }
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Stored {}
 
 /// An error with its causes, in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {

@@ -9,6 +9,7 @@ mod args;
 mod command;
 mod desk;
 mod error;
+mod head;
 mod log;
 mod migrate;
 mod model;

@@ -12,7 +12,7 @@ use stepfold::session_scopes::{Claim, InvocationId};
 
 use crate::args::WhenBusy;
 use crate::desk::{Desk, quoted};
-use crate::error::{Ending, Misuse, Stop, chain};
+use crate::error::{Ending, Misuse, Stop, Stored, chain};
 use crate::other::{Other, interrupted};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
@@ -83,8 +83,7 @@ impl Turns<'_> {
                 (key, is_stored) = (id, true);
             }
             match self.decide(session, first, About::Earlier).await {
-                // That run has ended, with an answer or without.
-                Ok(Ending::Done | Ending::NoAnswer) => {}
+                Ok(ending) if ending.is_of_ended_run() => {}
                 ended => {
                     match is_stored {
                         true => self.tell_stored(session, key.as_deref(), &ended).await,
@@ -124,14 +123,16 @@ impl Turns<'_> {
         self.take_stored(session, ending, &stored).await
     }
 
-    /// Goes on with these messages of the inbox, for as long as all goes well.
+    /// Goes on with these messages of the inbox, for as long as each run comes to its end. Gives the first ending that is
+    /// not good, unless a run has not ended.
     async fn take_stored(
         &mut self,
         session: &SessionHandle,
-        mut ending: Ending,
+        ending: Ending,
         ids: &[InvocationId],
     ) -> anyhow::Result<Ending> {
-        while ending == Ending::Done {
+        let (mut told, mut last) = (ending, ending);
+        while last.is_of_ended_run() {
             let waiting = session.inbox().await?;
             let Some(first) = waiting.first().filter(|_| waiting.iter().any(|one| ids.contains(&one.id)))
             else {
@@ -149,9 +150,12 @@ impl Turns<'_> {
             if matches!(taken.ended, Err(RunnerError::NothingToResume { .. })) {
                 break;
             }
-            ending = self.decide(session, taken, About::Run).await?;
+            last = self.decide(session, taken, About::Run).await?;
+            if told == Ending::Done {
+                told = last;
+            }
         }
-        Ok(ending)
+        Ok(if last.is_of_ended_run() { told } else { last })
     }
 
     /// Gives a run up, and tells what is unknown of it.
@@ -405,6 +409,10 @@ impl Turns<'_> {
     /// That a message is stored and not answered, if it still stands in the inbox at the end.
     async fn tell_stored(&self, session: &SessionHandle, id: Option<&str>, ended: &anyhow::Result<Ending>) {
         let Some(id) = id.filter(|_| !matches!(ended, Ok(Ending::Done))) else { return };
+        // Its text says so.
+        if !self.json && ended.as_ref().is_err_and(|error| error.is::<Stored>()) {
+            return;
+        }
         let stored = session.inbox().await.unwrap_or_default();
         if stored.iter().any(|message| message.id.as_str() == id) {
             let words = "the message is stored, and is answered once the run before it has ended";
@@ -501,6 +509,7 @@ impl Turns<'_> {
                     "call": show::call(&request.call),
                     "id": request.id,
                     "reason": request.reason,
+                    "times": request.times,
                     "tool": request.call.name,
                     "resume": format!("{resume} --approve {}", quoted(&request.id)),
                 })
@@ -584,19 +593,9 @@ impl Turns<'_> {
         if let Some(outcome) = error.outcome() {
             self.tell_unknown(outcome);
         }
-        let words = match error {
-            RunnerError::Run { source, .. } => {
-                let steps = counted(source.outcome().steps(), "step");
-                format!("the run failed after {steps}: {}", chain(source.fault()))
-            }
-            RunnerError::EarlierRunFailed { source, times, .. } => {
-                let again =
-                    if *times > 1 { format!(" {times} times in the same way") } else { String::new() };
-                format!("the run before the message failed{again}: {}", chain(source.fault()))
-            }
-            error => chain(error),
-        };
+        let words = failure(error);
         let resume = self.resume_words(session);
+        let inbox = resume.replacen("resume", "inbox", 1);
         match error {
             RunnerError::NothingToResume { .. }
             | RunnerError::Input { .. }
@@ -606,23 +605,54 @@ impl Turns<'_> {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 Misuse(words.replace("`abandon()`", "--abandon")).into()
             }
-            RunnerError::Claimed { .. } => {
+            RunnerError::Claimed { is_accepted, .. } => {
                 let words = words.replace("`when_claimed`", &format!("`{resume} --when-claimed take-over`"));
-                anyhow::Error::msg(words)
+                Stored::if_so(*is_accepted, words)
             }
-            RunnerError::EarlierRunFailed { message, .. } => {
-                let inbox = self.resume_words(session).replacen("resume", "inbox", 1);
-                anyhow::anyhow!(
-                    "{words}\nthe message is stored, and taken after that run; go on with it, give it up, or withdraw the \
-                     message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
-                    quoted(message.as_str())
-                )
+            RunnerError::ShutDown { is_accepted, .. } => Stored::if_so(*is_accepted, words),
+            RunnerError::EarlierRunFailed { message, .. } => Stored(format!(
+                "{words}\nthe message is stored, and taken after that run; go on with it, give it up, or withdraw the \
+                 message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
+                quoted(message.as_str())
+            ))
+            .into(),
+            RunnerError::EarlierCannotBegin { earlier, is_accepted, .. } => {
+                let stored = if *is_accepted { "the new message is stored, and taken after it; " } else { "" };
+                let words = format!(
+                    "{words}\n{stored}mend the cause and go on with it, or withdraw it:\n  {resume}\n  {inbox} \
+                     --remove {}",
+                    quoted(earlier.as_str())
+                );
+                Stored::if_so(*is_accepted, words)
             }
             RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
                 anyhow::anyhow!("{words}\nwhat was done is stored; go on with\n  {resume}")
             }
             _ => anyhow::Error::msg(words),
         }
+    }
+}
+
+/// A failure in words. What to do about it is said by whoever knows the command.
+fn failure(error: &RunnerError) -> String {
+    match error {
+        RunnerError::Run { source, .. } => {
+            let steps = counted(source.outcome().steps(), "step");
+            format!("the run failed after {steps}: {}", chain(source.fault()))
+        }
+        RunnerError::EarlierRunFailed { source, times, .. } => {
+            let again = if *times > 1 { format!(" {times} times in the same way") } else { String::new() };
+            format!("the run before the message failed{again}: {}", chain(source.fault()))
+        }
+        RunnerError::EarlierCannotBegin { earlier, source, .. } => {
+            let cause = match &**source {
+                RunnerError::Run { source, .. } => chain(source.fault()),
+                RunnerError::Input { source, .. } => chain(source),
+                source => chain(source),
+            };
+            format!("message `{earlier}` comes first in the session, and cannot begin: {cause}")
+        }
+        error => chain(error),
     }
 }
 

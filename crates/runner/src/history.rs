@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
+use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::kept::Kept;
-use crate::record::{agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes};
+use crate::record::{
+    Opening, agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes,
+};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +61,9 @@ impl History {
     /// Folds in what was read of a session. Rewinds are taken into account by whoever reads: after one, the
     /// session is read from its beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
+        let mut opening = Opening::of(session, !self.transcript.is_empty());
         for committed in session.visible_events() {
-            self.push(&session.key, committed)?;
+            self.push(&session.key, committed, opening.skipped(&committed.event))?;
         }
         self.version = session.version;
         self.life = Some(session.life.clone());
@@ -79,8 +82,9 @@ impl History {
     pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
+        let mut opening = Opening::of(session, false);
         for committed in session.visible_events() {
-            history.push(&session.key, committed)?;
+            history.push(&session.key, committed, opening.skipped(&committed.event))?;
             if history.has_ended() && history.last_takes(id) {
                 break;
             }
@@ -100,7 +104,13 @@ impl History {
         last.is_some_and(|committed| ends(&committed.event))
     }
 
-    fn push(&mut self, key: &SessionKey, committed: &CommittedEvent) -> Result<(), RunnerError> {
+    /// `skipped`: how many of its messages are of a turn whose beginning was pruned.
+    fn push(
+        &mut self,
+        key: &SessionKey,
+        committed: &CommittedEvent,
+        skipped: usize,
+    ) -> Result<(), RunnerError> {
         let event = &committed.event;
         if begins(event) {
             self.last = Some(Invoked {
@@ -131,7 +141,7 @@ impl History {
                 source: Arc::new(source),
             })?;
         }
-        self.transcript.extend(event.messages.iter().cloned());
+        self.transcript.extend(event.messages.iter().skip(skipped).cloned());
         // What it stands for may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
         self.summary = summary.or_else(|| self.summary.take());

@@ -296,8 +296,26 @@ impl RunnerBuilder {
 
     /// The name of this worker in the [claims](WhenClaimed) on sessions; a random one by default.
     ///
-    /// Two workers that run at the same time must have different names. A worker that is started again under the name
-    /// it had before goes on at once with the sessions that it left, without waiting until its claims have expired.
+    /// A fixed name is for a worker of which there is exactly one, and that is started again under it, such as a member of
+    /// a stateful set: it goes on at once with the sessions that it left, without waiting until its claims have expired.
+    ///
+    /// **It must be unique among the processes that are alive.** Two with the same name count as one worker: each takes
+    /// over what the other one is doing, as if it had left that itself, so that calls in flight run again or have an
+    /// unknown outcome. The store cannot tell them apart. Several processes of one configuration need something that
+    /// differs in the name, such as the number of the replica; or the random name.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// # let replica = 0;
+    /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).worker(format!("server-{replica}"))?.build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`SessionError::InvalidId`].

@@ -17,6 +17,7 @@ use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 use crate::args::{At, Place};
 use crate::desk::Desk;
 use crate::error::{Ending, Misuse};
+use crate::head::Head;
 use crate::migrate::{Fit, fit};
 use crate::show::{self, Cutter, Stage, story};
 
@@ -115,6 +116,9 @@ impl View<'_> {
         let Session { key, parent, .. } = self.session;
         let of = format!(" of {}/{}, version {}", key.app, key.user, self.session.version);
         show::line(show::styled(show::NAME, format!("session {}", key.id)).and(of));
+        if let Some(head) = Head::of(self.session) {
+            show::line(show::styled(show::DIM, format!("head {head}")));
+        }
         if let Some(parent) = parent {
             show::line(format!("forked from {} at version {}", parent.id, parent.version));
         }
@@ -198,6 +202,7 @@ impl View<'_> {
             "app": self.session.key.app.as_str(),
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
+            "head": Head::of(self.session).map(|head| head.to_string()),
             "inbox": self.inbox.iter().map(show::said_in).collect::<Vec<_>>(),
             "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),

@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
         Command::Delete { place, user_state, when_claimed } => {
             sessions::delete(place, *user_state, *when_claimed, json).await
         }
-        Command::Verify { place } => verify::verify(place, json).await,
+        Command::Verify { place, head } => verify::verify(place, *head, json).await,
         Command::State { command: StateCommand::Get { place, key } } => {
             state::get(place, key.as_deref(), json).await
         }

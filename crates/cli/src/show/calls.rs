@@ -14,13 +14,14 @@ const IN_LINE: usize = 80;
 
 /// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
-    let why = match request.reason {
-        AskReason::MayHaveHappened => {
-            " (it had started before a crash, and may have had its effect)".to_owned()
-        }
-        _ if request.times > 1 => format!(" (the reply makes this call {} times)", request.times),
-        _ => String::new(),
-    };
+    let mut why = Vec::new();
+    if matches!(request.reason, AskReason::MayHaveHappened) {
+        why.push("it had started before a crash, and may have had its effect".to_owned());
+    }
+    if request.times > 1 {
+        why.push(format!("the reply makes this call {} times", request.times));
+    }
+    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
     let arguments = request.call.arguments.to_text();
     let arguments = if arguments.chars().count() <= IN_LINE {
         format!(" {}", escape_all_invisible(&arguments))

@@ -138,14 +138,15 @@ fn a_label_stands_wherever_a_version_does() {
     room.check(
         "inspect a.toml --at called",
         expect![[r#"
-        session s1 of a/local, version 2
-        label asked: version 1
-        label called: version 2
+            session s1 of a/local, version 2
+            head 2:DIGEST
+            label asked: version 1
+            label called: version 2
 
-            1  began     user:      look
-            2  replied   assistant: > c1 see(number=1)
+                1  began     user:      look
+                2  replied   assistant: > c1 see(number=1)
 
-    "#]],
+        "#]],
     );
     room.check(
         "inspect a.toml --diff asked..called",

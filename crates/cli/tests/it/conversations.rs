@@ -123,6 +123,7 @@ fn a_chat_over_a_pipe_goes_line_by_line() {
         "inspect a.toml",
         expect![[r#"
             session s1 of a/local, version 6
+            head 6:DIGEST
 
                 1  began     user:      I am Ada
                 2  replied   assistant: > c1 remember(key="user:name", value="Ada")
@@ -223,6 +224,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "inspect a.toml",
         expect![[r#"
             session s1 of a/local, version 10
+            head 10:DIGEST
 
                 1  began     user:      pay the bill
                 2  replied   assistant: I pay.   > p1 pay(euro=5)

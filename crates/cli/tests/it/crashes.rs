@@ -79,6 +79,7 @@ fn what_must_not_run_twice_does_not() {
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");
     room.check("inspect a.toml", expect![[r#"
         session s1 of a/local, version 5
+        head 5:DIGEST
 
             1  began     user:      go
             2  replied   assistant: > c1 slow()

@@ -164,6 +164,7 @@ fn what_the_nodes_did_can_be_read_and_replayed() {
     room.say("run g.toml -s s1 'which area has most stalls?'", "");
     room.check("inspect g.toml", expect![[r#"
         session s1 of g/local, version 29
+        head 29:DIGEST
 
             1  began     user:      which area has most stalls?
             2  planned   plan
@@ -510,6 +511,7 @@ fn nodes_wait_for_decisions_in_another_process() {
 fn inspected_with_their_decisions(room: &Room) {
     room.check("inspect g.toml", expect![[r#"
         session s1 of g/local, version 20
+        head 20:DIGEST
 
             1  began     user:      pay the bills
             2  planned   clerk
@@ -629,6 +631,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
         "inspect g.toml",
         expect![[r#"
             session s1 of g/local, version 14
+            head 14:DIGEST
 
                 1  began     user:      go
                 2  planned   quick, agent, slow
@@ -756,6 +759,45 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
             That worked.
         "#]],
     );
+}
+
+/// A run that ended since a node failed for good leaves nothing to be resumed: the message that came after it is taken.
+#[test]
+fn a_message_is_answered_also_if_a_node_of_the_run_before_it_has_failed() {
+    let room = Room::new("", "");
+    let graph = r#"
+        edges = [{ from = "START", to = "pay" }, { from = "pay", to = "done" }]
+        nodes.done.says = "Paid."
+        [nodes.pay]
+        command = ["sh", "-c", "test -e tried || { touch tried; exit 3; }"]
+        approval = "always"
+        effect = "at_most_once"
+    "#;
+    room.write("g.toml", graph);
+    let said = room.say("run g.toml -s s1 go", "");
+    assert!(said.ends_with("exit 3\n"), "{said}");
+    room.check_with(
+        "run g.toml -s s1 --interactive again",
+        "y\ny\n",
+        expect![[r#"
+        Paid.
+        | session s1
+        | the message is not taken yet: the session waits for a decision; decide first
+        | decide about pay/run#DIGEST: pay {}
+        | pay | starts
+        | pay | failed: the program failed (exit status: 3)
+        | the run ended: node 'pay' failed: the program failed (exit status: 3)
+        | pay | starts
+        | decide about pay/run#DIGEST: pay {}
+        | pay | starts
+        | pay | done
+        | done | starts
+        | done | done
+        | go on: stepfold chat g.toml --session s1
+    "#]],
+    );
+    let said = room.say("sessions g.toml", "");
+    assert!(!said.contains("inbox") && !said.contains("waits"), "{said}");
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn inspect_shows_the_log_and_who_set_what() {
         "inspect a.toml",
         expect![[r#"
             session s1 of a/local, version 9
+            head 9:DIGEST
 
                 1  began     user:      look
                 2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
@@ -64,13 +65,14 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --at 3",
         expect![[r#"
-        session s1 of a/local, version 3
+            session s1 of a/local, version 3
+            head 3:DIGEST
 
-            1  began     user:      look
-            2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
-            3  answered  (c1 see)
+                1  began     user:      look
+                2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+                3  answered  (c1 see)
 
-    "#]],
+        "#]],
     );
     room.check(
         "inspect a.toml --diff 4..10",
@@ -124,7 +126,8 @@ fn verify_lists_what_is_damaged() {
     room.say("run a.toml -s s1 --store s.db look", "");
     let said = room.say("verify a.toml --store s.db", "");
     assert!(said.starts_with("| all is whole: 1 session, 5 events and "), "{said}");
-    assert!(room.say("verify a.toml --store s.db --session s1", "").starts_with("| all is whole: 1 session"));
+    let said = room.say("verify a.toml --store s.db --session s1", "");
+    assert!(said.starts_with("head 5:DIGEST\n| all is whole: 1 session"), "{said}");
     let said = room.say("verify a.toml --store s.db --session s2", "");
     assert!(said.contains("there is no session a/local/s2") && said.ends_with("exit 2\n"), "{said}");
 
@@ -137,6 +140,57 @@ fn verify_lists_what_is_damaged() {
     let json = room.say("verify a.toml --store s.db --json", "");
     let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!((&json["whole"], &json["faults"][0]["kind"]), (&false.into(), &"damaged".into()));
+}
+
+/// The head is noted elsewhere: what was there then is found to be there, and any change to it is seen.
+#[test]
+fn a_head_that_was_noted_shows_any_later_change() {
+    let room = Room::new(AGENT, SCRIPT);
+    room.say("run a.toml -s s1 look", "");
+    // As a program reads it: `say` takes digests out of what it gives.
+    let head = |line: &str| {
+        let output = room.command(line).stdin(std::process::Stdio::null()).output().unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["head"].as_str().unwrap().to_owned()
+    };
+    let noted = head("verify a.toml -s s1 --json");
+    assert!(noted.starts_with("5:") && noted.len() == 66, "{noted}");
+    assert_eq!(head("inspect a.toml -s s1 --json"), noted);
+    let verify = |noted: &str| room.say(&format!("verify a.toml -s s1 --head {noted}"), "");
+    let said = verify(&noted);
+    assert!(said.starts_with("unchanged: the history ends in the head of version 5\n"), "{said}");
+    assert!(said.contains("\nhead 5:DIGEST\n| all is whole") && !said.contains("exit"), "{said}");
+
+    // What comes after it, also a rewind, leaves it there.
+    room.say("run a.toml -s s1 'look again'", "");
+    room.say("rewind a.toml -s s1 1", "");
+    assert_ne!(head("inspect a.toml -s s1 --json"), noted);
+    assert_eq!(head("inspect a.toml -s s1 --at 5 --json"), noted);
+    let said = verify(&noted);
+    let contained = "unchanged up to version 5: the history contains its head, 5 events before the newest\n";
+    assert!(said.starts_with(contained) && !said.contains("exit"), "{said}");
+
+    // A history of the same words that was made anew is another one.
+    room.say("delete a.toml -s s1", "");
+    room.say("run a.toml -s s1 look", "");
+    let said = verify(&noted);
+    assert!(
+        said.starts_with("changed: the history up to version 5 has another head than 5:DIGEST\n"),
+        "{said}"
+    );
+    assert!(said.contains("| all is whole") && said.ends_with("exit 1\n"), "{said}");
+    let json = room.say(&format!("verify a.toml -s s1 --json --head {noted}"), "");
+    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!((&json["whole"], &json["expected"]["contained"]), (&true.into(), &false.into()));
+
+    // One that was cut off has no such version.
+    let said = verify(&noted.replacen('5', "9", 1));
+    assert!(said.starts_with("missing: the head of version 9 cannot be read: "), "{said}");
+    assert!(said.contains("has no version 9") && said.ends_with("exit 1\n"), "{said}");
+    for line in ["-s s1 --head 5", "-s s1 --head x:y", &format!("--head {noted}")] {
+        let said = room.say(&format!("verify a.toml {line}"), "");
+        assert!(said.ends_with("exit 2\n"), "{line}: {said}");
+    }
 }
 
 #[test]
@@ -192,6 +246,7 @@ fn a_fork_goes_its_own_way_and_a_rewind_takes_back() {
         "inspect a.toml -s s1",
         expect![[r#"
             session s1 of a/local, version 10
+            head 10:DIGEST
 
                 1  began     user:      look
                 2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)

@@ -150,16 +150,17 @@ fn a_message_is_stored_and_answered_by_its_own_command_once_the_other_one_has_en
     room.check(
         "inspect a.toml",
         expect![[r#"
-        session s1 of a/local, version 6
+            session s1 of a/local, version 6
+            head 6:DIGEST
 
-            1  began     user:      go
-            2  replied   assistant: > c1 slow()
-            3  answered  tool c1 slow: ran
-            4  replied   assistant: Done.
-            5  began     user:      again
-            6  replied   assistant: Done again.
+                1  began     user:      go
+                2  replied   assistant: > c1 slow()
+                3  answered  tool c1 slow: ran
+                4  replied   assistant: Done.
+                5  began     user:      again
+                6  replied   assistant: Done again.
 
-    "#]],
+        "#]],
     );
     assert!(!room.say("sessions a.toml", "").contains("stored"));
 }
@@ -393,6 +394,41 @@ fn a_message_whose_sender_is_gone_is_answered_before_the_next_one() {
         | go on: stepfold chat a.toml --session s1
     "#]],
     );
+}
+
+/// A stored message that cannot begin is in the way of all that come after it: it is told what to do about it.
+#[test]
+fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
+    let work = at_work(TWO);
+    let mut second = work.second("run a.toml -s s1 again --key first", "");
+    work.until_stored();
+    second.child.kill().unwrap();
+    second.child.wait().unwrap();
+    let (room, _) = work.ends();
+    let needs = "instructions = \"Look at {topic}.\"\n[state.topic]\ntype = \"string\"\n";
+    room.write("a.toml", &format!("model = \"script:a.script\"\n{needs}{AGENT}"));
+    room.check("resume a.toml", expect![[r#"
+        | session s1
+        | error: message `first` comes first in the session, and cannot begin: the run could not go on: the template needs "topic" (line 1, column 9), which the state does not have; write {topic?} if it may be absent; keys there are: messages
+        | mend the cause and go on with it, or withdraw it:
+        |   stepfold resume a.toml --session s1
+        |   stepfold inbox a.toml --session s1 --remove first
+        exit 1
+    "#]]);
+    room.check("run a.toml -s s1 'a third time' --key third", expect![[r#"
+        | session s1
+        | error: message `first` comes first in the session, and cannot begin: the run could not go on: the template needs "topic" (line 1, column 9), which the state does not have; write {topic?} if it may be absent; keys there are: messages
+        | the new message is stored, and taken after it; mend the cause and go on with it, or withdraw it:
+        |   stepfold resume a.toml --session s1
+        |   stepfold inbox a.toml --session s1 --remove first
+        exit 1
+    "#]]);
+    let said = room.say("run a.toml -s s1 'a third time' --key third --json", "");
+    assert_eq!(said.matches("{\"stored\":true,\"taken\":false}").count(), 1, "{said}");
+    assert!(room.say("inbox a.toml --remove first", "").starts_with("1 message withdrawn"));
+    room.say("state set a.toml topic=rows", "");
+    let said = room.say("resume a.toml", "");
+    assert!(said.starts_with("Done again.\n") && !said.contains("exit"), "{said}");
 }
 
 #[test]

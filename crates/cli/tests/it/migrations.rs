@@ -36,6 +36,7 @@ fn reading_works_whatever_is_stored() {
     "#]]);
     room.check("inspect a.toml", expect![[r#"
         session s1 of a/local, version 2
+        head 2:DIGEST
 
             1  began     user:      go
                          ~ count: 0 -> 3
@@ -47,6 +48,7 @@ fn reading_works_whatever_is_stored() {
     "#]]);
     room.check("inspect a.toml --at 1", expect![[r#"
         session s1 of a/local, version 1
+        head 1:DIGEST
 
             1  began     user:      go
                          ~ count: 0 -> 3
@@ -102,16 +104,17 @@ fn a_migrated_value_is_shown_with_what_is_stored() {
     room.check(
         "inspect a.toml",
         expect![[r#"
-        session s1 of a/local, version 2
+            session s1 of a/local, version 2
+            head 2:DIGEST
 
-            1  began     user:      go
-                         ~ count: 0 -> 3
-                         ~ topic: unset -> "markets"
-            2  replied   assistant: One.
+                1  began     user:      go
+                             ~ count: 0 -> 3
+                             ~ topic: unset -> "markets"
+                2  replied   assistant: One.
 
-        count = 3  (version 1, sum; the agent sees "3")
-        topic = "markets"  (version 1, replace_values)
-    "#]],
+            count = 3  (version 1, sum; the agent sees "3")
+            topic = "markets"  (version 1, replace_values)
+        "#]],
     );
     room.say("run a.toml -s s1 --set count=four more", "");
     room.check(

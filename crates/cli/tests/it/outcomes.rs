@@ -110,6 +110,32 @@ fn messages_behind_a_failing_run_are_told_listed_and_withdrawn() {
     assert_eq!(room.say("inbox a.toml", ""), "| no message waits\n");
 }
 
+/// Whose message is stored is told so once, in text; for programs it is a line of its own.
+#[test]
+fn that_a_message_is_stored_is_said_once() {
+    let room = Room::new("", "");
+    room.say("run a.toml -s s1 one", "");
+    let said = room.say("run a.toml -s s1 two", "");
+    assert_eq!(said.matches("the message is stored").count(), 1, "{said}");
+    let told = lines(&room.say("run a.toml -s s1 three --json", ""));
+    let stored: Vec<_> = told.iter().filter(|line| line.get("stored").is_some()).collect();
+    assert_eq!(stored, [&json!({"stored": true, "taken": false})], "{told:?}");
+}
+
+/// Equal calls of one reply that are asked about once are one question, which says for how many it holds.
+#[test]
+fn a_question_says_how_many_calls_it_is_about() {
+    let room =
+        Room::new(&ASKS.replace("always", "once"), "assistant: > c1 now()   > c2 now()\nassistant: Twice.");
+    let said = room.say("run a.toml -s s1 go", "");
+    assert!(said.contains("now {} (the reply makes this call 2 times)"), "{said}");
+    let told = lines(&room.say("resume a.toml --json", ""));
+    let waits = told.iter().find_map(|line| line["outcome"]["waits"].get(0)).unwrap();
+    assert_eq!((&waits["tool"], &waits["times"]), (&json!("now"), &json!(2)), "{told:?}");
+    let said = room.say("resume a.toml --approve c1", "");
+    assert!(said.starts_with("Twice.\n"), "{said}");
+}
+
 #[test]
 fn a_question_with_a_key_is_asked_once() {
     let room = Room::new("", "assistant: Hello.\nassistant: Hello again.");

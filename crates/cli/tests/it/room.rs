@@ -88,17 +88,20 @@ impl Room {
     }
 }
 
-/// Ids of requests have a digest that differs from run to run.
+/// Ids of requests, and heads of sessions, have a digest that differs from run to run.
 pub(crate) fn without_digests(text: &str) -> String {
-    const DIGITS: usize = 16;
-    let mut parts = text.split('#');
+    without_digests_after(&without_digests_after(text, '#', 16), ':', 64)
+}
+
+fn without_digests_after(text: &str, mark: char, digits: usize) -> String {
+    let mut parts = text.split(mark);
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let is_digest =
-            part.len() >= DIGITS && part.bytes().take(DIGITS).all(|byte| byte.is_ascii_hexdigit());
-        plain.push('#');
+            part.len() >= digits && part.bytes().take(digits).all(|byte| byte.is_ascii_hexdigit());
+        plain.push(mark);
         plain.push_str(if is_digest { "DIGEST" } else { "" });
-        plain.push_str(if is_digest { &part[DIGITS..] } else { part });
+        plain.push_str(if is_digest { &part[digits..] } else { part });
     }
     plain
 }

@@ -34,6 +34,7 @@ fn nothing_hides_what_is_approved() {
     // Nor what was done, for whoever looks at it later.
     Terminal::open(&room, "inspect a.toml").check(0, expect![[r#"
         session s1 of a/local, version 6
+        head 6:DIGEST
 
             1  began     user:      tidy up
             2  replied   assistant: "I tidy\u001b[8m up\u202e."   > p1 run(command="ls\u001b[8m; rm -rf /\u001b[0m", note="a\u202eb‍\nc")

@@ -203,6 +203,7 @@ fn resumed_inspected_and_forked(room: &Room) {
         0,
         expect![[r#"
             session s1 of a/local, version 19
+            head 19:DIGEST
 
                 1  began     user:      pay the bill
                 2  replied   assistant: I pay.   > p1 pay(euro=500)

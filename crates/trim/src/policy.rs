@@ -1,0 +1,427 @@
+//! Policies: what to leave out before a turn begins. They are data, and they compose.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{Message, Role, Transcript};
+
+use crate::cut::{Cut, Measure, Shown};
+use crate::view::leading_kept;
+use crate::{ApproximateTokens, Reason, TokenCounter, View};
+
+/// What a model is shown of a conversation when a turn begins; see the [crate](crate) for which to take.
+///
+/// A trim is a list of policies. [`then`](Trim::then) joins two lists: each policy sees what the one before
+/// it left, and the list is gone through until none of them leaves anything more out. So whatever is
+/// shown satisfies *every* policy, and a trim of a trim is a trim.
+///
+/// It is cheap to clone, and prints itself.
+///
+/// # Guarantees
+/// For any history that passes [`check`](Transcript::check), what is shown passes it too; contains the
+/// leading system messages and the last user message; is part of the log, in its order; and is shared with
+/// the log if nothing is left out. For a history that does not pass, nothing panics and no fault is added:
+/// what is shown has some of the faults of the log and no others.
+/// [Repair](Transcript::repair) it first.
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::{Pins, Trim};
+///
+/// // The last 20 messages, and up to 80 older ones: questions, and what two tools found; in any case no
+/// // more than 30,000 tokens.
+/// let trim = Trim::keep_last(20)
+///     .with_pins(Pins::up_to(80).results_of(["generate_sql", "run_sql"]))
+///     .then(Trim::cap_tokens(30_000));
+/// assert_eq!(
+///     trim.to_string(),
+///     "keep_last(20, up to 80 pins: user, generate_sql, run_sql) then cap_tokens(30000)",
+/// );
+/// ```
+#[derive(Clone, Default)]
+pub struct Trim(pub(crate) Arc<[Policy]>);
+
+impl Trim {
+    /// Shows everything.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::{Message, Transcript};
+    ///
+    /// let log = Transcript::new().with(Message::user("hello"));
+    /// assert!(Trim::none().view(&log).transcript().ptr_eq(&log));
+    /// ```
+    pub fn none() -> Self {
+        Trim::default()
+    }
+
+    /// Shows the last `messages` messages, from the beginning of a turn on.
+    ///
+    /// Up to that many are shown as they are. Else the window is the last `messages`. If it opens with a
+    /// user message, that is it; if not, it is extended back to the nearest earlier user message, and so
+    /// shows more. If there is none, it begins at the first user message inside it; if there is none at
+    /// all, it is the last whole steps, at least one. System messages that the log opens with are shown
+    /// in any case and not counted.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::{Message, Transcript};
+    ///
+    /// let is_question = |index| index == 18 || index == 101;
+    /// let message = |index| match is_question(index) {
+    ///     true => Message::user("?"),
+    ///     false => Message::assistant("."),
+    /// };
+    /// let log: Transcript = (0..120).map(message).collect();
+    /// assert_eq!(Trim::keep_last(100).view(&log).kept().to_string(), "18..120");
+    /// ```
+    pub fn keep_last(messages: usize) -> Self {
+        Policy::KeepLast { messages, pins: None }.into()
+    }
+
+    /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn in any
+    /// case, and whole. Add [`cap_tokens`](Trim::cap_tokens) to bound that one too.
+    ///
+    /// Counts by [`ApproximateTokens`], or by what [`counted_by`](Trim::counted_by) says. Looks at what it
+    /// shows, and at one turn more.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: one\nassistant: 1\nuser: two\nassistant: 2".parse()?;
+    /// assert_eq!(Trim::max_tokens(15).view(&log).kept().to_string(), "2..4");
+    /// assert!(Trim::max_tokens(30).view(&log).is_whole());
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn max_tokens(tokens: usize) -> Self {
+        Policy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+    }
+
+    /// Never shows more than `messages`: the last turns that fit, and if not even the last one does, its
+    /// user message and as many of its last steps as fit.
+    ///
+    /// Leading system messages and that user message are shown whatever they come to, and without any
+    /// user message the last step is.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "\
+    /// user:      count the stalls
+    /// assistant: > c1 count(area=1)   > c2 count(area=2)
+    /// tool c1:   3
+    /// tool c2:   4
+    /// assistant: > c3 count(area=3)
+    /// tool c3:   5
+    /// assistant: 12
+    /// ".parse()?;
+    /// assert_eq!(Trim::cap_messages(5).view(&log).transcript().to_string(), "\
+    /// user:      count the stalls
+    /// assistant: > c3 count(area=3)
+    /// tool c3:   5
+    /// assistant: 12
+    /// ");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn cap_messages(messages: usize) -> Self {
+        Policy::CapMessages { messages }.into()
+    }
+
+    /// Never shows more than `tokens`; else as [`cap_messages`](Trim::cap_messages).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Trim, token_counter};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: go\nassistant: > c1 f()\ntool c1: 1\nassistant: done".parse()?;
+    /// let each_ten = token_counter("ten", |_| 10);
+    /// let view = Trim::cap_tokens(20).counted_by(each_ten).view(&log);
+    /// assert_eq!(view.kept().to_string(), "0..1, 3..4");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn cap_tokens(tokens: usize) -> Self {
+        Policy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+    }
+
+    /// Makes each [`keep_last`](Trim::keep_last) of this trim show, of what is older than its window, what
+    /// is pinned. Other policies stay as they are.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Pins, Trim};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "\
+    /// user:      which area has most stalls?
+    /// assistant: > c1 run_sql(q=\"...\")
+    /// tool c1:   3
+    /// assistant: area 3
+    /// user:      thanks
+    /// assistant: you are welcome
+    /// ".parse()?;
+    /// let trim = Trim::keep_last(2).with_pins(Pins::up_to(10).results_of(["run_sql"]));
+    /// assert_eq!(trim.view(&log).kept().to_string(), "0..3, 4..6");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "a builder takes what it keeps")]
+    pub fn with_pins(mut self, pins: Pins) -> Self {
+        for policy in Arc::make_mut(&mut self.0) {
+            if let Policy::KeepLast { pins: kept, .. } = policy {
+                *kept = Some(pins.clone());
+            }
+        }
+        self
+    }
+
+    /// Makes each policy of this trim that goes by tokens count with `counter`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Trim, token_counter};
+    ///
+    /// let quarter = token_counter("quarter", |message| message.text().len().div_ceil(4));
+    /// let trim = Trim::keep_last(100).then(Trim::max_tokens(8_000)).counted_by(quarter);
+    /// assert_eq!(trim.to_string(), "keep_last(100) then max_tokens(8000, by quarter)");
+    /// ```
+    #[must_use]
+    pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
+        let chosen: Arc<dyn TokenCounter> = Arc::new(counter);
+        for policy in Arc::make_mut(&mut self.0) {
+            if let Policy::MaxTokens { counter, .. } | Policy::CapTokens { counter, .. } = policy {
+                *counter = Arc::clone(&chosen);
+            }
+        }
+        self
+    }
+
+    /// This trim, and then `next` on what it shows; again, until neither leaves anything more out. So the
+    /// view satisfies both. [`Trim::none`] on either side changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    ///
+    /// let trim = Trim::keep_last(100).then(Trim::max_tokens(8_000)).then(Trim::none());
+    /// assert_eq!(trim.to_string(), "keep_last(100) then max_tokens(8000)");
+    /// ```
+    #[must_use]
+    pub fn then(self, next: Trim) -> Self {
+        if self.is_none() {
+            return next;
+        }
+        Trim(self.0.iter().chain(next.0.iter()).cloned().collect())
+    }
+
+    /// Whether this trim shows everything, because it has no policy.
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What to show of `log`. Meant to be called once, before a turn begins; within a turn the
+    /// [`Window`](crate::Window) takes over.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "system: be brief\nuser: one\nassistant: 1\nuser: two".parse()?;
+    /// let view = Trim::keep_last(1).view(&log);
+    /// assert_eq!(view.transcript().to_string(), "system:    be brief\nuser:      two\n");
+    /// assert_eq!(log.len(), 4);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn view(&self, log: &Transcript) -> View {
+        self.narrow(&View::whole(log), log)
+    }
+
+    /// What to show of what `view` shows of `log`, [grown](View::grown) if the log has. A summary that is
+    /// shown stays, and counts in tokens and in [`cap_messages`](Trim::cap_messages).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: a\nuser: b\nuser: c\nuser: d".parse()?;
+    /// let view = Trim::keep_last(3).view(&log);
+    /// assert_eq!(Trim::keep_last(2).narrow(&view, &log).kept().to_string(), "2..4");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn narrow(&self, view: &View, log: &Transcript) -> View {
+        let view = view.clone().grown(log);
+        let mut kept = view.kept().clone();
+        let mut shown = kept.of(log);
+        let mut reasons = Vec::new();
+        // How many policies in a row had nothing to leave out. Each round leaves out one message at least,
+        // so that there is an end.
+        let mut satisfied = 0;
+        for policy in self.0.iter().cycle() {
+            if satisfied == self.0.len() {
+                break;
+            }
+            let conversation = match view.summary() {
+                None => Shown::new(&shown),
+                Some(summary) => Shown::behind(&shown, leading_kept(log, &kept), summary),
+            };
+            let Some(cut) = policy.cut(conversation) else {
+                satisfied += 1;
+                continue;
+            };
+            let dropped = shown.len() - cut.kept.len();
+            reasons.push(Reason { policy: policy.to_string().into(), dropped, why: cut.why });
+            kept = kept.compose(&cut.kept);
+            shown = kept.of(log);
+            // A policy has nothing to leave out of what it has just left.
+            satisfied = 1;
+        }
+        if reasons.is_empty() { view } else { view.narrowed(shown, log, kept, reasons) }
+    }
+}
+
+impl fmt::Display for Trim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        for (position, policy) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { " then " };
+            write!(f, "{separator}{policy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Trim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Trim({self})")
+    }
+}
+
+impl From<Policy> for Trim {
+    fn from(policy: Policy) -> Self {
+        Trim(Arc::new([policy]))
+    }
+}
+
+/// One policy.
+#[derive(Clone)]
+pub(crate) enum Policy {
+    KeepLast { messages: usize, pins: Option<Pins> },
+    MaxTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
+    CapMessages { messages: usize },
+    CapTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
+}
+
+impl Policy {
+    /// What it would keep; none if that is everything.
+    fn cut(&self, shown: Shown<'_>) -> Option<Cut> {
+        match self {
+            Policy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
+            Policy::MaxTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), false),
+            Policy::CapMessages { messages } => shown.at_most(*messages, Measure::Messages, true),
+            Policy::CapTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), true),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
+            Policy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
+            Policy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
+            Policy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
+            Policy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),
+        }
+    }
+}
+
+fn write_budget(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    tokens: usize,
+    counter: &dyn TokenCounter,
+) -> fmt::Result {
+    match counter.name() {
+        ApproximateTokens::NAME => write!(f, "{name}({tokens})"),
+        counter => write!(f, "{name}({tokens}, by {counter})"),
+    }
+}
+
+/// What [`Trim::with_pins`] shows of what is older than the window: the last user messages, and the last
+/// steps in which a tool of these names answered, whole: with the call, and with the results of the other
+/// calls of the same reply.
+///
+/// What is pinned begins with a user message, since models refuse a conversation that begins with a call: the
+/// one that opens the oldest pinned step's turn is shown too, and counts. If there is no room for it, or no such
+/// message, that step is not shown.
+///
+/// Pinned user messages may come to stand in a row. That is well-formed, and the hosted models take it;
+/// some chat templates of local ones want a reply between any two.
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::Pins;
+///
+/// assert_eq!(Pins::up_to(80).results_of(["run_sql"]).to_string(), "up to 80 pins: user, run_sql");
+/// assert_eq!(Pins::up_to(9).results_of(["a"]).without_users().to_string(), "up to 9 pins: a");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pins {
+    pub(crate) messages: usize,
+    users: bool,
+    tools: Vec<String>,
+}
+
+impl Pins {
+    /// User messages, as long as they come to no more than `messages`. Older ones are not shown; a step
+    /// that would be too much ends the row, so that what is pinned is always the newest of its kind.
+    pub const fn up_to(messages: usize) -> Self {
+        Pins { messages, users: true, tools: Vec::new() }
+    }
+
+    /// And steps in which one of these tools answered, within the same number of messages.
+    #[must_use]
+    pub fn results_of<T: Into<String>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
+        self.tools.extend(tools.into_iter().map(Into::into));
+        self
+    }
+
+    /// But no user messages, save the one that the oldest pinned step needs before it.
+    #[must_use]
+    pub const fn without_users(mut self) -> Self {
+        self.users = false;
+        self
+    }
+
+    /// Whether the block of these messages is pinned.
+    pub(crate) fn wants<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
+        let is_wanted = |message: &Message| match message.role() {
+            Role::User => self.users,
+            Role::Tool => (message.tool_result())
+                .is_some_and(|result| self.tools.iter().any(|tool| tool == result.name())),
+            _ => false,
+        };
+        block.any(is_wanted)
+    }
+}
+
+impl fmt::Display for Pins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let users = self.users.then_some("user");
+        let names: Vec<_> = users.into_iter().chain(self.tools.iter().map(String::as_str)).collect();
+        match names.as_slice() {
+            [] => f.write_str("no pins"),
+            names => write!(f, "up to {} pins: {}", self.messages, names.join(", ")),
+        }
+    }
+}

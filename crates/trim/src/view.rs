@@ -1,0 +1,280 @@
+//! What a model is shown of a conversation, and why. The conversation itself is never touched.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{Message, Role, Transcript};
+
+use crate::Kept;
+
+/// The part of a log that a model is shown.
+///
+/// [`transcript`](View::transcript) is what goes into the request. [`kept`](View::kept) says where its
+/// messages are in the log, and is all that has to be stored to have the view again: [`View::of`]. If
+/// nothing was left out, the transcript is the log's own, shared
+/// ([`ptr_eq`](Transcript::ptr_eq)).
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::{Trim, View};
+/// use stepfold_state_core::chat::Transcript;
+///
+/// let log: Transcript = "\
+/// system:    be brief
+/// user:      one
+/// assistant: 1
+/// user:      two
+/// assistant: 2
+/// ".parse()?;
+/// let view = Trim::keep_last(2).view(&log);
+/// assert_eq!(view.transcript().to_string(), "\
+/// system:    be brief
+/// user:      two
+/// assistant: 2
+/// ");
+/// assert_eq!(view.dropped(), 2);
+/// assert_eq!(
+///     view.to_string(),
+///     "3 of 5 messages (0..1, 3..5); keep_last(2) left out 2: the window opens with a user message",
+/// );
+/// assert_eq!(View::of(&log, view.kept().clone()).transcript(), view.transcript());
+/// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct View {
+    transcript: Transcript,
+    kept: Kept,
+    /// The length of the log when it was last looked at.
+    log_length: usize,
+    /// What stands for messages that are left out, behind the leading system messages.
+    summary: Option<Arc<Message>>,
+    reasons: Vec<Reason>,
+}
+
+impl View {
+    /// The whole log, shared.
+    pub fn whole(log: &Transcript) -> Self {
+        View::assemble(log, Kept::first(log.len()), None, Vec::new())
+    }
+
+    /// The messages of `log` that an earlier view kept, so far as they exist. It has no
+    /// [reasons](View::reasons): those are not stored.
+    pub fn of(log: &Transcript, kept: Kept) -> Self {
+        View::assemble(log, kept, None, Vec::new())
+    }
+
+    /// The messages of `log` that `kept` keeps, with a summary's message for those that it replaces, and the reasons
+    /// why others are left out. For a host that stored these parts of a view.
+    pub fn assemble(
+        log: &Transcript,
+        kept: Kept,
+        summary: Option<Arc<Message>>,
+        reasons: Vec<Reason>,
+    ) -> Self {
+        let reaches_past_log = kept.ranges().last().is_some_and(|last| last.end > log.len());
+        let kept = if reaches_past_log { kept.cut_to(log.len()) } else { kept };
+        let shown = kept.of(log);
+        View::showing(shown, log, kept, summary, reasons)
+    }
+
+    /// The view of `shown`, which is what `kept` keeps of `log`.
+    fn showing(
+        shown: Transcript,
+        log: &Transcript,
+        kept: Kept,
+        summary: Option<Arc<Message>>,
+        reasons: Vec<Reason>,
+    ) -> Self {
+        let transcript = match &summary {
+            None => shown,
+            Some(summary) => {
+                let lead = leading_kept(log, &kept);
+                let (before, behind) = (shown.iter().take(lead), shown.iter_from(lead));
+                before.chain([summary]).chain(behind).cloned().collect()
+            }
+        };
+        View { transcript, kept, log_length: log.len(), summary, reasons }
+    }
+
+    /// What the model is shown.
+    pub const fn transcript(&self) -> &Transcript {
+        &self.transcript
+    }
+
+    /// What the model is shown.
+    pub fn into_transcript(self) -> Transcript {
+        self.transcript
+    }
+
+    /// Where the messages are in the log. A summary is in none of these ranges.
+    pub const fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// How many messages of the log are left out.
+    pub fn dropped(&self) -> usize {
+        self.log_length - self.kept.len()
+    }
+
+    /// Whether nothing is left out.
+    pub fn is_whole(&self) -> bool {
+        self.kept.is_first(self.log_length)
+    }
+
+    /// The message that stands for messages left out, if a [`Summary`](crate::Summary) is shown.
+    pub const fn summary(&self) -> Option<&Arc<Message>> {
+        self.summary.as_ref()
+    }
+
+    /// Which policies left something out, and by which of their rules; in the order in which they did.
+    pub fn reasons(&self) -> &[Reason] {
+        &self.reasons
+    }
+
+    /// The same view with what the log has gained since: the transcript begins with what it was before,
+    /// byte for byte. O(what is new).
+    ///
+    /// If the log is shorter than it was, it is not the same log any more: the view then shows what it
+    /// kept of it, so far as that exists.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::{Message, Transcript};
+    ///
+    /// let mut log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
+    /// let view = Trim::keep_last(1).view(&log);
+    /// log.push(Message::assistant("2"));
+    /// assert_eq!(view.grown(&log).transcript().to_string(), "user:      two\nassistant: 2\n");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    pub fn grown(mut self, log: &Transcript) -> Self {
+        if log.len() < self.log_length {
+            return View::assemble(log, self.kept, self.summary, self.reasons);
+        }
+        if self.is_whole() && self.summary.is_none() {
+            self.transcript = log.clone();
+        } else {
+            self.transcript.extend(log.iter_from(self.log_length).cloned());
+        }
+        self.kept.push(self.log_length..log.len());
+        self.log_length = log.len();
+        self
+    }
+
+    /// The length of the log when it was last looked at.
+    pub(crate) const fn log_length(&self) -> usize {
+        self.log_length
+    }
+
+    /// Less of the same: `shown`, which is what `kept` keeps of the log, for one more reason or several.
+    pub(crate) fn narrowed(
+        &self,
+        shown: Transcript,
+        log: &Transcript,
+        kept: Kept,
+        more: Vec<Reason>,
+    ) -> Self {
+        let mut reasons = self.reasons.clone();
+        for reason in more {
+            match reasons.last_mut() {
+                // A long turn shrinks again and again for one reason.
+                Some(last) if last.why == reason.why && last.policy == reason.policy => {
+                    last.dropped += reason.dropped;
+                }
+                _ => reasons.push(reason),
+            }
+        }
+        View::showing(shown, log, kept, self.summary.clone(), reasons)
+    }
+}
+
+/// How many system messages a conversation opens with.
+pub(crate) fn leading_systems(transcript: &Transcript) -> usize {
+    transcript.iter().take_while(|message| message.role() == Role::System).count()
+}
+
+/// How many of the system messages that the log opens with are kept.
+pub(crate) fn leading_kept(log: &Transcript, kept: &Kept) -> usize {
+    let lead = leading_systems(log);
+    kept.indexes().take_while(|index| *index < lead).count()
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} messages ({})", self.kept.len(), self.log_length, self.kept)?;
+        if self.summary.is_some() {
+            f.write_str(" and a summary")?;
+        }
+        self.reasons.iter().try_for_each(|reason| write!(f, "; {reason}"))
+    }
+}
+
+/// What one policy left out, and why.
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::{Trim, Why};
+/// use stepfold_state_core::chat::Transcript;
+///
+/// let log: Transcript = "user: one\nassistant: 1\nuser: two\nassistant: 2".parse()?;
+/// let view = Trim::keep_last(1).view(&log);
+/// let [reason] = view.reasons() else { panic!("one policy, one reason") };
+/// assert_eq!((reason.dropped, reason.why), (2, Why::BackToUser));
+/// assert_eq!(&*reason.policy, "keep_last(1)");
+/// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reason {
+    /// The policy, as it prints itself.
+    pub policy: Arc<str>,
+    /// How many messages it left out.
+    pub dropped: usize,
+    /// By which of its rules.
+    pub why: Why,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} left out {}: {}", self.policy, self.dropped, self.why)
+    }
+}
+
+/// By which rule a view was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The last n messages open with a user message.
+    OpensWithUser,
+    /// They do not; the window was extended back to the user message that opens the turn.
+    BackToUser,
+    /// There is no user message before them; the window begins at the first one in it.
+    ForwardToUser,
+    /// There is no user message at all; the window is whole steps.
+    WholeSteps,
+    /// As many whole turns as fit.
+    WholeTurns,
+    /// Not even the last turn fits; it is shown whole all the same.
+    LastTurn,
+    /// Not even the last turn fits; it is cut to its user message and its last steps.
+    InsideTurn,
+    /// The window of the model would have overflowed within a turn.
+    Overflow,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::OpensWithUser => "the window opens with a user message",
+            Why::BackToUser => "the window goes back to the user message that opens its turn",
+            Why::ForwardToUser => "no user message before the window, which begins at the first one in it",
+            Why::WholeSteps => "no user message at all, so the window is the last whole steps",
+            Why::WholeTurns => "the last turns that fit are shown",
+            Why::LastTurn => "the last turn does not fit and is shown whole",
+            Why::InsideTurn => "the last turn does not fit, so its user message and its last steps are shown",
+            Why::Overflow => "the window of the model would have overflowed within the turn",
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! Within a turn: nothing leaves the view until the model's window would overflow, and then enough at once.
+//!
+//! Providers keep what they computed for a prompt and charge a tenth for a prefix that they have seen; the
+//! prefix has to be the same to the byte. A trim at every step would give every request another prefix. So
+//! the view only grows from step to step, and when it has to shrink, it shrinks well below the limit, so
+//! that the next requests share a prefix again.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use stepfold_state_core::chat::{Role, Transcript};
+
+use crate::cut::Measure;
+use crate::view::leading_systems;
+use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
+
+/// How many tokens a conversation may have within a turn, and how far it shrinks when it has more.
+///
+/// The limit is the model's context window less what else is in a request or comes of it: the
+/// tools, the instructions if they are not in the transcript, and the longest reply. Take a margin that
+/// suits the counter.
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::{Trim, Window, token_counter};
+/// use stepfold_state_core::chat::{Message, Transcript};
+///
+/// let ten_each = token_counter("ten", |_| 10);
+/// let window = Window::new(60).shrink_to_percent(70).counted_by(ten_each);
+/// let mut log: Transcript = "user: hello\nassistant: hi\nuser: count the stalls".parse()?;
+///
+/// // When a turn begins, the trim says what is shown ...
+/// let mut turn = window.begin(Trim::keep_last(100).view(&log), &log);
+/// // ... and before each further request the view grows by what was said,
+/// let step: Transcript = "assistant: > c1 count(area=1)\ntool c1: 3".parse()?;
+/// log.extend(step.iter().cloned());
+/// turn = turn.grown(&log);
+/// assert_eq!((turn.tokens(), turn.view().is_whole()), (50, true));
+///
+/// // until it would be too long: then it shrinks to 70 percent or less, old turns first.
+/// let step: Transcript = "assistant: > c2 count(area=2)\ntool c2: 4".parse()?;
+/// log.extend(step.iter().cloned());
+/// turn = turn.grown(&log);
+/// assert_eq!(turn.tokens(), 30);
+/// assert_eq!(turn.transcript().to_string(), "\
+/// user:      count the stalls
+/// assistant: > c2 count(area=2)
+/// tool c2:   4
+/// ");
+/// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Window {
+    limit: usize,
+    percent: u8,
+    counter: Arc<dyn TokenCounter>,
+}
+
+impl Window {
+    /// Up to `limit` tokens by [`ApproximateTokens`]; beyond, the view shrinks to 70 percent of them.
+    pub fn new(limit: usize) -> Self {
+        Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
+    }
+
+    /// Shrinks to this share of the limit instead; 100 if it is more. A small share shrinks seldom and
+    /// forgets much at once.
+    #[must_use]
+    pub fn shrink_to_percent(mut self, percent: u8) -> Self {
+        self.percent = percent.min(100);
+        self
+    }
+
+    /// Counts with `counter` instead.
+    #[must_use]
+    pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
+        self.counter = Arc::new(counter);
+        self
+    }
+
+    /// The tokens that a conversation may have.
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The tokens that a view shrinks to.
+    pub const fn target(&self) -> usize {
+        let percent = self.percent as usize;
+        self.limit / 100 * percent + self.limit % 100 * percent / 100
+    }
+
+    /// A turn that the last user message of `log` opens, of which `view` is shown; shrunk at once if that is
+    /// too long.
+    pub fn begin(&self, view: View, log: &Transcript) -> TurnView {
+        self.resume(view, log, log.len())
+    }
+
+    /// A turn that was interrupted, or that another user message has joined: its own user message is at
+    /// `turn_start` of the log, and what users said from there on stays.
+    ///
+    /// From the [kept](View::kept) ranges of the last view, the turn goes on as if it had not been
+    /// interrupted.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{View, Window};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: count\nassistant: 1\nassistant: 2\nuser: faster\nassistant: 3".parse()?;
+    /// let turn = Window::new(20).resume(View::whole(&log), &log, 0);
+    /// assert_eq!(turn.transcript().to_string(), "user:      count\nuser:      faster\nassistant: 3\n");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn resume(&self, view: View, log: &Transcript, turn_start: usize) -> TurnView {
+        let view = view.grown(log);
+        let tokens = self.count(view.transcript());
+        let last_turn = log.turn_start(log.len()).unwrap_or(0);
+        let turn_start = turn_start.min(last_turn);
+        TurnView { window: self.clone(), view, tokens, turn_start }.fitted(log)
+    }
+
+    fn count(&self, messages: &Transcript) -> usize {
+        self.measure().of_all(messages.iter().map(|message| &**message))
+    }
+
+    fn measure(&self) -> Measure<'_> {
+        Measure::Tokens(&self.counter)
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "window({} tokens, shrinks to {})", self.limit, self.target())
+    }
+}
+
+/// What is shown within a turn: it grows with the log, and shrinks when the [`Window`] would overflow.
+///
+/// When it shrinks, older turns leave first, whole and the oldest first; then the oldest steps of this
+/// turn, whole. What stays: the leading system messages, a summary, the user message that opened the turn
+/// and any that came in meanwhile, and the last step, without which the model would ask for the same
+/// again. If that alone is too long, [`fits`](TurnView::fits) says so.
+///
+/// # Examples
+/// ```
+/// use stepfold_trim::{View, Window};
+/// use stepfold_state_core::chat::{Message, Transcript};
+///
+/// let mut log = Transcript::new().with(Message::user("a question of some length"));
+/// let turn = Window::new(1_000).begin(View::whole(&log), &log);
+/// log.push(Message::assistant("an answer"));
+/// let turn = turn.grown(&log);
+/// assert!(turn.fits() && turn.transcript().ptr_eq(&log));
+/// assert!(!Window::new(5).begin(View::whole(&log), &log).fits());
+/// ```
+#[derive(Clone, Debug)]
+pub struct TurnView {
+    window: Window,
+    view: View,
+    tokens: usize,
+    /// Where the turn begins in the log.
+    turn_start: usize,
+}
+
+impl TurnView {
+    /// The view as it is now.
+    pub const fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What the model is shown now.
+    pub const fn transcript(&self) -> &Transcript {
+        self.view.transcript()
+    }
+
+    /// The tokens of what is shown.
+    pub const fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Whether what is shown is within the limit. If not, nothing more can leave it.
+    pub const fn fits(&self) -> bool {
+        self.tokens <= self.window.limit
+    }
+
+    /// With what the log has gained since. Unless it had to shrink, the transcript begins with what it was
+    /// before; and that costs what is new, not what is there.
+    #[must_use]
+    pub fn grown(mut self, log: &Transcript) -> Self {
+        let seen = self.view.log_length();
+        self.view = self.view.grown(log);
+        if log.len() < seen {
+            self.tokens = self.window.count(self.view.transcript());
+        } else {
+            let new = log.iter_from(seen).map(|message| &**message);
+            self.tokens = self.tokens.saturating_add(self.window.measure().of_all(new));
+        }
+        self.fitted(log)
+    }
+
+    /// Shrunk if it is too long.
+    fn fitted(mut self, log: &Transcript) -> Self {
+        if self.fits() {
+            return self;
+        }
+        let (leaving, tokens) = self.leaving(log);
+        if leaving.is_empty() {
+            return self;
+        }
+        let reason =
+            Reason { policy: self.window.to_string().into(), dropped: leaving.len(), why: Why::Overflow };
+        let kept = self.view.kept().without(&leaving);
+        self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
+        self.tokens = tokens;
+        self
+    }
+
+    /// The oldest messages that can leave, as many as have to for the rest to be within the target; and the
+    /// tokens of the rest.
+    fn leaving(&self, log: &Transcript) -> (Kept, usize) {
+        let (target, measure) = (self.window.target(), self.window.measure());
+        let mut leaving = Kept::default();
+        let mut tokens = self.tokens;
+        for Block { range, opens } in self.droppable(log) {
+            if opens && tokens <= target {
+                break;
+            }
+            let messages = log.iter_from(range.start).take(range.len()).map(|message| &**message);
+            tokens = tokens.saturating_sub(measure.of_all(messages));
+            leaving.push(range);
+        }
+        (leaving, tokens)
+    }
+
+    /// The blocks that can leave, oldest first.
+    fn droppable(&self, log: &Transcript) -> Vec<Block> {
+        let lead = leading_systems(log);
+        let mut blocks = blocks(self.view.kept(), log);
+        // The last step stays, and so does what may have come behind it.
+        let starts = blocks.iter().map(|block| block.range.start);
+        let last_step = starts.rev().find(|start| role(log, *start) == Some(Role::Assistant));
+        blocks.pop();
+        blocks.retain_mut(|block| {
+            let start = block.range.start;
+            let is_of_this_turn = start >= self.turn_start;
+            let is_user = role(log, start) == Some(Role::User);
+            let is_last_step = Some(start) == last_step;
+            // What is of an earlier turn leaves with its user message, not by itself.
+            block.opens = is_of_this_turn || is_user;
+            start >= lead && !(is_of_this_turn && (is_user || is_last_step))
+        });
+        if let Some(first) = blocks.first_mut() {
+            first.opens = true;
+        }
+        blocks
+    }
+}
+
+/// A message and the tool messages right behind it.
+struct Block {
+    range: Range<usize>,
+    /// Whether what is before it can leave without it.
+    opens: bool,
+}
+
+/// The blocks of what is kept.
+fn blocks(kept: &Kept, log: &Transcript) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    for index in kept.indexes() {
+        match blocks.last_mut() {
+            Some(block) if block.range.end == index && role(log, index) == Some(Role::Tool) => {
+                block.range.end = index + 1;
+            }
+            _ => blocks.push(Block { range: index..index + 1, opens: false }),
+        }
+    }
+    blocks
+}
+
+fn role(log: &Transcript, index: usize) -> Option<Role> {
+    log.get(index).map(|message| message.role())
+}

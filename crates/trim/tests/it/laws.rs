@@ -1,0 +1,190 @@
+//! What holds for every policy and every history.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use stepfold_state_core::chat::{Role, Transcript};
+use stepfold_trim::{ApproximateTokens, Pins, TokenCounter, Trim, View};
+
+use crate::histories::{self, last_user, lead, ones};
+
+proptest! {
+    #[test]
+    fn what_is_shown_is_well_formed(log in histories::well_formed(), trim in histories::trim()) {
+        prop_assert_eq!(log.check(), Ok(()));
+        let view = trim.view(&log);
+        prop_assert_eq!(view.transcript().check(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_shown_is_part_of_the_log(log in histories::well_formed(), trim in histories::trim()) {
+        let view = trim.view(&log);
+        let kept: Vec<_> = view.kept().indexes().map(|index| Arc::clone(log.get(index).unwrap())).collect();
+        prop_assert_eq!(view.transcript().len(), kept.len());
+        prop_assert!(view.transcript().iter().zip(&kept).all(|(shown, kept)| Arc::ptr_eq(shown, kept)));
+        prop_assert_eq!(view.kept().len() + view.dropped(), log.len());
+        prop_assert_eq!(view.reasons().iter().map(|reason| reason.dropped).sum::<usize>(), view.dropped());
+        let restored = View::of(&log, view.kept().clone());
+        prop_assert_eq!(restored.transcript(), view.transcript());
+    }
+
+    #[test]
+    fn what_must_stay_stays(log in histories::well_formed(), trim in histories::trim()) {
+        let view = trim.view(&log);
+        prop_assert!((0..lead(&log)).all(|index| view.kept().contains(index)));
+        prop_assert!(last_user(&log).is_none_or(|index| view.kept().contains(index)));
+        prop_assert!(log.is_empty() || !view.transcript().is_empty());
+    }
+
+    /// Hosted models refuse a conversation that begins with a tool call. What is shown whole is as it came.
+    #[test]
+    fn what_is_cut_begins_with_a_user_message_if_there_is_one(
+        log in histories::well_formed(),
+        trim in histories::trim(),
+    ) {
+        let view = trim.view(&log);
+        let shown = view.transcript();
+        let opening = shown.get(lead(shown)).map(|message| message.role());
+        if last_user(&log).is_some() && !view.is_whole() {
+            prop_assert_eq!(opening, Some(Role::User), "{}: {}", trim, view);
+        }
+    }
+
+    #[test]
+    fn a_trim_of_a_trim_is_a_trim(log in histories::well_formed(), trim in histories::trim()) {
+        let view = trim.view(&log);
+        let again = trim.view(view.transcript());
+        prop_assert!(again.transcript().ptr_eq(view.transcript()), "{} and then {}", view, again);
+        prop_assert!(again.is_whole() && again.reasons().is_empty());
+    }
+
+    #[test]
+    fn what_is_whole_is_shared(log in histories::well_formed(), trim in histories::trim()) {
+        let view = trim.view(&log);
+        prop_assert_eq!(view.is_whole(), view.transcript().ptr_eq(&log));
+        prop_assert_eq!(view.is_whole(), view.dropped() == 0);
+    }
+
+    #[test]
+    fn a_chain_satisfies_each_of_its_policies(
+        log in histories::well_formed(),
+        policies in prop::collection::vec(histories::policy(), 1..4),
+    ) {
+        let chain = policies.iter().cloned().fold(Trim::none(), Trim::then);
+        let view = chain.view(&log);
+        for policy in &policies {
+            prop_assert!(policy.view(view.transcript()).is_whole(), "{} left {}", chain, view);
+        }
+    }
+
+    #[test]
+    fn chains_are_associative_and_none_is_nothing(
+        log in histories::well_formed(),
+        one in histories::trim(),
+        two in histories::trim(),
+        three in histories::trim(),
+    ) {
+        let left = one.clone().then(two.clone()).then(three.clone());
+        let right = one.clone().then(two.then(three));
+        prop_assert_eq!(left.to_string(), right.to_string());
+        let (by_left, by_right) = (left.view(&log), right.view(&log));
+        prop_assert_eq!(by_left.transcript(), by_right.transcript());
+        prop_assert_eq!(Trim::none().then(one.clone()).to_string(), one.to_string());
+        prop_assert_eq!(one.clone().then(Trim::none()).to_string(), one.to_string());
+        prop_assert!(Trim::none().view(&log).transcript().ptr_eq(&log));
+    }
+
+    /// A trim of what another one shows is the same as a trim of that transcript.
+    #[test]
+    fn narrowing_a_view_is_trimming_it(
+        log in histories::well_formed(),
+        one in histories::trim(),
+        two in histories::trim(),
+    ) {
+        let view = one.view(&log);
+        let narrowed = two.narrow(&view, &log);
+        let trimmed = two.view(view.transcript());
+        prop_assert_eq!(narrowed.transcript(), trimmed.transcript());
+        prop_assert_eq!(narrowed.dropped(), view.dropped() + trimmed.dropped());
+    }
+
+    #[test]
+    fn keep_last_is_its_definition(log in histories::well_formed(), count in 0..25_usize) {
+        let view = Trim::keep_last(count).view(&log);
+        prop_assert_eq!(view.kept().indexes().collect::<Vec<_>>(), by_definition(&log, count));
+    }
+
+    #[test]
+    fn pins_add_to_keep_last_and_take_nothing(
+        log in histories::well_formed(),
+        count in 0..20_usize,
+        most in 0..12_usize,
+    ) {
+        let plain = Trim::keep_last(count).view(&log);
+        let pins = Pins::up_to(most).results_of(["run_sql"]);
+        let pinned = Trim::keep_last(count).with_pins(pins).view(&log);
+        prop_assert!(plain.kept().indexes().all(|index| pinned.kept().contains(index)));
+        prop_assert!(pinned.kept().len() - plain.kept().len() <= most);
+        for index in pinned.kept().indexes().filter(|index| !plain.kept().contains(*index)) {
+            let start = log.step_start(index);
+            let step = log.iter_from(start).enumerate();
+            let has_sql = step
+                .take_while(|(offset, message)| *offset == 0 || message.role() == Role::Tool)
+                .any(|(_, message)| message.tool_result().is_some_and(|result| result.name() == "run_sql"));
+            prop_assert!(has_sql || log.get(index).unwrap().role() == Role::User);
+        }
+    }
+
+    #[test]
+    fn a_cap_is_a_cap(log in histories::well_formed(), cap in 0..30_usize) {
+        let least = match last_user(&log) {
+            Some(_) => lead(&log) + 1,
+            None => lead(&log) + log.steps().map(|step| step.range().len()).max().unwrap_or(1),
+        };
+        let by_count = Trim::cap_messages(cap).view(&log);
+        prop_assert!(by_count.transcript().len() <= cap.max(least));
+        let by_tokens = Trim::cap_tokens(cap).counted_by(ones()).view(&log);
+        prop_assert_eq!(by_tokens.transcript(), by_count.transcript());
+    }
+
+    #[test]
+    fn max_tokens_shows_whole_turns_that_fit(log in histories::well_formed(), most in 0..400_usize) {
+        let view = Trim::max_tokens(most).view(&log);
+        let used = |log: &Transcript| log.iter().map(|message| ApproximateTokens.count(message)).sum::<usize>();
+        let start = view.kept().ranges().last().map_or(0, |range| range.start);
+        match last_user(&log) {
+            Some(user) => prop_assert!(used(view.transcript()) <= most || start == user || view.is_whole()),
+            None => prop_assert!(used(view.transcript()) <= most || view.transcript().steps().count() <= 1),
+        }
+        // One turn more would not fit.
+        let (older, first) = (log.turns().rev().find(|turn| turn.range().start < start), view.kept().contains(0));
+        if let Some(turn) = older.filter(|_| !view.is_whole() && (first || lead(&log) == 0)) {
+            let more = used(view.transcript()) + used(&turn.messages().cloned().collect());
+            prop_assert!(more > most || start <= lead(&log));
+        }
+    }
+}
+
+/// spec/003 and the rows on system messages and missing user messages, one after the other, on a vector.
+fn by_definition(log: &Transcript, count: usize) -> Vec<usize> {
+    let lead = lead(log);
+    let all: Vec<usize> = (0..log.len()).collect();
+    let (systems, rest) = all.split_at(lead);
+    if rest.len() <= count {
+        return all;
+    }
+    let is_user = |index: &&usize| log.get(**index).unwrap().role() == Role::User;
+    let (older, window) = rest.split_at(rest.len() - count);
+    let window =
+        match (window.first().filter(is_user), older.iter().rfind(is_user), window.iter().find(is_user)) {
+            (Some(start), _, _) | (None, Some(start), _) | (None, None, Some(start)) => &rest[start - lead..],
+            (None, None, None) => {
+                let mut starts: Vec<usize> =
+                    rest.iter().copied().filter(|index| log.step_start(*index) == *index).collect();
+                let last = starts.pop().unwrap();
+                let start = starts.into_iter().find(|start| log.len() - start <= count).unwrap_or(last);
+                &rest[start - lead..]
+            }
+        };
+    systems.iter().chain(window).copied().collect()
+}
