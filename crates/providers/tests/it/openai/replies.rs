@@ -256,5 +256,5 @@ async fn twenty_thousand_streamed_calls_without_ids() {
     };
     let events: String = (0..20_000).map(one).chain([finish("tool_calls")]).collect();
     let shown = ask(Play::events(events + DONE), request()).await;
-    assert_eq!(shown.matches("> call_").count(), 20_000);
+    assert_eq!(shown.matches("> call-").count(), 20_000);
 }
