@@ -64,7 +64,6 @@ pub mod cassette;
 pub mod gemini;
 #[cfg(feature = "http")]
 mod http;
-mod kind;
 pub mod layer;
 #[cfg(feature = "http")]
 mod model;

@@ -13,7 +13,7 @@
 //! use stepfold::session_scopes::MemoryStore;
 //!
 //! /// Counts the stalls of an area.
-//! #[tool(effect = "pure")]
+//! #[tool(effect(Effect::Pure))]
 //! async fn count(area: u64) -> Result<u64, ToolError> {
 //!     Ok(area * 4)
 //! }
@@ -109,8 +109,8 @@ pub mod prelude {
     #[cfg(feature = "macros")]
     pub use stepfold_tools::tool;
     pub use stepfold_tools::{
-        Approval, Args, Effect, FromState, Resource, StateWriter, Tool, ToolContext, ToolError, Toolset,
-        state_key,
+        Approval, Args, Effect, FromState, Resource, Source, StateWriter, Tool, ToolContext, ToolError,
+        Toolset, state_key,
     };
 }
 

@@ -2,7 +2,7 @@
 //! has its outcome.
 
 use stepfold_state_core::chat::{ToolCall, Usage};
-use stepfold_state_core::state::Snapshot;
+use stepfold_state_core::state::State;
 use stepfold_tools::{
     CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, Outcome, Outcomes, Resources,
 };
@@ -225,6 +225,6 @@ fn invocation(run: &Run, calls: Vec<ToolCall>, resources: Resources, stop: Cance
         .with_resources(resources);
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
-    let state: Snapshot = run.state().snapshot();
+    let state: State = run.state().clone();
     Invocation::resume(&tools, state, calls, run.finished_calls(), options)
 }

@@ -280,7 +280,8 @@ fn within(agent: &Agent, scope: Option<&Scope>) -> Result<Agent, ToolError> {
 }
 
 fn shared_values(context: &ToolContext, shared: &[String]) -> Value {
-    let values = shared.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
+    let values =
+        shared.iter().filter_map(|key| Some((key.clone(), context.state().get(key.as_str())?.to_json())));
     Value::Object(values.collect())
 }
 
@@ -302,7 +303,7 @@ fn answer(
     }
     for write in writes {
         if let (Some(value), Some(handler)) = (write.value(), write.handler()) {
-            context.set_with(write.key(), value.clone(), handler)?;
+            context.writer().set_with(write.key(), value.clone(), handler)?;
         }
     }
     if let Some(output) = outcome.run().output() {

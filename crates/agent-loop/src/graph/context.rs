@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::decode;
-use stepfold_state_core::state::{ReadKey, Snapshot};
+use stepfold_state_core::state::{ReadKey, State};
 use stepfold_tools::{CancellationToken, Resources, ToolError};
 use tokio::sync::mpsc;
 
@@ -43,7 +43,7 @@ struct Inner {
     label: String,
     execution: u64,
     item: Option<Value>,
-    state: Snapshot,
+    state: State,
     key: String,
     resources: Resources,
     cancellation: CancellationToken,
@@ -77,7 +77,7 @@ impl NodeContext {
             execution: run.walk().and_then(|walk| walk.executions.get(&node).copied()).unwrap_or(0),
             item: planned.and_then(|planned| planned.item.clone()),
             node,
-            state: run.state().snapshot(),
+            state: run.state().clone(),
             key: run.branch_key(place),
             resources: run.agent().config().resources.clone(),
             cancellation,
@@ -100,7 +100,7 @@ impl NodeContext {
 
     /// The state as it was when the superstep began. It never changes; branches that run beside this one are not
     /// seen.
-    pub fn state(&self) -> &Snapshot {
+    pub fn state(&self) -> &State {
         &self.0.state
     }
 

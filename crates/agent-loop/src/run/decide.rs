@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Faults, ValueType};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::Faults;
 
 use super::batch::{Batch, Call, CallState, Suspended};
 use super::event::{Event, EventKind};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use stepfold::state_core::state::ValueType;
+use stepfold::state_core::json_schema::ValueType;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -280,11 +280,11 @@ async fn approve(session: &SessionHandle) -> Arc<Outcome> {
 /// An agent that leaves a note for itself before it waits for a decision.
 fn notes_and_reads(world: &World) -> Agent {
     let note = |context: ToolContext| async move {
-        context.set("temp:note", "kept")?;
+        context.writer().set("temp:note", "kept")?;
         Ok::<_, ToolError>("noted")
     };
     let read = |context: ToolContext| async move {
-        let note = context.get("temp:note").map(|note| note.to_string());
+        let note = context.state().get("temp:note").map(|note| note.to_string());
         Ok::<_, ToolError>(note.unwrap_or_else(|| "gone".to_owned()))
     };
     let tools = [

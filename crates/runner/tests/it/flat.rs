@@ -68,7 +68,7 @@ fn tool(name: &str) -> Tool {
             match key.as_str() {
                 "asks" => {}
                 "fails" => return Err(ToolError::new("it failed")),
-                key => context.set(key, value.clone())?,
+                key => context.writer().set(key, value.clone())?,
             }
         }
         Ok::<_, ToolError>(json!("it is done"))

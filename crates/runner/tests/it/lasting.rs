@@ -248,7 +248,7 @@ fn five_hundred_steps() {
         let stored = |user: &str, steps: usize| {
             process(async {
                 let look = async |context: ToolContext| {
-                    context.set("log", json!([context.call_id()]))?;
+                    context.writer().set("log", json!([context.call_id()]))?;
                     Ok::<_, ToolError>("nothing to see here")
                 };
                 let look = Tool::new("look", "Looks.", look)

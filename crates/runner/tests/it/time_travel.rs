@@ -39,10 +39,10 @@ impl Keys {
             keys.0.lock().unwrap().push(context.idempotency_key().to_owned());
             let word = word.clone();
             async move {
-                context.set("log", json!([word]))?;
-                context.set("n", json!(1))?;
-                context.set("app:n", json!(1))?;
-                let n = context.get("n").map(ValueRef::to_json);
+                context.writer().set("log", json!([word]))?;
+                context.writer().set("n", json!(1))?;
+                context.writer().set("app:n", json!(1))?;
+                let n = context.state().get("n").map(ValueRef::to_json);
                 Ok::<_, ToolError>(json!(format!("{word} at {}", n.unwrap_or_default())))
             }
         };

@@ -176,9 +176,9 @@ impl World {
                 };
                 trace.note(format!("{word}{arguments} {}", without_life(context.idempotency_key())));
                 for (key, value) in [("log", json!([word])), ("n", json!(1)), ("app:n", json!(1))] {
-                    context.set(key, value)?;
+                    context.writer().set(key, value)?;
                 }
-                context.set("user:n", json!(1))?;
+                context.writer().set("user:n", json!(1))?;
                 Ok::<_, ToolError>(json!(format!("{word} is done")))
             }
         };

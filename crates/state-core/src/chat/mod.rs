@@ -14,6 +14,7 @@ mod tool;
 mod transcript;
 mod turns;
 
+mod call_ids;
 mod check;
 mod citation;
 mod repair;
@@ -32,6 +33,7 @@ mod error;
 mod extras;
 mod json;
 
+pub use call_ids::{fresh_call_id, with_unique_call_ids};
 pub use check::{FaultKind, TranscriptFault, TranscriptFaults};
 pub use citation::{CITATIONS, Citation};
 pub use error::{ModelError, ModelErrorKind, TimeoutKind};

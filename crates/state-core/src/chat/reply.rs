@@ -138,13 +138,13 @@ pub struct ToolCallChunk {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model had said all.
+    /// The reply is complete.
     Stop,
     /// It waits for the results of its calls.
     ToolCalls,
     /// The limit of tokens was reached.
     Length,
-    /// A filter of the provider cut in.
+    /// Stopped by the provider's content filter.
     ContentFilter,
     /// The model refused to answer.
     Refusal,

@@ -96,7 +96,7 @@ async fn calls_side_by_side() {
             end(),
         ],
         expect![[r#"
-            assistant: > t1 search(q="stalls")   > t2 list()   > call_0 fetch(id=7)   > t4 odd!("{q: 1}")
+            assistant: > t1 search(q="stalls")   > t2 list()   > t1-3 fetch(id=7)   > t4 odd!("{q: 1}")
             tool_calls [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
@@ -182,5 +182,5 @@ async fn twenty_thousand_streamed_calls_without_ids() {
     let events: String =
         [start()].into_iter().chain((0..20_000).map(one)).chain([stop("tool_use"), end()]).collect();
     let shown = ask(Play::events(events), request()).await;
-    assert_eq!(shown.matches("> call_").count(), 20_000);
+    assert_eq!(shown.matches("> call-").count(), 20_000);
 }

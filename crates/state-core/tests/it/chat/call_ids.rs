@@ -5,8 +5,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use serde_json::json;
-use stepfold_tools::state_core::chat::{Message, Part, Role, ToolCall};
-use stepfold_tools::with_unique_call_ids;
+use stepfold_state_core::chat::{Message, Part, Role, ToolCall, with_unique_call_ids};
 
 /// A conversation of replies with one call each, whose ids the server makes: how often each call asked whether an id
 /// was taken.

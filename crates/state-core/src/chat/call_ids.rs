@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use stepfold_state_core::chat::{Content, Message};
+use super::{Content, Message};
 
 /// The reply with an id for each of its calls that no other call has: its own where it can stay, else a
 /// fresh one. Everything else of the message stays as it is.
@@ -22,8 +22,7 @@ use stepfold_state_core::chat::{Content, Message};
 /// # Examples
 /// ```
 /// use serde_json::json;
-/// use stepfold_state_core::chat::{Message, ToolCall};
-/// use stepfold_tools::with_unique_call_ids;
+/// use stepfold_state_core::chat::{Message, ToolCall, with_unique_call_ids};
 ///
 /// let reply = Message::assistant("I look up both.")
 ///     .with_part(ToolCall::new("", "search", json!({"q": "stalls"})))
@@ -61,17 +60,28 @@ fn unique_ids(reply: &Message, earlier: usize, taken: impl Fn(&str) -> bool) -> 
         if keeps {
             return call.id.clone();
         }
-        let base = if call.id.trim().is_empty() { "call" } else { &call.id };
-        let id = fresh_id(base, earlier + place + 1, |id| !taken(id) && !used.contains(id));
+        let id = fresh_call_id(&call.id, earlier + place + 1, |id| !taken(id) && !used.contains(id));
         used.insert(id.clone());
         id
     });
     Some(ids.collect())
 }
 
-/// A free id with this number, else with one above it: found by steps that double, and then by halving, so
-/// that a server which takes all numbers ahead of us costs no more than their logarithm.
-fn fresh_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -> String {
+/// A call id that is free: `base` (the id that cannot stay; `call` for an empty one) with the number `first`, or with one
+/// above it.
+///
+/// Found by steps that double, and then by halving, so that a server which takes all numbers ahead of us costs no more
+/// than their logarithm. `is_free` must return true for some id, or the search does not end.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::fresh_call_id;
+///
+/// assert_eq!(fresh_call_id("c1", 2, |id| id != "c1-2"), "c1-3");
+/// assert_eq!(fresh_call_id("", 1, |_| true), "call-1");
+/// ```
+pub fn fresh_call_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -> String {
+    let base = if base.trim().is_empty() { "call" } else { base };
     let id = |number: usize| format!("{base}-{number}");
     let found = id(first);
     if is_free(&found) {
@@ -98,8 +108,8 @@ fn fresh_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::{Part, ToolCall, Transcript};
     use serde_json::json;
-    use stepfold_state_core::chat::{Part, ToolCall, Transcript};
 
     /// The notation of a reply in, the ids out.
     fn check(reply: &str, taken: &[&str], expected: &str) {
