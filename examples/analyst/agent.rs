@@ -3,9 +3,9 @@
 use std::error::Error;
 
 use serde_json::{Value, json};
-use stepfold::agent_loop::trim::{Pins, Trim};
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
+use stepfold::trim::{Pins, Trim};
 
 use crate::sql::{Answer, Database};
 

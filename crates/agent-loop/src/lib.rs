@@ -87,7 +87,7 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`trim`] for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
+//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
 //! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
@@ -127,10 +127,10 @@ mod replay;
 mod run;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
-pub mod trim;
 
 pub use stepfold_state_core as state_core;
 pub use stepfold_tools as tools;
+pub use stepfold_trim as trim;
 
 pub use crate::agent::{
     Agent, AgentBuilder, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult, OUTPUT_TOOL,

@@ -11,7 +11,7 @@ use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
 use crate::run::{Exit, Run, UnknownCall};
-use crate::trim::Summary;
+use stepfold_trim::Summary;
 
 /// What came of a run: why it ended, the reply, the conversation, the state, and what it cost.
 ///

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::State;
+use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::kept::Kept;

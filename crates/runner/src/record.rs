@@ -4,13 +4,13 @@
 //! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
 
 use serde_json::Value;
-use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
     SessionError, SessionKey, Timestamp,
 };
 use stepfold_state_core::state::Write;
+use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 

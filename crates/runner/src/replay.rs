@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::trim::Summary;
 use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, InvocationId, Scope, Session, SessionError, SessionSchema,
     SessionStore,
 };
 use stepfold_state_core::state::State;
+use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};

@@ -45,10 +45,12 @@
 //! |---|---|
 //! | [`state_core`] | messages, transcripts, state with a schema, the port of models |
 //! | [`tools`] | what a model may do: typed tools, bound to state |
+//! | [`trim`] | which messages of a long conversation a model is shown |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
 //! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed; [graphs](agent_loop::graph) of agents and functions |
 //! | [`runner`] | an agent in a session |
+//! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //!
 //! # Features
 //!
@@ -76,6 +78,9 @@
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
+#[cfg(feature = "otel")]
+#[doc(inline)]
+pub use stepfold_otel as otel;
 #[cfg(feature = "providers")]
 #[doc(inline)]
 pub use stepfold_providers as providers;
@@ -87,9 +92,8 @@ pub use stepfold_session_scopes as session_scopes;
 pub use stepfold_state_core as state_core;
 #[doc(inline)]
 pub use stepfold_tools as tools;
-
-#[cfg(feature = "otel")]
-pub mod otel;
+#[doc(inline)]
+pub use stepfold_trim as trim;
 
 /// The names that most programs use.
 pub mod prelude {

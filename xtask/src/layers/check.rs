@@ -207,9 +207,9 @@ mod tests {
     fn an_arrow_sideways_in_a_build_script_is_refused() {
         expect_violations(
             krate("stepfold-agent-loop", &[("stepfold-session-scopes", EdgeKind::Build)], &[]),
-            &expect![[r"
-                `stepfold-agent-loop` -> `stepfold-session-scopes` (build-dependencies): each crate uses only the layers below it that the table names; `stepfold-agent-loop` may use: stepfold-state-core, stepfold-tools
-            "]],
+            &expect![[r#"
+                `stepfold-agent-loop` -> `stepfold-session-scopes` (build-dependencies): each crate uses only the layers below it that the table names; `stepfold-agent-loop` may use: stepfold-state-core, stepfold-tools, stepfold-trim
+            "#]],
         );
     }
 
@@ -248,9 +248,9 @@ mod tests {
         let mut facade = krate("stepfold", &[("stepfold-providers", EdgeKind::Normal)], &[]);
         expect_violations(
             facade.clone(),
-            &expect![[r"
-                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-session-scopes, stepfold-agent-loop, stepfold-runner, stepfold-providers
-            "]],
+            &expect![[r#"
+                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-runner, stepfold-providers, stepfold-otel
+            "#]],
         );
         facade.edges[0].optional = true;
         expect_clean(facade);
@@ -282,9 +282,9 @@ mod tests {
     fn the_foot_has_no_runtime_however_deep() {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
-            &expect![[r"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-agent-loop, stepfold-runner, stepfold, stepfold-cli, stepfold-examples
-            "]],
+            &expect![[r#"
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: the foot never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-runner, stepfold, stepfold-cli, stepfold-examples
+            "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));
     }
@@ -293,9 +293,9 @@ mod tests {
     fn http_stays_in_providers() {
         expect_violations(
             krate("stepfold-runner", &[], &[&["reqwest"]]),
-            &expect![[r"
-                `stepfold-runner` has `reqwest` by way of reqwest: only providers talk to the network; allowed in: stepfold-providers, stepfold, stepfold-cli, stepfold-examples
-            "]],
+            &expect![[r#"
+                `stepfold-runner` has `reqwest` by way of reqwest: only providers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold, stepfold-cli, stepfold-examples
+            "#]],
         );
         expect_clean(krate("stepfold-providers", &[], &[&["async-openai"], &["async-openai", "reqwest"]]));
     }
@@ -317,7 +317,7 @@ mod tests {
         expect_violations(
             krate("stepfold-agent-loop", &[], &[&["stepfold-providers", "reqwest"]]),
             &expect![[r#"
-                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers talk to the network; allowed in: stepfold-providers, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-agent-loop` has `reqwest` by way of stepfold-providers -> reqwest: only providers and exporters of spans talk to the network; allowed in: stepfold-providers, stepfold-otel, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
     }
@@ -326,10 +326,10 @@ mod tests {
     fn libraries_do_not_name_anyhow_or_a_subscriber() {
         expect_violations(
             krate("stepfold-tools", &[], &[&["anyhow"], &["tracing-subscriber"]]),
-            &expect![[r"
+            &expect![[r#"
                 `stepfold-tools` has `anyhow` by way of anyhow: a library's errors are types that its callers can match on; allowed in: stepfold-cli, stepfold-examples, xtask
-                `stepfold-tools` has `tracing-subscriber` by way of tracing-subscriber: where traces go is for the program to say, not for a library; allowed in: stepfold, stepfold-cli, stepfold-examples, xtask
-            "]],
+                `stepfold-tools` has `tracing-subscriber` by way of tracing-subscriber: where traces go is for the program to say, not for a library; allowed in: stepfold-otel, stepfold, stepfold-cli, stepfold-examples, xtask
+            "#]],
         );
         // What a library does inside is its own affair.
         expect_clean(krate("stepfold-tools", &[], &[&["prost", "anyhow"]]));

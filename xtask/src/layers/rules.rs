@@ -10,6 +10,8 @@ const TOOLS: &str = "stepfold-tools";
 const SESSION_SCOPES: &str = "stepfold-session-scopes";
 const PROVIDERS: &str = "stepfold-providers";
 const AGENT_LOOP: &str = "stepfold-agent-loop";
+const TRIM: &str = "stepfold-trim";
+const OTEL: &str = "stepfold-otel";
 const RUNNER: &str = "stepfold-runner";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
@@ -40,6 +42,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: TRIM,
+        folder: "crates/trim",
+        floor: Floor::Wings,
+        may_use: &[STATE_CORE],
+        by_feature: &[],
+    },
+    Layer {
         package: SESSION_SCOPES,
         folder: "crates/session-scopes",
         floor: Floor::Wings,
@@ -54,25 +63,32 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: OTEL,
+        folder: "crates/otel",
+        floor: Floor::Wings,
+        may_use: &[STATE_CORE],
+        by_feature: &[],
+    },
+    Layer {
         package: AGENT_LOOP,
         folder: "crates/agent-loop",
         floor: Floor::Loop,
-        may_use: &[STATE_CORE, TOOLS],
+        may_use: &[STATE_CORE, TOOLS, TRIM],
         by_feature: &[],
     },
     Layer {
         package: RUNNER,
         folder: "crates/runner",
         floor: Floor::Keystone,
-        may_use: &[STATE_CORE, TOOLS, SESSION_SCOPES, AGENT_LOOP],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP],
         by_feature: &[],
     },
     Layer {
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
-        may_use: &[STATE_CORE, TOOLS, SESSION_SCOPES, AGENT_LOOP, RUNNER],
-        by_feature: &[PROVIDERS],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[PROVIDERS, OTEL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -84,14 +100,14 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
         reach: Reach::Tree,
-        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
         reason: "the foot never waits and starts no threads",
     },
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        allowed: &[PROVIDERS, FACADE, CLI, EXAMPLES],
-        reason: "only providers talk to the network",
+        allowed: &[PROVIDERS, OTEL, FACADE, CLI, EXAMPLES],
+        reason: "only providers and exporters of spans talk to the network",
     },
     Fence {
         libraries: &[
@@ -116,7 +132,7 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tracing-subscriber", "tracing-opentelemetry", "opentelemetry_sdk", "env_logger"],
         reach: Reach::Direct,
-        allowed: &[FACADE, CLI, EXAMPLES, XTASK],
+        allowed: &[OTEL, FACADE, CLI, EXAMPLES, XTASK],
         reason: "where traces go is for the program to say, not for a library",
     },
 ];
@@ -141,7 +157,7 @@ pub struct Layer {
 pub enum Floor {
     /// Nouns that everybody shares.
     Foot,
-    /// Three independent crafts.
+    /// Independent crafts.
     Wings,
     /// Uses tools, knows no sessions.
     Loop,

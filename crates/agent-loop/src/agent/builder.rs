@@ -14,7 +14,7 @@ use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::{Agent, Built, Config, Offer, OutputSpec};
 use crate::error::AgentError;
-use crate::trim::{Summarize, Trim, Window};
+use stepfold_trim::{Summarize, Trim, Window};
 
 /// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
 #[must_use = "a builder does nothing until it is built"]

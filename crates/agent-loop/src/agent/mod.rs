@@ -27,7 +27,7 @@ pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;
 use crate::driver::RunBuilder;
 use crate::run::Input;
-use crate::trim::{Summarize, Trim, Window};
+use stepfold_trim::{Summarize, Trim, Window};
 
 /// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,
 /// and shared by as many runs at a time as one likes.

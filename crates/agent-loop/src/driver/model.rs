@@ -11,7 +11,7 @@ use super::Host;
 use crate::error::{RunFault, StartError};
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
-use crate::trim::SummaryPlan;
+use stepfold_trim::SummaryPlan;
 
 /// What the observer is told of a reply that is read.
 enum Telling {

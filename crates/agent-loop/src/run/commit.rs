@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    fn show(&mut self, instructions: Option<String>, view: crate::trim::View, log: &Transcript) {
+    fn show(&mut self, instructions: Option<String>, view: stepfold_trim::View, log: &Transcript) {
         let window = self.agent.config().window.as_ref();
         self.prompt = Prompt::new(instructions, view, window, log, self.tally.turn_start);
     }

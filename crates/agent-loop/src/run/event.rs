@@ -20,7 +20,7 @@ use super::walk::NodeOutcome;
 use crate::agent::HookPoint;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
 use crate::graph::{Arrived, Planned, Routed};
-use crate::trim::{Kept, Summary};
+use stepfold_trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
 /// [`Recording`](crate::Recording).

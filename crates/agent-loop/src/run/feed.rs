@@ -20,7 +20,7 @@ use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason, Decision, rejection};
 use crate::decisions::Decisions;
 use crate::error::{FeedError, StartError};
-use crate::trim::{Summary, SummaryPlan};
+use stepfold_trim::{Summary, SummaryPlan};
 
 /// The prefix of keys whose values no record keeps.
 const TEMPORARY: &str = "temp:";

@@ -12,7 +12,7 @@ use super::event::Event;
 use super::machine::Run;
 use super::prompt::Prompt;
 use crate::error::StartError;
-use crate::trim::Summary;
+use stepfold_trim::Summary;
 
 /// What a run begins with: what the user says, and what the state holds.
 ///

@@ -23,7 +23,7 @@ use crate::agent::{Agent, HookPoint, Offer};
 use crate::approval::{AskReason, nested_path};
 use crate::decisions::Settled;
 use crate::error::StartError;
-use crate::trim::{Summary, SummaryPlan, View};
+use stepfold_trim::{Summary, SummaryPlan, View};
 
 /// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
 ///

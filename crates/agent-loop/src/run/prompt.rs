@@ -5,7 +5,7 @@
 
 use stepfold_state_core::chat::{Message, Transcript};
 
-use crate::trim::{Kept, Summary, TurnView, View, Window};
+use stepfold_trim::{Kept, Summary, TurnView, View, Window};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Prompt {

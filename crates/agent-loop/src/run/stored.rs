@@ -20,7 +20,7 @@ use super::prompt::Prompt;
 use super::unknown::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Settled;
-use crate::trim::{Kept, Summary, View};
+use stepfold_trim::{Kept, Summary, View};
 
 /// What is written.
 #[derive(Serialize)]

@@ -16,4 +16,3 @@ mod oracle;
 mod progress;
 mod regressions;
 mod simulated;
-mod trim;

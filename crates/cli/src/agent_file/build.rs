@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use stepfold::agent_loop::trim::{Pins, Trim, Window};
 use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ModelParams;
 use stepfold::state_core::state::{Fault, Handlers, KeySchema, StateError, check_key};
 use stepfold::tools::{BuildError, Limits};
+use stepfold::trim::{Pins, Trim, Window};
 
 use super::document::Document;
 use super::form::{Approvals, Conversion, Form, OutputModes, StateKey};

@@ -11,8 +11,8 @@ use stepfold_agent_loop::graph::{
 use stepfold_agent_loop::state_core::chat::{ChatModel, Message};
 use stepfold_agent_loop::state_core::state::{Handler, Key, Schema};
 use stepfold_agent_loop::tools::{Args, StateWriter, Tool, ToolError};
-use stepfold_agent_loop::trim::Trim;
 use stepfold_agent_loop::{Agent, Decision, Input, Output, OutputMode};
+use stepfold_trim::Trim;
 
 use super::check;
 use super::kit::*;

@@ -10,10 +10,10 @@ use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{Approval, Effect, Source};
-use stepfold_agent_loop::trim::Trim;
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Event, HookAction, HookContext, LoadError, Recording, Run,
 };
+use stepfold_trim::Trim;
 
 use super::kit::*;
 

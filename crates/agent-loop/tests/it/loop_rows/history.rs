@@ -7,8 +7,8 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Usage};
 use stepfold_agent_loop::state_core::state::{Schema, State};
 use stepfold_agent_loop::tools::{Source, Toolset};
-use stepfold_agent_loop::trim::{Summarize, Trim, Window};
 use stepfold_agent_loop::{Agent, Breakpoint, EventKind, Exit, Input, RunEvent};
+use stepfold_trim::{Summarize, Trim, Window};
 
 use super::check;
 use super::kit::*;

@@ -9,8 +9,8 @@ use stepfold_agent_loop::state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, MAX_REPLY_BYTES, ModelErrorKind, ReplyStream,
 };
 use stepfold_agent_loop::tools::CancellationToken;
-use stepfold_agent_loop::trim::{Summarize, Trim};
 use stepfold_agent_loop::{Agent, Exit, RunError, RunLimits};
+use stepfold_trim::{Summarize, Trim};
 
 use super::kit::*;
 

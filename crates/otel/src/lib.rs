@@ -1,9 +1,12 @@
-//! Spans to a collector of OpenTelemetry, by OTLP over HTTP.
+//! Exports spans to an OpenTelemetry collector, by OTLP over HTTP.
 //!
-//! This joins libraries and has no logic of its own. The spans are those of [`Traces`](crate::agent_loop::Traces)
-//! (a run, its model calls, its tool calls), those of
-//! [`traced`](crate::providers::layer::ChatModelExt::traced) models, and whatever else the program traces at level
-//! INFO or above.
+//! This joins libraries of exporters and knows nothing of agents: what it exports is whatever the program traces with
+//! `tracing` at level INFO or above. In a program of stepfold these are the spans of the loop's `Traces` (a run, its model
+//! calls, its tool calls) and those of traced models; the facade has this crate as `stepfold::otel`, by its feature `otel`.
+//!
+//! # What is absent
+//!
+//! Metrics, logs, gRPC, and compression.
 
 use std::error::Error;
 use std::fmt;
@@ -39,14 +42,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// # Examples
 /// ```
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// # use stepfold::providers::Scripted;
-/// use stepfold::agent_loop::Traces;
-/// use stepfold::otel::Exporter;
-/// use stepfold::prelude::*;
+/// use stepfold_otel::Exporter;
 ///
-/// # let collector = stepfold_doctest_collector();
-/// # fn stepfold_doctest_collector() -> String {
+/// # let collector = collector();
+/// # fn collector() -> String {
 /// #     use std::io::{Read as _, Write as _};
 /// #     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
 /// #     let address = listener.local_addr().unwrap();
@@ -62,13 +61,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// // Usually "http://localhost:4318".
 /// let exporter = Exporter::to(collector).service("my-agent").install()?;
 ///
-/// let agent = Agent::builder(Scripted::conversation("assistant: area 3")?).name("analyst").build()?;
-/// agent.run("which area has most stalls?").observe(Traces::new("analyst")).await?;
+/// tracing::info_span!("work").in_scope(|| { /* the program */ });
 ///
-/// // Dropping it sends what is left as well, and says nothing if that fails.
+/// // Dropping it sends the rest as well, but does not report a failure.
 /// exporter.shutdown()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # }).unwrap();
+/// # Ok::<(), stepfold_otel::OtelError>(())
 /// ```
 #[must_use]
 pub struct Exporter {
@@ -119,14 +116,14 @@ impl Exporter {
     /// through.
     ///
     /// ```
-    /// use stepfold::otel::Exporter;
+    /// use stepfold_otel::Exporter;
     /// use tracing_subscriber::layer::SubscriberExt as _;
     ///
     /// let (layer, guard) = Exporter::to("http://localhost:4318").service("my-agent").layer()?;
     /// let subscriber = tracing_subscriber::registry().with(layer); // .with(tracing_subscriber::fmt::layer())
     /// tracing::subscriber::with_default(subscriber, || { /* the program */ });
     /// guard.shutdown()?;
-    /// # Ok::<(), stepfold::otel::OtelError>(())
+    /// # Ok::<(), stepfold_otel::OtelError>(())
     /// ```
     ///
     /// # Errors

@@ -3,10 +3,10 @@
 
 use expect_test::expect;
 use proptest::prelude::*;
-use stepfold_agent_loop::trim::{Trim, Window};
 use stepfold_state_core::chat::{Transcript, TranscriptFault};
+use stepfold_trim::{Trim, Window};
 
-use super::{check, histories, shown};
+use crate::{check, histories, shown};
 
 fn faults(log: &Transcript) -> Vec<TranscriptFault> {
     log.check().err().map(|faults| faults.iter().cloned().collect()).unwrap_or_default()

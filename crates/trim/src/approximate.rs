@@ -1,104 +1,14 @@
-//! Counting tokens: the port, and an approximation that needs no vocabulary.
+//! An approximate token counter that needs no vocabulary of a model.
 //!
-//! What would surprise a reader: nothing here knows a model. [`ApproximateTokens`] looks at runs of
-//! letters, digits, blanks and signs, as the splitting rules of byte-pair encoders do, and charges each run
-//! what such runs cost on average.
+//! It looks at runs of letters, digits, blanks and signs, as the splitting rules of byte-pair encoders do, and
+//! charges each run what such runs cost on average.
 
-use std::fmt;
 use std::io;
-use std::sync::Arc;
 
 use serde::Serialize;
 use stepfold_state_core::chat::{Content, Message, Part, ToolContent};
 
-/// Counts the tokens of a message, as the model will that reads it.
-///
-/// Implemented by whoever has the tokenizer of a model, or made of a closure by [`token_counter`]; called
-/// by the policies that go by tokens, once for each message that they look at. It has to be pure: the same
-/// message, the same count. What a conversation costs is the sum over its messages, so a counter adds what
-/// the wire format spends on each of them.
-///
-/// # Examples
-/// ```
-/// use std::sync::Arc;
-/// use stepfold_agent_loop::trim::TokenCounter;
-/// use stepfold_state_core::chat::Message;
-///
-/// struct Words;
-///
-/// impl TokenCounter for Words {
-///     fn name(&self) -> &str {
-///         "words"
-///     }
-///
-///     fn count(&self, message: &Message) -> usize {
-///         message.text().split_whitespace().count()
-///     }
-/// }
-///
-/// let shared: Arc<dyn TokenCounter> = Arc::new(Words);
-/// assert_eq!(shared.count(&Message::user("which area has most stalls?")), 5);
-/// ```
-pub trait TokenCounter: Send + Sync {
-    /// What a stored policy calls this counter. `approximate` is taken by [`ApproximateTokens`].
-    fn name(&self) -> &str;
-
-    /// The tokens of this one message.
-    fn count(&self, message: &Message) -> usize;
-}
-
-macro_rules! forward {
-    ($($pointer:ty),*) => {$(
-        impl<C: TokenCounter + ?Sized> TokenCounter for $pointer {
-            fn name(&self) -> &str {
-                (**self).name()
-            }
-
-            fn count(&self, message: &Message) -> usize {
-                (**self).count(message)
-            }
-        }
-    )*};
-}
-
-forward!(&C, Box<C>, Arc<C>);
-
-impl fmt::Debug for dyn TokenCounter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenCounter({})", self.name())
-    }
-}
-
-/// A [`TokenCounter`] made of a name and a closure.
-///
-/// # Examples
-/// ```
-/// use stepfold_agent_loop::trim::{Trim, token_counter};
-///
-/// let quarter = token_counter("quarter", |message| message.text().len().div_ceil(4));
-/// assert_eq!(Trim::max_tokens(8_000).counted_by(quarter).to_string(), "max_tokens(8000, by quarter)");
-/// ```
-pub fn token_counter(
-    name: impl Into<Arc<str>>,
-    count: impl Fn(&Message) -> usize + Send + Sync + 'static,
-) -> impl TokenCounter + 'static {
-    Named { name: name.into(), count }
-}
-
-struct Named<F> {
-    name: Arc<str>,
-    count: F,
-}
-
-impl<F: Fn(&Message) -> usize + Send + Sync> TokenCounter for Named<F> {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn count(&self, message: &Message) -> usize {
-        (self.count)(message)
-    }
-}
+use crate::TokenCounter;
 
 /// Roughly how many tokens a message has, without the vocabulary of any model.
 ///
@@ -119,7 +29,7 @@ impl<F: Fn(&Message) -> usize + Send + Sync> TokenCounter for Named<F> {
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{ApproximateTokens, TokenCounter};
+/// use stepfold_trim::{ApproximateTokens, TokenCounter};
 /// use stepfold_state_core::chat::Message;
 ///
 /// // 6 tokens in `o200k_base`, and 4 for the message around them.
@@ -129,7 +39,7 @@ impl<F: Fn(&Message) -> usize + Send + Sync> TokenCounter for Named<F> {
 pub struct ApproximateTokens;
 
 impl ApproximateTokens {
-    /// The name in a stored policy.
+    /// The name in a printed policy.
     pub const NAME: &'static str = "approximate";
     /// What a wire format spends on a message beside what it says.
     pub const PER_MESSAGE: usize = 4;
@@ -144,7 +54,7 @@ impl ApproximateTokens {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::ApproximateTokens;
+    /// use stepfold_trim::ApproximateTokens;
     ///
     /// assert_eq!(ApproximateTokens::of_text("哪个服务区档口最多?"), 10);
     /// ```

@@ -2,11 +2,11 @@
 
 use expect_test::expect;
 use proptest::prelude::*;
-use stepfold_agent_loop::trim::{Summarize, Summary, SummaryRole, Trim, TrimError, View};
 use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_trim::{Summarize, Summary, SummaryRole, Trim, TrimError, View};
 
-use super::histories::{self, last_user, lead};
-use super::shown;
+use crate::histories::{self, last_user, lead};
+use crate::shown;
 
 const LOG: &str = "\
 system:    be brief

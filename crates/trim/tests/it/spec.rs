@@ -1,7 +1,7 @@
 //! The worked examples of spec/003, by name.
 
-use stepfold_agent_loop::trim::{Pins, Trim};
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, ToolResult, Transcript};
+use stepfold_trim::{Pins, Trim};
 
 /// Messages of a conversation: user messages at these indexes, a step of two messages right behind each
 /// index of `calls`, plain replies elsewhere.

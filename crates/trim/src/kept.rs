@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::Transcript;
 
-use super::TrimError;
+use crate::TrimError;
 
 /// Ranges of message indexes in a log: in order, none empty, none touching the next.
 ///
@@ -16,7 +16,7 @@ use super::TrimError;
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::Kept;
+/// use stepfold_trim::Kept;
 ///
 /// let kept: Kept = [0..1, 18..50, 50..120].into_iter().collect();
 /// assert_eq!(kept.ranges(), [0..1, 18..120]);
@@ -31,7 +31,7 @@ pub struct Kept(Vec<Range<usize>>);
 
 impl Kept {
     /// The first `length` messages.
-    pub(super) fn first(length: usize) -> Self {
+    pub(crate) fn first(length: usize) -> Self {
         let mut kept = Kept::default();
         kept.push(0..length);
         kept
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     /// Appends a range that begins at or behind the end of the last one; an empty one is nothing.
-    pub(super) fn push(&mut self, range: Range<usize>) {
+    pub(crate) fn push(&mut self, range: Range<usize>) {
         match self.0.last_mut() {
             _ if range.is_empty() => {}
             Some(last) if last.end == range.start => last.end = range.end,
@@ -73,23 +73,23 @@ impl Kept {
     }
 
     /// Without what is at or past `length`.
-    pub(super) fn cut_to(&self, length: usize) -> Self {
+    pub(crate) fn cut_to(&self, length: usize) -> Self {
         self.0.iter().map(|range| range.start.min(length)..range.end.min(length)).collect()
     }
 
-    /// The same of a log whose first `count` messages are gone.
-    pub(crate) fn without_first(&self, count: usize) -> Self {
+    /// The same ranges of a log whose first `count` messages were pruned.
+    pub fn without_first(&self, count: usize) -> Self {
         let place = |index: usize| index.saturating_sub(count);
         self.0.iter().map(|range| place(range.start)..place(range.end)).collect()
     }
 
     /// Whether this is the first `length` messages.
-    pub(super) fn is_first(&self, length: usize) -> bool {
+    pub(crate) fn is_first(&self, length: usize) -> bool {
         *self == Kept::first(length)
     }
 
     /// What `inner` keeps of what this keeps: its indexes count the messages that are kept here.
-    pub(super) fn compose(&self, inner: &Kept) -> Self {
+    pub(crate) fn compose(&self, inner: &Kept) -> Self {
         let mut composed = Kept::default();
         let mut outer = self.0.iter();
         let mut current = 0..0;
@@ -114,7 +114,7 @@ impl Kept {
     }
 
     /// What is kept here and not in `other`, which keeps some of the same.
-    pub(super) fn without(&self, other: &Kept) -> Self {
+    pub(crate) fn without(&self, other: &Kept) -> Self {
         let mut left = Kept::default();
         let mut others = other.0.iter().peekable();
         for range in &self.0 {
@@ -129,7 +129,7 @@ impl Kept {
     }
 
     /// The messages of `log` that are kept; all of them are `log` itself, shared.
-    pub(super) fn of(&self, log: &Transcript) -> Transcript {
+    pub(crate) fn of(&self, log: &Transcript) -> Transcript {
         if self.is_first(log.len()) {
             return log.clone();
         }

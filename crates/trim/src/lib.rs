@@ -29,7 +29,7 @@
 //! window would overflow, then by a good deal at once.
 //!
 //! ```
-//! use stepfold_agent_loop::trim::{Trim, Window};
+//! use stepfold_trim::{Trim, Window};
 //! use stepfold_state_core::chat::{Message, Transcript};
 //!
 //! let trim = Trim::keep_last(100).then(Trim::cap_tokens(60_000));
@@ -64,6 +64,7 @@
 mod policy;
 mod view;
 
+mod approximate;
 mod tokens;
 mod window;
 
@@ -73,12 +74,14 @@ mod cut;
 mod kept;
 
 mod error;
-mod stored;
 
-pub use error::TrimError;
-pub use kept::Kept;
-pub use policy::{Pins, Trim};
-pub use summarize::{SUMMARY_INSTRUCTIONS, Summarize, Summary, SummaryPlan, SummaryRole};
-pub use tokens::{ApproximateTokens, TokenCounter, token_counter};
-pub use view::{Reason, View, Why};
-pub use window::{TurnView, Window};
+pub use stepfold_state_core as state_core;
+
+pub use crate::approximate::ApproximateTokens;
+pub use crate::error::TrimError;
+pub use crate::kept::Kept;
+pub use crate::policy::{Pins, Trim};
+pub use crate::summarize::{SUMMARY_INSTRUCTIONS, Summarize, Summary, SummaryPlan, SummaryRole};
+pub use crate::tokens::{TokenCounter, token_counter};
+pub use crate::view::{Reason, View, Why};
+pub use crate::window::{TurnView, Window};

@@ -1,10 +1,10 @@
 //! Section 4 of the semantics, row by row, in the transcript notation.
 
 use expect_test::expect;
-use stepfold_agent_loop::trim::{Pins, Trim, Window};
 use stepfold_state_core::chat::Transcript;
+use stepfold_trim::{Pins, Trim, Window};
 
-use super::{check, histories, shown};
+use crate::{check, histories, shown};
 
 const CONVERSATION: &str = "\
 user:      which area has most stalls?

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stepfold_agent_loop::trim::{ApproximateTokens, TokenCounter};
 use stepfold_state_core::chat::{Content, Media, Message, Role, ToolCall, ToolContent, ToolResult};
+use stepfold_trim::{ApproximateTokens, TokenCounter};
 
 #[test]
 fn a_message_costs_what_it_says_and_a_little() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use super::Kept;
+use crate::Kept;
 
 /// The part of a log that a model is shown.
 ///
@@ -16,7 +16,7 @@ use super::Kept;
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Trim, View};
+/// use stepfold_trim::{Trim, View};
 /// use stepfold_state_core::chat::Transcript;
 ///
 /// let log: Transcript = "\
@@ -63,7 +63,9 @@ impl View {
         View::assemble(log, kept, None, Vec::new())
     }
 
-    pub(crate) fn assemble(
+    /// The messages of `log` that `kept` keeps, with a summary's message for those that it replaces, and the reasons
+    /// why others are left out. For a host that stored these parts of a view.
+    pub fn assemble(
         log: &Transcript,
         kept: Kept,
         summary: Option<Arc<Message>>,
@@ -119,7 +121,7 @@ impl View {
         self.kept.is_first(self.log_length)
     }
 
-    /// The message that stands for messages left out, if a [`Summary`](super::Summary) is shown.
+    /// The message that stands for messages left out, if a [`Summary`](crate::Summary) is shown.
     pub const fn summary(&self) -> Option<&Arc<Message>> {
         self.summary.as_ref()
     }
@@ -137,7 +139,7 @@ impl View {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::{Message, Transcript};
     ///
     /// let mut log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
@@ -162,12 +164,12 @@ impl View {
     }
 
     /// The length of the log when it was last looked at.
-    pub(super) const fn log_length(&self) -> usize {
+    pub(crate) const fn log_length(&self) -> usize {
         self.log_length
     }
 
     /// Less of the same: `shown`, which is what `kept` keeps of the log, for one more reason or several.
-    pub(super) fn narrowed(
+    pub(crate) fn narrowed(
         &self,
         shown: Transcript,
         log: &Transcript,
@@ -189,12 +191,12 @@ impl View {
 }
 
 /// How many system messages a conversation opens with.
-pub(super) fn leading_systems(transcript: &Transcript) -> usize {
+pub(crate) fn leading_systems(transcript: &Transcript) -> usize {
     transcript.iter().take_while(|message| message.role() == Role::System).count()
 }
 
 /// How many of the system messages that the log opens with are kept.
-pub(super) fn leading_kept(log: &Transcript, kept: &Kept) -> usize {
+pub(crate) fn leading_kept(log: &Transcript, kept: &Kept) -> usize {
     let lead = leading_systems(log);
     kept.indexes().take_while(|index| *index < lead).count()
 }
@@ -213,7 +215,7 @@ impl fmt::Display for View {
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Trim, Why};
+/// use stepfold_trim::{Trim, Why};
 /// use stepfold_state_core::chat::Transcript;
 ///
 /// let log: Transcript = "user: one\nassistant: 1\nuser: two\nassistant: 2".parse()?;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use proptest::prelude::*;
-use stepfold_agent_loop::trim::{ApproximateTokens, Summarize, TokenCounter, Trim, TurnView, View, Window};
 use stepfold_state_core::chat::{Message, Role, Transcript};
+use stepfold_trim::{ApproximateTokens, Summarize, TokenCounter, Trim, TurnView, View, Window};
 
-use super::histories::{self, lead};
+use crate::histories::{self, lead};
 
 fn tokens(transcript: &Transcript) -> usize {
     transcript.iter().map(|message| ApproximateTokens.count(message)).sum()

@@ -1,4 +1,4 @@
-//! What it costs to decide what a model is shown: `cargo bench -p stepfold-agent-loop --bench trim`.
+//! What it costs to decide what a model is shown: `cargo bench -p stepfold-trim --bench trim`.
 //!
 //! Histories are turns of ten messages: a question, four steps of a call and its result, a reply. The figures
 //! are per call, once a turn; `within_a_turn` is per step.
@@ -7,8 +7,8 @@
 
 use divan::{Bencher, black_box};
 use serde_json::json;
-use stepfold_agent_loop::trim::{ApproximateTokens, Pins, TokenCounter, Trim, View, Window};
 use stepfold_state_core::chat::{Message, Role, ToolCall, ToolResult, Transcript};
+use stepfold_trim::{ApproximateTokens, Pins, TokenCounter, Trim, View, Window};
 
 const LENGTHS: [usize; 3] = [100, 1_000, 10_000];
 const REPLY: &str = "Area 3 has the most stalls: 42 of 120. It is open on weekends from 8 to 22.";

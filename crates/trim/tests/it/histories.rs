@@ -2,8 +2,8 @@
 //! messages anywhere, no user message at all; and broken ones, cut off in the middle or with pieces missing.
 
 use proptest::prelude::*;
-use stepfold_agent_loop::trim::{Pins, Trim, token_counter};
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, ToolResult, Transcript};
+use stepfold_trim::{Pins, Trim, token_counter};
 
 pub(super) const TOOLS: [&str; 3] = ["search", "run_sql", "fetch"];
 
@@ -143,7 +143,7 @@ pub(super) fn trim() -> impl Strategy<Value = Trim> {
 }
 
 /// Counts one token for each message.
-pub(super) fn ones() -> impl stepfold_agent_loop::trim::TokenCounter + 'static {
+pub(super) fn ones() -> impl stepfold_trim::TokenCounter + 'static {
     token_counter("ones", |_| 1)
 }
 

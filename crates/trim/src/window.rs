@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Role, Transcript};
 
-use super::cut::Measure;
-use super::view::leading_systems;
-use super::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
+use crate::cut::Measure;
+use crate::view::leading_systems;
+use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
 
 /// How many tokens a conversation may have within a turn, and how far it shrinks when it has more.
 ///
@@ -23,7 +23,7 @@ use super::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Trim, Window, token_counter};
+/// use stepfold_trim::{Trim, Window, token_counter};
 /// use stepfold_state_core::chat::{Message, Transcript};
 ///
 /// let ten_each = token_counter("ten", |_| 10);
@@ -103,7 +103,7 @@ impl Window {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::{View, Window};
+    /// use stepfold_trim::{View, Window};
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "user: count\nassistant: 1\nassistant: 2\nuser: faster\nassistant: 3".parse()?;
@@ -143,7 +143,7 @@ impl fmt::Display for Window {
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{View, Window};
+/// use stepfold_trim::{View, Window};
 /// use stepfold_state_core::chat::{Message, Transcript};
 ///
 /// let mut log = Transcript::new().with(Message::user("a question of some length"));

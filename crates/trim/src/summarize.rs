@@ -13,8 +13,8 @@ use stepfold_state_core::chat::{
     Arguments, Content, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
-use super::cut::Measure;
-use super::{ApproximateTokens, Kept, TokenCounter, Trim, TrimError, View};
+use crate::cut::Measure;
+use crate::{ApproximateTokens, Kept, TokenCounter, Trim, TrimError, View};
 
 /// What the model is told that writes a summary, unless [`Summarize::instructed`] says otherwise.
 pub const SUMMARY_INSTRUCTIONS: &str = "\
@@ -33,7 +33,7 @@ language of the user.";
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Summarize, Trim};
+/// use stepfold_trim::{Summarize, Trim};
 /// use stepfold_state_core::chat::{Message, Transcript};
 ///
 /// // Once there are more than 5 messages, all but the last turn.
@@ -260,7 +260,7 @@ fn request_text(conversation: &Transcript, last: Option<&Summary>) -> String {
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{SUMMARY_INSTRUCTIONS, Summarize, Trim};
+/// use stepfold_trim::{SUMMARY_INSTRUCTIONS, Summarize, Trim};
 /// use stepfold_state_core::chat::Transcript;
 ///
 /// let log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
@@ -311,7 +311,7 @@ impl SummaryPlan {
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Summarize, Summary, Trim};
+/// use stepfold_trim::{Summarize, Summary, Trim};
 /// use stepfold_state_core::chat::Transcript;
 ///
 /// let log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
@@ -371,7 +371,7 @@ impl Summary {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::{Summarize, Trim};
+    /// use stepfold_trim::{Summarize, Trim};
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;

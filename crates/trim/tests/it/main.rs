@@ -1,5 +1,15 @@
 //! Trimming: its rows in the semantics, its laws, and what it costs in tokens.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a helper of a test fails the test, and an `Expect` reads best inline"
+)]
+
 mod histories;
 
 mod broken;
@@ -12,8 +22,8 @@ mod tokens;
 mod windows;
 
 use expect_test::Expect;
-use stepfold_agent_loop::trim::{Trim, View};
 use stepfold_state_core::chat::Transcript;
+use stepfold_trim::{Trim, View};
 
 /// Trims a conversation in the notation; gives what is shown in it, and why.
 fn check(trim: Trim, log: &str, expected: Expect) {

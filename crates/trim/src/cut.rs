@@ -9,18 +9,18 @@ use std::ops::Range;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use super::view::leading_systems;
-use super::{Kept, Pins, TokenCounter, Why};
+use crate::view::leading_systems;
+use crate::{Kept, Pins, TokenCounter, Why};
 
 /// What one policy would keep of what is shown: less than all of it.
-pub(super) struct Cut {
-    pub(super) kept: Kept,
-    pub(super) why: Why,
+pub(crate) struct Cut {
+    pub(crate) kept: Kept,
+    pub(crate) why: Why,
 }
 
 /// What a conversation is measured in.
 #[derive(Clone, Copy)]
-pub(super) enum Measure<'a> {
+pub(crate) enum Measure<'a> {
     Messages,
     Tokens(&'a dyn TokenCounter),
 }
@@ -33,14 +33,14 @@ impl Measure<'_> {
         }
     }
 
-    pub(super) fn of_all<'m>(self, messages: impl IntoIterator<Item = &'m Message>) -> usize {
+    pub(crate) fn of_all<'m>(self, messages: impl IntoIterator<Item = &'m Message>) -> usize {
         messages.into_iter().fold(0, |sum, message| sum.saturating_add(self.of(message)))
     }
 }
 
 /// A conversation that is to be cut.
 #[derive(Clone, Copy)]
-pub(super) struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     transcript: &'a Transcript,
     /// What stands for earlier messages, and counts, but is not in the transcript.
     summary: Option<&'a Message>,
@@ -49,18 +49,18 @@ pub(super) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn new(transcript: &'a Transcript) -> Self {
+    pub(crate) fn new(transcript: &'a Transcript) -> Self {
         Shown { transcript, summary: None, lead: leading_systems(transcript) }
     }
 
     /// With a summary behind the first `lead` messages: a system message behind it does not lead.
-    pub(super) fn behind(transcript: &'a Transcript, lead: usize, summary: &'a Message) -> Self {
+    pub(crate) fn behind(transcript: &'a Transcript, lead: usize, summary: &'a Message) -> Self {
         Shown { transcript, summary: Some(summary), lead }
     }
 
     /// The last `count` messages behind the leading system messages, made to begin where a turn does; and
     /// what is pinned of what is older.
-    pub(super) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<Cut> {
+    pub(crate) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<Cut> {
         if self.len() - self.lead <= count {
             return None;
         }
@@ -79,7 +79,7 @@ impl<'a> Shown<'a> {
 
     /// As many of the last turns as fit into `limit`, the last one in any case: whole, or, with `is_hard`,
     /// its user message and as many of its last blocks as fit.
-    pub(super) fn at_most(self, limit: usize, measure: Measure<'_>, is_hard: bool) -> Option<Cut> {
+    pub(crate) fn at_most(self, limit: usize, measure: Measure<'_>, is_hard: bool) -> Option<Cut> {
         let fits_by_count =
             matches!(measure, Measure::Messages) && self.len() + usize::from(self.summary.is_some()) <= limit;
         if fits_by_count || self.len() == self.lead {

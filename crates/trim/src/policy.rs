@@ -3,21 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use super::cut::{Cut, Measure, Shown};
-use super::view::leading_kept;
-use super::{ApproximateTokens, Reason, TokenCounter, View};
+use crate::cut::{Cut, Measure, Shown};
+use crate::view::leading_kept;
+use crate::{ApproximateTokens, Reason, TokenCounter, View};
 
-/// What a model is shown of a conversation when a turn begins; see the [module](super) for which to take.
+/// What a model is shown of a conversation when a turn begins; see the [crate](crate) for which to take.
 ///
 /// A trim is a list of policies. [`then`](Trim::then) joins two lists: each policy sees what the one before
 /// it left, and the list is gone through until none of them leaves anything more out. So whatever is
 /// shown satisfies *every* policy, and a trim of a trim is a trim.
 ///
-/// It is cheap to clone, prints itself, and is stored as JSON: a list of policies. Token counters are stored
-/// by name; [`Trim::load`] finds those that are not built in. Two trims are equal if they are stored alike.
+/// It is cheap to clone, and prints itself.
 ///
 /// # Guarantees
 /// For any history that passes [`check`](Transcript::check), what is shown passes it too; contains the
@@ -28,7 +26,7 @@ use super::{ApproximateTokens, Reason, TokenCounter, View};
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::{Pins, Trim};
+/// use stepfold_trim::{Pins, Trim};
 ///
 /// // The last 20 messages, and up to 80 older ones: questions, and what two tools found; in any case no
 /// // more than 30,000 tokens.
@@ -39,19 +37,16 @@ use super::{ApproximateTokens, Reason, TokenCounter, View};
 ///     trim.to_string(),
 ///     "keep_last(20, up to 80 pins: user, generate_sql, run_sql) then cap_tokens(30000)",
 /// );
-/// let stored = serde_json::to_string(&trim)?;
-/// assert_eq!(serde_json::from_str::<Trim>(&stored)?, trim);
-/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Default)]
-pub struct Trim(pub(super) Arc<[Policy]>);
+pub struct Trim(pub(crate) Arc<[Policy]>);
 
 impl Trim {
     /// Shows everything.
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::{Message, Transcript};
     ///
     /// let log = Transcript::new().with(Message::user("hello"));
@@ -71,7 +66,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::{Message, Transcript};
     ///
     /// let is_question = |index| index == 18 || index == 101;
@@ -94,7 +89,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "user: one\nassistant: 1\nuser: two\nassistant: 2".parse()?;
@@ -114,7 +109,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "\
@@ -142,7 +137,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::{Trim, token_counter};
+    /// use stepfold_trim::{Trim, token_counter};
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "user: go\nassistant: > c1 f()\ntool c1: 1\nassistant: done".parse()?;
@@ -160,7 +155,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::{Pins, Trim};
+    /// use stepfold_trim::{Pins, Trim};
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "\
@@ -190,7 +185,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::{Trim, token_counter};
+    /// use stepfold_trim::{Trim, token_counter};
     ///
     /// let quarter = token_counter("quarter", |message| message.text().len().div_ceil(4));
     /// let trim = Trim::keep_last(100).then(Trim::max_tokens(8_000)).counted_by(quarter);
@@ -212,7 +207,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     ///
     /// let trim = Trim::keep_last(100).then(Trim::max_tokens(8_000)).then(Trim::none());
     /// assert_eq!(trim.to_string(), "keep_last(100) then max_tokens(8000)");
@@ -231,11 +226,11 @@ impl Trim {
     }
 
     /// What to show of `log`. Meant to be called once, before a turn begins; within a turn the
-    /// [`Window`](super::Window) takes over.
+    /// [`Window`](crate::Window) takes over.
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "system: be brief\nuser: one\nassistant: 1\nuser: two".parse()?;
@@ -253,7 +248,7 @@ impl Trim {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_agent_loop::trim::Trim;
+    /// use stepfold_trim::Trim;
     /// use stepfold_state_core::chat::Transcript;
     ///
     /// let log: Transcript = "user: a\nuser: b\nuser: c\nuser: d".parse()?;
@@ -319,7 +314,7 @@ impl From<Policy> for Trim {
 
 /// One policy.
 #[derive(Clone)]
-pub(super) enum Policy {
+pub(crate) enum Policy {
     KeepLast { messages: usize, pins: Option<Pins> },
     MaxTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
     CapMessages { messages: usize },
@@ -375,17 +370,15 @@ fn write_budget(
 ///
 /// # Examples
 /// ```
-/// use stepfold_agent_loop::trim::Pins;
+/// use stepfold_trim::Pins;
 ///
 /// assert_eq!(Pins::up_to(80).results_of(["run_sql"]).to_string(), "up to 80 pins: user, run_sql");
 /// assert_eq!(Pins::up_to(9).results_of(["a"]).without_users().to_string(), "up to 9 pins: a");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
-    pub(super) messages: usize,
+    pub(crate) messages: usize,
     users: bool,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tools: Vec<String>,
 }
 
@@ -411,7 +404,7 @@ impl Pins {
     }
 
     /// Whether the block of these messages is pinned.
-    pub(super) fn wants<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
+    pub(crate) fn wants<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
         let is_wanted = |message: &Message| match message.role() {
             Role::User => self.users,
             Role::Tool => (message.tool_result())
