@@ -5,7 +5,7 @@ use stepfold_state_core::chat::{ModelErrorKind, TimeoutKind};
 /// All kinds, and their names. What a kind carries is none of its name.
 const NAMES: &[(&str, ModelErrorKind)] = &[
     ("transient", ModelErrorKind::Transient),
-    ("rate_limited", ModelErrorKind::RateLimited { retry_after: None }),
+    ("rate_limited", ModelErrorKind::RateLimited),
     ("overloaded", ModelErrorKind::Overloaded),
     ("authentication", ModelErrorKind::Authentication),
     ("not_found", ModelErrorKind::NotFound),
@@ -27,7 +27,6 @@ const NAMES: &[(&str, ModelErrorKind)] = &[
 /// The name of a kind.
 pub(crate) fn name(kind: &ModelErrorKind) -> &'static str {
     let bare = match kind {
-        ModelErrorKind::RateLimited { .. } => &ModelErrorKind::RateLimited { retry_after: None },
         ModelErrorKind::TooLong { .. } => &ModelErrorKind::TooLong { limit: None, used: None },
         ModelErrorKind::ReplyTooLarge { .. } => &ModelErrorKind::ReplyTooLarge { limit: 0 },
         kind => kind,

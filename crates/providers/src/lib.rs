@@ -53,35 +53,40 @@
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod by_name;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod calls;
 pub mod cassette;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod http;
 mod kind;
 pub mod layer;
+#[cfg(feature = "http")]
+mod model;
 #[cfg(feature = "openai")]
 pub mod openai;
 #[cfg(all(feature = "anthropic", feature = "openai"))]
 #[doc(hidden)]
 pub mod probe;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod reading;
 pub mod scripted;
 mod secret;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod wire;
 
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 pub use crate::by_name::{
     KEY_VARIABLE, MODEL_VARIABLE, NameError, model, model_from, model_from_env, model_with,
 };
 #[doc(inline)]
 pub use crate::cassette::Cassette;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 pub use crate::http::{RealRequests, forbid_real_requests};
+#[doc(inline)]
+#[cfg(feature = "http")]
+pub use crate::model::{HttpModel, HttpModelBuilder};
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;

@@ -4,17 +4,24 @@ use futures_util::stream;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use stepfold_state_core::chat::{ChatRequest, ModelError, ReplyStream};
 
-use crate::anthropic::{self, Anthropic};
-use crate::openai::{self, OpenAi, Preset};
+use crate::anthropic::Anthropic;
+use crate::model::{Dialect, HttpModel};
+use crate::openai::{OpenAi, Preset};
 
 /// A function that writes bodies of one model, and remembers what it wrote.
 pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
-    openai::body_writer(preset)
+    body(OpenAi::preset(&preset, "m").base_url("http://127.0.0.1").key("key").build())
 }
 
 /// A function that writes bodies of one model, and remembers what it wrote.
 pub fn anthropic_body(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
-    anthropic::body_writer(marks_cache)
+    body(Anthropic::new("m", "key").cache_prompts(marks_cache).build())
+}
+
+fn body<D: Dialect>(
+    model: Result<HttpModel<D>, ModelError>,
+) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    move |request| model.as_ref().map_err(Clone::clone)?.body(request)
 }
 
 /// A response that came, its body in these pieces.
@@ -29,13 +36,8 @@ pub struct Response {
 }
 
 /// What a model makes of a response: all that happens behind the socket.
-pub fn openai_reply(model: &OpenAi, response: Response) -> ReplyStream {
-    openai::read(model, response.into())
-}
-
-/// What a model makes of a response: all that happens behind the socket.
-pub fn anthropic_reply(model: &Anthropic, response: Response) -> ReplyStream {
-    anthropic::read(model, response.into())
+pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
+    model.reply(response.into())
 }
 
 impl From<Response> for reqwest::Response {

@@ -4,40 +4,41 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
+use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
 use tokio::time::{Instant, timeout};
 
-use crate::http::{Idle, Target, classify};
+use crate::http::{Idle, Piece, Pieces, Target, classify};
 
 /// How long to wait, in all, for what may follow a finish reason: usage, mostly.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
 
 /// A pure machine that makes chunks of what a server sends.
-pub(crate) trait Decode: Send + 'static {
-    /// What a server sends.
-    type Item: Send;
-
-    /// Reads one item. What came before a fault is handed on.
-    fn push(&mut self, item: Self::Item, out: &mut Vec<Chunk>) -> Result<(), Bad>;
+pub trait Decode: Send + 'static {
+    /// Reads one piece. What came before a fault is handed on.
+    ///
+    /// # Errors
+    /// The reply has to be given up.
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad>;
 
     /// Whether a finish reason has come.
     fn is_finished(&self) -> bool;
 
     /// Whether nothing more will come.
-    fn is_over(&self) -> bool {
-        false
-    }
+    fn is_over(&self) -> bool;
 
-    /// The last chunks, once nothing more comes; or why it is no whole reply.
+    /// The last chunks, once nothing more comes.
+    ///
+    /// # Errors
+    /// It is no whole reply.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad>;
 }
 
 /// Why a reply has to be given up.
 #[derive(Debug)]
-pub(crate) enum Bad {
+pub enum Bad {
     /// The server said that something went wrong; this is what it said.
     Said(String),
     /// It is of this kind.
@@ -45,7 +46,11 @@ pub(crate) enum Bad {
 }
 
 impl Bad {
-    pub(crate) fn into_error(self, target: &Target) -> ModelError {
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Bad::Kind(ModelErrorKind::Malformed, message.into())
+    }
+
+    fn into_error(self, target: &Target) -> ModelError {
         match self {
             Bad::Said(body) => classify(target, None, &HeaderMap::new(), &body),
             Bad::Kind(kind, message) => target.error(kind, message),
@@ -53,20 +58,46 @@ impl Bad {
     }
 }
 
+/// Reads the JSON of a piece; none if there is nothing in it.
+///
+/// # Errors
+/// It is no JSON, or has another shape.
+pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad> {
+    let (text, what) = match piece {
+        Piece::Event(event) => (event.data.trim(), "an event is not JSON"),
+        Piece::Whole(text) => (text.as_str(), "the reply is neither a stream nor JSON"),
+    };
+    if matches!(piece, Piece::Event(_)) && text.is_empty() {
+        return Ok(None);
+    }
+    match serde_json::from_str(text) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_data() => {
+            Err(Bad::malformed(format!("an event has an unknown shape: {error}")))
+        }
+        Err(error) => Err(Bad::malformed(format!("{what}: {error}"))),
+    }
+}
+
 /// A reply that is being read.
-pub(crate) struct Reading<D: Decode> {
-    pub(crate) items: BoxStream<'static, Result<D::Item, ModelError>>,
-    pub(crate) decoder: D,
-    pub(crate) target: Target,
-    pub(crate) idle: Idle,
-    pub(crate) ready: VecDeque<Chunk>,
+pub(crate) struct Reading<D> {
+    pieces: Pieces,
+    decoder: D,
+    target: Target,
+    idle: Idle,
+    ready: VecDeque<Chunk>,
     /// How long it was waited for what may follow the finish reason.
-    pub(crate) waited: Duration,
+    waited: Duration,
     /// How it ends, once that is known.
-    pub(crate) end: Option<Result<(), ModelError>>,
+    end: Option<Result<(), ModelError>>,
 }
 
 impl<D: Decode> Reading<D> {
+    pub(crate) fn new(pieces: Pieces, decoder: D, target: Target, idle: Idle) -> Self {
+        let (ready, waited) = (VecDeque::new(), Duration::ZERO);
+        Reading { pieces, decoder, target, idle, ready, waited, end: None }
+    }
+
     pub(crate) fn into_stream(self) -> ReplyStream {
         ReplyStream::new(stream::unfold(self, |mut reading| async move {
             let item = reading.next().await?;
@@ -91,16 +122,16 @@ impl<D: Decode> Reading<D> {
         }
     }
 
-    /// One item more, within one time for all of them: what comes without a pause does not put it off.
-    async fn next_after_finish(&mut self) -> Option<D::Item> {
+    /// One piece more, within one time for all of them: what comes without a pause does not put it off.
+    async fn next_after_finish(&mut self) -> Option<Piece> {
         let left = AFTER_FINISH.checked_sub(self.waited).filter(|left| !left.is_zero())?;
         let asked = Instant::now();
-        let next = timeout(left, self.items.next()).await;
+        let next = timeout(left, self.pieces.next()).await;
         self.waited += asked.elapsed();
         next.ok().flatten().and_then(Result::ok)
     }
 
-    /// Reads one item. Some is the end.
+    /// Reads one piece. Some is the end.
     async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
         let next = if self.decoder.is_over() {
             None
@@ -108,13 +139,13 @@ impl<D: Decode> Reading<D> {
             // The reply is whole; a server that now falls silent, breaks off or goes on does not change that.
             self.next_after_finish().await
         } else {
-            match self.items.next().await {
+            match self.pieces.next().await {
                 Some(Err(error)) => return Some(Err(error)),
                 next => next.and_then(Result::ok),
             }
         };
         let (read, is_end) = match next {
-            Some(item) => (self.decoder.push(item, out), false),
+            Some(piece) => (self.decoder.push(piece, out), false),
             None => (self.decoder.finish(out), true),
         };
         match read {
@@ -134,14 +165,16 @@ mod tests {
     struct Finished;
 
     impl Decode for Finished {
-        type Item = ();
-
-        fn push(&mut self, (): (), _: &mut Vec<Chunk>) -> Result<(), Bad> {
+        fn push(&mut self, _: Piece, _: &mut Vec<Chunk>) -> Result<(), Bad> {
             Ok(())
         }
 
         fn is_finished(&self) -> bool {
             true
+        }
+
+        fn is_over(&self) -> bool {
+            false
         }
 
         fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -151,21 +184,14 @@ mod tests {
     }
 
     fn reading(items: impl futures_util::Stream<Item = ()> + Send + 'static) -> ReplyStream {
-        let reading = Reading {
-            items: items.map(Ok).boxed(),
-            decoder: Finished,
-            target: Target {
-                provider: "test".to_owned(),
-                model: "model".to_owned(),
-                secrets: Vec::new(),
-                request_id: None,
-            },
-            idle: Idle::new(None),
-            ready: VecDeque::new(),
-            waited: Duration::ZERO,
-            end: None,
+        let target = Target {
+            provider: "test".to_owned(),
+            model: "model".to_owned(),
+            secrets: Vec::new(),
+            request_id: None,
         };
-        reading.into_stream()
+        let pieces = items.map(|()| Ok(Piece::Whole(String::new()))).boxed();
+        Reading::new(pieces, Finished, target, Idle::new(None)).into_stream()
     }
 
     /// Each keep-alive comes in time; all together they do not.

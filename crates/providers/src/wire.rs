@@ -4,24 +4,83 @@
 //! some more messages writes those, and copies the rest. A conversation is known by the identity of its
 //! messages, so that a view of one, or a fork, is known as well.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepfold_state_core::chat::{Message, ModelError, Transcript};
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{ChatRequest, ModelError, ModelErrorKind, ToolSpec, Transcript};
 
-/// How a provider writes messages.
-pub(crate) trait Dialect {
-    /// What is open between two messages: what the next one, or the end, has to close first.
-    type Open: Clone + Default;
+use crate::model::Dialect;
 
-    /// Appends a message.
-    ///
-    /// # Errors
-    /// The provider has no way to say what is in it.
-    fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
+/// Writes bodies, and remembers what it wrote.
+pub(crate) struct Bodies<O> {
+    messages: WireCache<O>,
+    tools: Mutex<Option<WiredTools>>,
+}
 
-    /// Appends what is open at the end.
-    fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
+/// The tools that were written last, and what was written.
+struct WiredTools {
+    specs: Arc<[ToolSpec]>,
+    wired: Arc<[u8]>,
+}
+
+impl<O: Clone + Default> Bodies<O> {
+    pub(crate) const fn new() -> Self {
+        Bodies { messages: WireCache::new(), tools: Mutex::new(None) }
+    }
+
+    /// The body of a request. The conversation is its end, so that the body of one step is the beginning of the body of
+    /// the next.
+    pub(crate) fn body<D: Dialect<Open = O>>(
+        &self,
+        dialect: &D,
+        model: &str,
+        request: &ChatRequest,
+    ) -> Result<Vec<u8>, ModelError> {
+        let mut head = dialect.head(model, request)?;
+        for (name, value) in request.params.extras.iter() {
+            if D::RESERVED.contains(&name) {
+                let message = format!("the parameter `{name}` cannot be set as an extra");
+                return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
+            }
+            head.insert(name.to_owned(), value.clone());
+        }
+        let mut body = Vec::with_capacity(1024);
+        json(&head, &mut body);
+        body.pop();
+        if !request.tools.is_empty() {
+            separate(&mut body);
+            body.extend_from_slice(b"\"tools\":");
+            body.extend_from_slice(&self.tools(dialect, &request.tools));
+        }
+        separate(&mut body);
+        json(D::MESSAGES, &mut body);
+        body.extend_from_slice(b":[");
+        self.messages.write(dialect, &request.messages, &mut body).map_err(|(index, error)| {
+            ModelError::new(error.kind().clone(), format!("message {index}: {}", error.message()))
+        })?;
+        body.extend_from_slice(b"]}");
+        Ok(body)
+    }
+
+    /// The tools as JSON, written once as long as they are the same.
+    fn tools<D: Dialect<Open = O>>(&self, dialect: &D, tools: &Arc<[ToolSpec]>) -> Arc<[u8]> {
+        let mut kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept.as_ref().filter(|known| Arc::ptr_eq(&known.specs, tools)) {
+            return Arc::clone(&known.wired);
+        }
+        let mut wired = Vec::new();
+        json(&dialect.tools(tools), &mut wired);
+        let wired: Arc<[u8]> = wired.into();
+        *kept = Some(WiredTools { specs: Arc::clone(tools), wired: Arc::clone(&wired) });
+        wired
+    }
+}
+
+/// Begins the next field of an object.
+fn separate(body: &mut Vec<u8>) {
+    if body.last() != Some(&b'{') {
+        body.push(b',');
+    }
 }
 
 /// The most conversations of which the wire form is kept.
@@ -31,7 +90,7 @@ const MAX_KEPT: usize = 256;
 const MAX_BYTES: usize = 32 << 20;
 
 /// The wire forms of the conversations that were asked about last.
-pub(crate) struct WireCache<O>(Mutex<Vec<Kept<O>>>);
+struct WireCache<O>(Mutex<Vec<Kept<O>>>);
 
 /// The wire form of a conversation.
 #[derive(Clone)]
@@ -43,7 +102,7 @@ struct Kept<O> {
 }
 
 impl<O: Clone + Default> WireCache<O> {
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         WireCache(Mutex::new(Vec::new()))
     }
 
@@ -51,7 +110,7 @@ impl<O: Clone + Default> WireCache<O> {
     ///
     /// # Errors
     /// Those of the dialect, with the index of the message.
-    pub(crate) fn write<D: Dialect<Open = O>>(
+    fn write<D: Dialect<Open = O>>(
         &self,
         dialect: &D,
         messages: &Transcript,
@@ -149,10 +208,10 @@ impl<O: Clone + Default> Kept<O> {
     }
 }
 
-impl<O> fmt::Debug for WireCache<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WireCache").finish_non_exhaustive()
-    }
+/// The fields of an object that are there.
+pub(crate) fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    let known = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    known.collect()
 }
 
 /// Appends a value as JSON. Writing to memory fails only for maps with odd keys, which we do not have.

@@ -10,12 +10,12 @@ use stepfold_state_core::chat::{
 
 use super::message;
 use crate::calls::{self, CallIds};
-use crate::http::Event;
-use crate::reading::{Bad, Decode};
+use crate::http::{Event, Piece};
+use crate::reading::{Bad, Decode, json};
 
 /// Reads the events of one reply.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     choice: ToolChoice,
     /// The blocks that are coming in, by index: one after the other from the provider, side by side from
     /// some that speak like it.
@@ -48,41 +48,14 @@ enum Block {
 }
 
 impl Decode for Decoder {
-    type Item = Event;
-
-    fn push(&mut self, event: Event, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let data = event.data.trim();
-        if data.is_empty() {
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(value) = json::<Value>(&piece)? else {
             return Ok(());
+        };
+        match piece {
+            Piece::Event(event) => self.event(&event, &value, out),
+            Piece::Whole(_) => self.whole(&value, out),
         }
-        let value: Value = serde_json::from_str(data)
-            .map_err(|error| malformed(format!("an event is not JSON: {error}")))?;
-        if !value.is_object() {
-            return Err(malformed("an event is no JSON object"));
-        }
-        let index = value["index"].as_u64().unwrap_or(0);
-        // The kind is said twice; some servers say it once.
-        match value["type"].as_str().unwrap_or(&event.name) {
-            "message_start" => self.start(&value["message"], out),
-            "content_block_start" => {
-                self.stop_block(index, out);
-                self.start_block(index, &value["content_block"], out);
-            }
-            "content_block_delta" => self.delta(index, &value["delta"], out)?,
-            "content_block_stop" => self.stop_block(index, out),
-            "message_delta" => {
-                self.usage(&value["usage"], out);
-                self.stop_reason(&value["delta"]["stop_reason"]);
-            }
-            "message_stop" => self.is_over = true,
-            "error" => return Err(Bad::Said(data.to_owned())),
-            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(Bad::Said(data.to_owned()));
-            }
-            // Pings, and what may come to be.
-            _ => {}
-        }
-        Ok(())
     }
 
     fn is_finished(&self) -> bool {
@@ -123,18 +96,46 @@ impl Decoder {
         }
     }
 
+    /// Reads an event of a stream.
+    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if !value.is_object() {
+            return Err(Bad::malformed("an event is no JSON object"));
+        }
+        let index = value["index"].as_u64().unwrap_or(0);
+        // The kind is said twice; some servers say it once.
+        match value["type"].as_str().unwrap_or(&event.name) {
+            "message_start" => self.start(&value["message"], out),
+            "content_block_start" => {
+                self.stop_block(index, out);
+                self.start_block(index, &value["content_block"], out);
+            }
+            "content_block_delta" => self.delta(index, &value["delta"], out)?,
+            "content_block_stop" => self.stop_block(index, out),
+            "message_delta" => {
+                self.usage(&value["usage"], out);
+                self.stop_reason(&value["delta"]["stop_reason"]);
+            }
+            "message_stop" => self.is_over = true,
+            "error" => return Err(Bad::Said(value.to_string())),
+            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(Bad::Said(value.to_string()));
+            }
+            // Pings, and what may come to be.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Reads a reply in one piece.
-    pub(super) fn whole(&mut self, text: &str, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| malformed(format!("the reply is neither a stream nor JSON: {error}")))?;
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if value["type"] != "message" {
             return Err(if value.get("error").is_some_and(|error| !error.is_null()) {
-                Bad::Said(text.to_owned())
+                Bad::Said(value.to_string())
             } else {
-                malformed("the reply is no message")
+                Bad::malformed("the reply is no message")
             });
         }
-        self.start(&value, out);
+        self.start(value, out);
         for block in value["content"].as_array().into_iter().flatten() {
             self.start_block(0, block, out);
             self.stop_block(0, out);
@@ -200,7 +201,7 @@ impl Decoder {
             }
             ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
             ("input_json_delta", _) => {
-                return Err(malformed("arguments of a call that has not begun"));
+                return Err(Bad::malformed("arguments of a call that has not begun"));
             }
             // Citations, and what may come to be.
             _ => {}
@@ -269,10 +270,6 @@ fn stop(block: Block, out: &mut Vec<Chunk>) {
     }
 }
 
-fn malformed(message: impl Into<String>) -> Bad {
-    Bad::Kind(ModelErrorKind::Malformed, message.into())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -284,11 +281,11 @@ mod tests {
     /// What a body comes to.
     fn read(body: &[u8]) -> Result<Vec<Chunk>, Bad> {
         let mut events = Vec::new();
-        Events::default().push(body, &mut events).map_err(|_| malformed("no events"))?;
+        Events::default().push(body, &mut events).map_err(|_| Bad::malformed("no events"))?;
         let mut decoder = Decoder::new(&ChatRequest::default());
         let mut out = Vec::new();
         for event in events {
-            decoder.push(event, &mut out)?;
+            decoder.push(Piece::Event(event), &mut out)?;
         }
         decoder.finish(&mut out)?;
         Ok(out)
@@ -367,8 +364,9 @@ mod tests {
             let mut decoder = Decoder::new(&ChatRequest::default());
             let mut out = Vec::new();
             for item in items {
-                let _ = decoder.push(Event { name: String::new(), data: item.to_string() }, &mut out);
-                let _ = decoder.whole(&item.to_string(), &mut out);
+                let event = Event { name: String::new(), data: item.to_string() };
+                let _ = decoder.push(Piece::Event(event), &mut out);
+                let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();

@@ -12,16 +12,11 @@ use stepfold_state_core::chat::{
     UnknownPart,
 };
 
-use crate::wire::{self, Dialect};
-
-/// How messages are written, and whether the end of the conversation is marked for the cache.
-pub(super) struct Wire {
-    pub(super) marks_end: bool,
-}
+use crate::wire;
 
 /// What is open between two messages.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Open {
+pub struct Open {
     /// Who speaks in the message that is open; none before the first one.
     speaker: Option<&'static str>,
     /// Whether the last block may be marked for the cache, and is not yet.
@@ -31,32 +26,30 @@ pub(super) struct Open {
 /// The field of an unknown part that holds a block of a kind that we do not know.
 pub(super) const BLOCK: &str = "anthropic";
 
-impl Dialect for Wire {
-    type Open = Open;
-
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        match message.role() {
-            // Those at the beginning are fields of the request.
-            Role::System if open.speaker.is_none() => Ok(()),
-            // There is no place for them later; the users of the API say it like this.
-            Role::System => {
-                let text = format!("<system>\n{}\n</system>", message.text());
-                block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
-                Ok(())
-            }
-            Role::User => all(message, open, "user", out),
-            Role::Assistant => all(message, open, "assistant", out),
-            Role::Tool => tool(message, open, out),
+/// Appends a message.
+pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    match message.role() {
+        // Those at the beginning are fields of the request.
+        Role::System if open.speaker.is_none() => Ok(()),
+        // There is no place for them later; the users of the API say it like this.
+        Role::System => {
+            let text = format!("<system>\n{}\n</system>", message.text());
+            block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
+            Ok(())
         }
+        Role::User => all(message, open, "user", out),
+        Role::Assistant => all(message, open, "assistant", out),
+        Role::Tool => tool(message, open, out),
     }
+}
 
-    fn close(&self, open: &Open, out: &mut Vec<u8>) {
-        if open.speaker.is_some() {
-            if self.marks_end && open.can_be_marked {
-                out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
-            }
-            out.extend_from_slice(b"}]}");
+/// Appends the end of the message that is open, with a mark for the cache or not.
+pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
+    if open.speaker.is_some() {
+        if is_marked && open.can_be_marked {
+            out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
         }
+        out.extend_from_slice(b"}]}");
     }
 }
 

@@ -113,7 +113,6 @@ impl Failure {
     fn to_error(&self) -> ModelError {
         let wait = self.retry_after_ms.map(Duration::from_millis);
         let kind = match kind::of_name(&self.kind) {
-            Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
             Some(ModelErrorKind::TooLong { .. }) => {
                 ModelErrorKind::TooLong { limit: self.limit, used: self.used }
             }

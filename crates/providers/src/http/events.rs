@@ -11,11 +11,11 @@ pub(crate) const MAX_EVENT: usize = 16 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// What kind it is; often empty.
-    pub(crate) name: String,
+    pub name: String,
     /// Its data, the lines joined.
-    pub(crate) data: String,
+    pub data: String,
 }
 
 /// What is wrong with a stream of events.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
@@ -41,13 +41,17 @@ impl Idle {
     }
 }
 
-/// What a server answers when it does not fail.
-pub(crate) enum Answer {
-    /// A stream of events.
-    Events(Response),
-    /// JSON in one piece: a server that does not stream, or an error with status 200.
+/// A piece of a reply.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// An event of a stream.
+    Event(Event),
+    /// All of it, as JSON: from a server that does not stream, or an error with status 200.
     Whole(String),
 }
+
+/// The pieces of a reply. An error is the last item; a stream without one ended between two events.
+pub(crate) type Pieces = BoxStream<'static, Result<Piece, ModelError>>;
 
 /// Sends a request, and waits for what is answered.
 pub(crate) async fn send(
@@ -55,20 +59,20 @@ pub(crate) async fn send(
     request: Request,
     idle: &Idle,
     target: &mut Target,
-) -> Result<Answer, ModelError> {
+) -> Result<Pieces, ModelError> {
     guard::check(request.url()).map_err(|error| target.name(error))?;
     let address = request.url().origin().ascii_serialization();
     let sent = client.execute(request).await;
     let response = sent.map_err(|error| not_sent(target, &address, error))?;
-    answer(response, idle, target).await
+    pieces(response, idle, target).await
 }
 
-/// What a response is. Notes the id that the server gave to the request.
-pub(crate) async fn answer(
+/// The pieces of a response. Notes the id that the server gave to the request.
+pub(crate) async fn pieces(
     response: Response,
     idle: &Idle,
     target: &mut Target,
-) -> Result<Answer, ModelError> {
+) -> Result<Pieces, ModelError> {
     target.request_id = request_id(response.headers());
     let status = response.status();
     if !status.is_success() {
@@ -83,8 +87,11 @@ pub(crate) async fn answer(
     let content_type = content_type.unwrap_or("").to_lowercase();
     match content_type.split(';').next().unwrap_or("").trim() {
         // Some servers do not say what they send.
-        "text/event-stream" | "" => Ok(Answer::Events(response)),
-        "application/json" => whole(response, idle, target).await.map(Answer::Whole),
+        "text/event-stream" | "" => Ok(events(response, idle, target.clone())),
+        "application/json" => {
+            let whole = whole(response, idle, target).await?;
+            Ok(stream::iter([Ok(Piece::Whole(whole))]).boxed())
+        }
         other => {
             let mut body = Vec::new();
             let _ = timeout(MAX_ERROR_TIME, read(response, MAX_ERROR, &mut body)).await;
@@ -119,12 +126,8 @@ async fn read(response: Response, limit: usize, body: &mut Vec<u8>) {
     }
 }
 
-/// The events of a response. An error is the last item; a stream without one ended between two events.
-pub(crate) fn event_stream(
-    response: Response,
-    idle: &Idle,
-    target: Target,
-) -> impl Stream<Item = Result<Event, ModelError>> + Send + 'static {
+/// The events of a response.
+fn events(response: Response, idle: &Idle, target: Target) -> Pieces {
     let reader = Reader {
         bytes: response_bytes(response, idle, &target),
         events: Events::default(),
@@ -132,7 +135,8 @@ pub(crate) fn event_stream(
         target,
         end: None,
     };
-    stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) })
+    let events = stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
+    events.map(|event| event.map(Piece::Event)).boxed()
 }
 
 struct Reader {

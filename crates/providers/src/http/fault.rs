@@ -66,15 +66,11 @@ pub(crate) fn classify(
 ) -> ModelError {
     let said = Said::read(body);
     let wait = retry_after(headers, now);
-    let kind = match said.kind().or_else(|| status.map(|status| of_status(status.as_u16(), &said))) {
-        Some(ModelErrorKind::RateLimited { .. }) => ModelErrorKind::RateLimited { retry_after: wait },
-        Some(kind) => kind,
-        None => ModelErrorKind::Transient,
-    };
+    let kind = said.kind().or_else(|| status.map(|status| of_status(status.as_u16(), &said)));
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
     let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
     let message = if said.message.is_empty() { "the server did not say why" } else { &said.message };
-    let error = target.error(kind, format!("{status}{message}{code}"));
+    let error = target.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
     match wait {
         Some(wait) => error.with_retry_after(wait),
         None => error,
@@ -93,7 +89,7 @@ fn of_status(status: u16, said: &Said) -> ModelErrorKind {
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
         413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
         451 => ModelErrorKind::Refused,
-        429 => ModelErrorKind::RateLimited { retry_after: None },
+        429 => ModelErrorKind::RateLimited,
         503 | 529 => ModelErrorKind::Overloaded,
         501 => ModelErrorKind::Unsupported,
         408 | 409 | 425 | 500..=599 => ModelErrorKind::Transient,
@@ -244,10 +240,7 @@ const KINDS: &[(&[&str], ModelErrorKind)] = &[
         ],
         ModelErrorKind::Authentication,
     ),
-    (
-        &["rate_limit_error", "rate_limit_exceeded", "too_many_requests"],
-        ModelErrorKind::RateLimited { retry_after: None },
-    ),
+    (&["rate_limit_error", "rate_limit_exceeded", "too_many_requests"], ModelErrorKind::RateLimited),
     (&["overloaded_error", "overloaded", "unavailable_error"], ModelErrorKind::Overloaded),
     (&["server_error", "api_error", "internal_error", "timeout_error"], ModelErrorKind::Transient),
 ];

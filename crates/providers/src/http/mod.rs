@@ -8,12 +8,12 @@ mod guard;
 mod retry_after;
 
 pub(crate) use self::client::{base_url, client, sensitive};
-#[cfg(feature = "anthropic")]
 pub(crate) use self::events::Event;
 #[cfg(test)]
 pub(crate) use self::events::Events;
+
 #[cfg(all(feature = "anthropic", feature = "openai"))]
-pub(crate) use self::exchange::answer;
-pub(crate) use self::exchange::{Answer, Idle, event_stream, send};
+pub(crate) use self::exchange::pieces;
+pub(crate) use self::exchange::{Idle, Piece, Pieces, send};
 pub(crate) use self::fault::{Target, classify};
 pub use self::guard::{RealRequests, forbid_real_requests};

@@ -26,7 +26,7 @@ pub use self::concurrency::Limited;
 pub use self::fallback::Fallback;
 pub use self::rate_limit::{RateLimit, RateLimited};
 pub use self::retry::{FailedAttempt, Retried, RetryPolicy};
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 pub(crate) use self::timeout::watch;
 pub use self::timeout::{TimedOut, Timeouts};
 pub use self::trace::{TraceContent, Traced};

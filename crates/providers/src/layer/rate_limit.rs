@@ -1,21 +1,16 @@
-//! So many requests and tokens in a time. The counting is governor's; the clock is tokio's, so that a test
-//! can stop it.
+//! Limits the rate of requests and tokens: buckets that leak at a steady rate, on tokio's clock, which a test can
+//! stop.
 
 use std::fmt;
-use std::num::NonZeroU32;
-use std::ops::Add;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use governor::clock::{Clock, Reference};
-use governor::middleware::NoOpMiddleware;
-use governor::nanos::Nanos;
-use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Content, ReplyStream};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// How many requests, and perhaps tokens, a minute may have.
 ///
@@ -34,21 +29,21 @@ use tokio::time::{Instant, sleep};
 /// ```
 #[derive(Clone)]
 pub struct RateLimit {
-    requests: NonZeroU32,
-    tokens: Option<NonZeroU32>,
+    requests: u32,
+    tokens: Option<u32>,
     estimate: Arc<dyn Fn(&ChatRequest) -> u64 + Send + Sync>,
 }
 
 impl RateLimit {
     /// So many requests a minute. Zero counts as one.
     pub fn per_minute(requests: u32) -> Self {
-        RateLimit { requests: at_least_one(requests), tokens: None, estimate: Arc::new(estimate) }
+        RateLimit { requests: requests.max(1), tokens: None, estimate: Arc::new(estimate) }
     }
 
     /// And so many tokens. Zero counts as one.
     #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
-        self.tokens = Some(at_least_one(tokens));
+        self.tokens = Some(tokens.max(1));
         self
     }
 
@@ -69,10 +64,6 @@ impl fmt::Debug for RateLimit {
     }
 }
 
-fn at_least_one(count: u32) -> NonZeroU32 {
-    NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
-}
-
 /// A token for four bytes, and as many as may be written.
 fn estimate(request: &ChatRequest) -> u64 {
     let bytes = |content: &Content| match content {
@@ -86,36 +77,32 @@ fn estimate(request: &ChatRequest) -> u64 {
     bytes as u64 / 4 + request.params.max_output_tokens.unwrap_or(0)
 }
 
-/// A model that waits before it would be asked too much; see
-/// [`with_rate_limit`](super::ChatModelExt::with_rate_limit). Who comes first is served first.
+/// Limits the rate of requests; see [`with_rate_limit`](super::ChatModelExt::with_rate_limit). Who comes first is
+/// served first.
 pub struct RateLimited<M> {
     inner: Arc<M>,
     limit: RateLimit,
-    gates: Arc<Gates>,
+    /// Held by the one that waits, so that the others wait behind it in order.
+    gates: Arc<Mutex<Gates>>,
 }
 
 /// What a request has to pass.
 struct Gates {
-    /// Held by the one that waits, so that the others wait behind it in order.
-    queue: Mutex<()>,
     requests: Gate,
     tokens: Option<Gate>,
 }
 
 /// A bucket that fills up in a minute.
 struct Gate {
-    limiter: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Moment>>,
-    size: NonZeroU32,
+    size: u32,
+    /// When it will be full again.
+    full_at: Instant,
 }
 
 impl<M> RateLimited<M> {
     pub(super) fn new(inner: M, limit: RateLimit) -> Self {
-        let gates = Gates {
-            queue: Mutex::new(()),
-            requests: Gate::new(limit.requests),
-            tokens: limit.tokens.map(Gate::new),
-        };
-        RateLimited { inner: Arc::new(inner), limit, gates: Arc::new(gates) }
+        let gates = Gates { requests: Gate::new(limit.requests), tokens: limit.tokens.map(Gate::new) };
+        RateLimited { inner: Arc::new(inner), limit, gates: Arc::new(Mutex::new(gates)) }
     }
 }
 
@@ -129,11 +116,10 @@ impl<M: ChatModel + 'static> ChatModel for RateLimited<M> {
         let gates = Arc::clone(&self.gates);
         let estimate = Arc::clone(&self.limit.estimate);
         let reply = async move {
-            let tokens = gates.tokens.as_ref().map(|gate| (gate, estimate(&request)));
-            let _turn = gates.queue.lock().await;
+            let mut gates = gates.lock().await;
             gates.requests.pass(1).await;
-            if let Some((gate, tokens)) = tokens {
-                gate.pass(tokens).await;
+            if let Some(gate) = &mut gates.tokens {
+                gate.pass(estimate(&request)).await;
             }
             model.respond(request)
         };
@@ -142,20 +128,18 @@ impl<M: ChatModel + 'static> ChatModel for RateLimited<M> {
 }
 
 impl Gate {
-    fn new(per_minute: NonZeroU32) -> Self {
-        let limiter = RateLimiter::direct_with_clock(Quota::per_minute(per_minute), TokioClock::new());
-        Gate { limiter, size: per_minute }
+    fn new(per_minute: u32) -> Self {
+        Gate { size: per_minute, full_at: Instant::now() }
     }
 
-    /// Waits until so many are there, and takes them.
-    async fn pass(&self, count: u64) {
-        let Some(count) = NonZeroU32::new(u32::try_from(count).unwrap_or(u32::MAX)) else {
-            return;
-        };
-        // More than a full bucket never is there, so that the other error cannot come.
-        while let Ok(Err(not_yet)) = self.limiter.check_n(count.min(self.size)) {
-            sleep(not_yet.wait_time_from(self.limiter.clock().now())).await;
+    /// Waits until so many are there, or the bucket is full, and takes them.
+    async fn pass(&mut self, count: u64) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.size);
+        let full_at = self.full_at.max(Instant::now()) + MINUTE * count / self.size;
+        if let Some(there_at) = full_at.checked_sub(MINUTE) {
+            sleep_until(there_at).await;
         }
+        self.full_at = full_at;
     }
 }
 
@@ -165,47 +149,5 @@ impl<M: ChatModel> fmt::Debug for RateLimited<M> {
             .field("model", &self.inner.id())
             .field("limit", &self.limit)
             .finish_non_exhaustive()
-    }
-}
-
-/// The clock of the runtime, which a test can pause.
-#[derive(Clone)]
-struct TokioClock {
-    start: Instant,
-}
-
-impl TokioClock {
-    fn new() -> Self {
-        TokioClock { start: Instant::now() }
-    }
-}
-
-impl Clock for TokioClock {
-    type Instant = Moment;
-
-    fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
-    }
-}
-
-/// The time since the clock was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment(Duration);
-
-impl Reference for Moment {
-    fn duration_since(&self, earlier: Self) -> Nanos {
-        self.0.saturating_sub(earlier.0).into()
-    }
-
-    fn saturating_sub(&self, duration: Nanos) -> Self {
-        Moment(self.0.checked_sub(duration.into()).unwrap_or(self.0))
-    }
-}
-
-impl Add<Nanos> for Moment {
-    type Output = Moment;
-
-    fn add(self, other: Nanos) -> Moment {
-        Moment(self.0 + Duration::from(other))
     }
 }

@@ -11,11 +11,12 @@ use stepfold_state_core::chat::{
 
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
 use crate::calls::{self, CallIds};
-use crate::reading::{Bad, Decode};
+use crate::http::Piece;
+use crate::reading::{Bad, Decode, json};
 
 /// Reads the chunks of one reply.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     choice: ToolChoice,
     is_identified: bool,
     calls: Vec<Call>,
@@ -24,6 +25,7 @@ pub(super) struct Decoder {
     by_index: HashMap<u64, usize>,
     /// The last call with each of the server's ids.
     by_id: HashMap<String, usize>,
+    is_over: bool,
     has_refusal: bool,
     reasoning_details: Vec<Value>,
     finish_reason: Option<FinishReason>,
@@ -41,23 +43,21 @@ struct Call {
 }
 
 impl Decode for Decoder {
-    type Item = RawChunk;
-
-    fn push(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if let Some(said) = error(&raw) {
-            return Err(Bad::Said(said));
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
+            self.is_over = true;
+            return Ok(());
         }
-        self.identity(&raw, out);
-        let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
-        let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
-        let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
-        let pushed = choice.map_or(Ok(()), |choice| self.choice(choice, out));
-        out.extend(usage.or(of_choice).map(Chunk::Usage));
-        pushed
+        self.is_over = matches!(piece, Piece::Whole(_));
+        json(&piece)?.map_or(Ok(()), |chunk| self.chunk(chunk, out))
     }
 
     fn is_finished(&self) -> bool {
         self.finish_reason.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
@@ -82,6 +82,20 @@ impl Decode for Decoder {
 }
 
 impl Decoder {
+    /// Reads a chunk, or a whole reply.
+    fn chunk(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if let Some(said) = error(&raw) {
+            return Err(Bad::Said(said));
+        }
+        self.identity(&raw, out);
+        let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
+        let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
+        let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
+        let pushed = choice.map_or(Ok(()), |choice| self.choice(choice, out));
+        out.extend(usage.or(of_choice).map(Chunk::Usage));
+        pushed
+    }
+
     pub(super) fn new(request: &ChatRequest) -> Self {
         Decoder {
             choice: request.tool_choice.clone(),
@@ -90,6 +104,7 @@ impl Decoder {
             ids: CallIds::default(),
             by_index: HashMap::new(),
             by_id: HashMap::new(),
+            is_over: false,
             has_refusal: false,
             reasoning_details: Vec::new(),
             finish_reason: None,
@@ -321,9 +336,8 @@ mod tests {
         let mut decoder = Decoder::new(&ChatRequest::default());
         let mut reply = ReplyBuilder::new();
         let mut out = Vec::new();
-        for event in events.iter().filter(|event| event.data != "[DONE]") {
-            let raw = serde_json::from_str(&event.data).map_err(|error| error.to_string())?;
-            decoder.push(raw, &mut out).map_err(|bad| format!("{bad:?}"))?;
+        for event in events {
+            decoder.push(Piece::Event(event), &mut out).map_err(|bad| format!("{bad:?}"))?;
         }
         decoder.finish(&mut out).map_err(|bad| format!("{bad:?}"))?;
         for chunk in out {
@@ -408,9 +422,7 @@ mod tests {
             let mut decoder = Decoder::new(&ChatRequest::default());
             let mut out = Vec::new();
             for item in items {
-                if let Ok(raw) = serde_json::from_value::<RawChunk>(item) {
-                    let _ = decoder.push(raw, &mut out);
-                }
+                let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();

@@ -3,100 +3,101 @@
 //! One thing surprises: a tool message can hold text only. Images that a tool returned follow in a user
 //! message behind the results of the step, so that nothing comes between a call and its result.
 
+use std::borrow::Cow;
+
+use async_openai::types::chat::{
+    ChatCompletionMessageToolCall, ChatCompletionMessageToolCalls, ChatCompletionRequestMessage,
+    ChatCompletionRequestMessageContentPartFile, ChatCompletionRequestMessageContentPartImage,
+    ChatCompletionRequestMessageContentPartText, ChatCompletionRequestToolMessage,
+    ChatCompletionRequestToolMessageContent, ChatCompletionRequestUserMessageContentPart as UserPart,
+    FileObject, FunctionCall, ImageUrl,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_state_core::chat::{
-    Content, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolContent,
+    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolCall,
+    ToolContent,
 };
 
 use super::Preset;
-use crate::wire::{self, Dialect};
-
-/// How a preset writes messages.
-pub(super) struct Wire<'a>(pub(super) &'a Preset);
+use crate::wire;
 
 /// Images of tool results that are still to be shown, as JSON parts.
 #[derive(Clone, Default)]
-pub(super) struct Open {
+pub struct Open {
     is_behind_message: bool,
     images: Vec<u8>,
 }
 
+/// A message of the assistant. Its content is null beside calls, which the library's type leaves out and some servers
+/// demand.
 #[derive(Serialize)]
-struct Wired<'a> {
+struct Assistant<'a> {
     role: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<Value>,
+    content: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_call_id: Option<&'a str>,
 }
 
-impl Dialect for Wire<'_> {
-    type Open = Open;
-
-    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        if message.role() == Role::Tool {
-            return tool(message, open, out);
-        }
-        show_images(open, out);
-        open.images.clear();
-        if message.role() == Role::Assistant {
-            self.assistant(message, open, out)
-        } else {
-            said(message, open, out)
-        }
+/// Appends a message.
+pub(super) fn write(
+    preset: &Preset,
+    message: &Message,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    if message.role() == Role::Tool {
+        return tool(message, open, out);
     }
-
-    fn close(&self, open: &Open, out: &mut Vec<u8>) {
-        show_images(open, out);
+    close(open, out);
+    open.images.clear();
+    if message.role() == Role::Assistant {
+        assistant(preset, message, open, out)
+    } else {
+        said(message, open, out)
     }
 }
 
-impl Wire<'_> {
-    fn assistant(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        let mut reasoning = String::new();
-        let mut calls = Vec::new();
-        for part in message.parts() {
-            match &part.content {
-                Content::Text(_) | Content::Unknown(_) => {}
-                Content::Reasoning(text) => reasoning.push_str(text),
-                Content::ToolCall(call) => {
-                    let mut wired = json!({
-                        "id": call.id,
-                        "type": "function",
-                        "function": { "name": call.name, "arguments": call.arguments.to_text() },
-                    });
-                    // What some providers sign their calls with.
-                    if let Some(extra) = part.extras.get("extra_content") {
-                        wired["extra_content"] = extra.clone();
-                    }
-                    calls.push(wired);
-                }
-                other => return Err(cannot("say", Role::Assistant, other)),
-            }
+fn assistant(
+    preset: &Preset,
+    message: &Message,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    let mut reasoning = String::new();
+    let mut tool_calls = Vec::new();
+    for part in message.parts() {
+        match &part.content {
+            Content::Text(_) | Content::Unknown(_) => {}
+            Content::Reasoning(text) => reasoning.push_str(text),
+            Content::ToolCall(call) => tool_calls.push(tool_call(call, &part.extras)),
+            other => return Err(cannot("say", Role::Assistant, other)),
         }
-        let text = message.text();
-        let has_text = !text.is_empty() || calls.is_empty();
-        let wired = Wired {
-            role: "assistant",
-            content: Some(if has_text { Value::String(text.into_owned()) } else { Value::Null }),
-            tool_calls: calls,
-            tool_call_id: None,
-        };
-        separate(open, out);
-        wire::json(&wired, out);
-        if let Some(field) = self.0.reasoning_back {
-            if !reasoning.is_empty() {
-                add_field(field, &Value::String(reasoning), out);
-            }
-            if let Some(details) = message.extras().get("reasoning_details") {
-                add_field("reasoning_details", details, out);
-            }
-        }
-        Ok(())
     }
+    let text = message.text();
+    let content = (!text.is_empty() || tool_calls.is_empty()).then_some(text);
+    separate(open, out);
+    wire::json(&Assistant { role: "assistant", content, tool_calls }, out);
+    if let Some(field) = preset.reasoning_back {
+        if !reasoning.is_empty() {
+            add_field(field, &Value::String(reasoning), out);
+        }
+        if let Some(details) = message.extras().get("reasoning_details") {
+            add_field("reasoning_details", details, out);
+        }
+    }
+    Ok(())
+}
+
+fn tool_call(call: &ToolCall, extras: &Extras) -> Value {
+    let function = FunctionCall { name: call.name.clone(), arguments: call.arguments.to_text().into_owned() };
+    let call = ChatCompletionMessageToolCall { id: call.id.clone(), function };
+    let mut wired = json!(ChatCompletionMessageToolCalls::Function(call));
+    // What some providers sign their calls with.
+    if let Some(extra) = extras.get("extra_content") {
+        wired["extra_content"] = extra.clone();
+    }
+    wired
 }
 
 /// Adds a field to the object that ends here.
@@ -118,14 +119,8 @@ fn said(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), Mod
         let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
         Value::Array(parts.map(|part| shown(message.role(), &part.content)).collect::<Result<_, _>>()?)
     };
-    let wired = Wired {
-        role: message.role().as_str(),
-        content: Some(content),
-        tool_calls: Vec::new(),
-        tool_call_id: None,
-    };
     separate(open, out);
-    wire::json(&wired, out);
+    wire::json(&json!({"role": message.role().as_str(), "content": content}), out);
     Ok(())
 }
 
@@ -141,27 +136,21 @@ fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), Mod
             }
             let shown = shown(Role::Tool, &part.content)?;
             open.images.extend_from_slice(if open.images.is_empty() { b"" } else { b"," });
-            wire::json(
-                &json!({"type": "text", "text": format!("From tool call {}:", result.call_id())}),
-                &mut open.images,
-            );
+            wire::json(&text_part(format!("From tool call {}:", result.call_id())), &mut open.images);
             open.images.push(b',');
             wire::json(&shown, &mut open.images);
         }
     }
-    let wired = Wired {
-        role: "tool",
-        content: Some(Value::String(result.text().into_owned())),
-        tool_calls: Vec::new(),
-        tool_call_id: Some(result.call_id()),
-    };
+    let content = ChatCompletionRequestToolMessageContent::Text(result.text().into_owned());
+    let tool_call_id = result.call_id().to_owned();
+    let wired = ChatCompletionRequestToolMessage { content, tool_call_id };
     separate(open, out);
-    wire::json(&wired, out);
+    wire::json(&ChatCompletionRequestMessage::Tool(wired), out);
     Ok(())
 }
 
-/// The user message that shows what tools returned and their messages cannot hold.
-fn show_images(open: &Open, out: &mut Vec<u8>) {
+/// Appends the user message that shows what tools returned and their messages cannot hold.
+pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
     if !open.images.is_empty() {
         out.extend_from_slice(br#",{"role":"user","content":["#);
         out.extend_from_slice(&open.images);
@@ -178,11 +167,19 @@ fn separate(open: &mut Open, out: &mut Vec<u8>) {
 /// A part that a person could see or hear.
 fn shown(role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
-        Content::Text(text) => Ok(json!({"type": "text", "text": text})),
-        Content::Image(media) => Ok(json!({"type": "image_url", "image_url": {"url": data_url(media)}})),
+        Content::Text(text) => Ok(json!(text_part(text.clone()))),
+        Content::Image(media) => {
+            let image_url = ImageUrl { url: data_url(media), detail: None };
+            let image = ChatCompletionRequestMessageContentPartImage { image_url, ..Default::default() };
+            Ok(json!(UserPart::ImageUrl(image)))
+        }
         Content::File(media) => file(media).ok_or_else(|| cannot("read by URL", role, content)),
         other => Err(cannot("say", role, other)),
     }
+}
+
+fn text_part(text: String) -> UserPart {
+    UserPart::Text(ChatCompletionRequestMessageContentPartText { text, ..Default::default() })
 }
 
 /// A file, which has to be here.
@@ -192,11 +189,14 @@ fn file(media: &Media) -> Option<Value> {
     };
     let media_type = media.media_type.as_deref().unwrap_or("");
     if let Some(format) = media_type.strip_prefix("audio/") {
+        // The library knows two formats; servers know more.
         let format = if format == "mpeg" { "mp3" } else { format.trim_start_matches("x-") };
         return Some(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
     }
-    let name = media.name.as_deref().unwrap_or("file");
-    Some(json!({"type": "file", "file": {"filename": name, "file_data": data_url(media)}}))
+    let filename = Some(media.name.clone().unwrap_or_else(|| "file".to_owned()));
+    let file = FileObject { file_data: Some(data_url(media)), file_id: None, filename };
+    let file = ChatCompletionRequestMessageContentPartFile { file, ..Default::default() };
+    Some(json!(UserPart::File(file)))
 }
 
 fn data_url(media: &Media) -> String {

@@ -46,13 +46,15 @@ fn ask(model: &impl ChatModel, request: ChatRequest) -> Result<Reply, ModelError
 
 fn script() -> Scripted {
     let usage = Usage { input_tokens: 12, output_tokens: 3, ..Usage::default() };
-    let limited = ModelErrorKind::RateLimited { retry_after: Some(Duration::from_millis(1500)) };
+    let limited = ModelError::new(ModelErrorKind::RateLimited, "too many")
+        .with_retry_after(Duration::from_millis(1500))
+        .with_provider("p")
+        .with_request_id("q");
     Scripted::new([
         ScriptedReply::from(r#"~"hm" "I look." > c1 search(q="stalls\n== request {}")"#)
             .with_usage(usage)
             .with_id("r1"),
-        ScriptedReply::from("area")
-            .failing(ModelError::new(limited, "too many").with_provider("p").with_request_id("q")),
+        ScriptedReply::from("area").failing(limited),
         ScriptedReply::from("so far").cut_off(),
         ScriptedReply::from("area\n\n== 3").finished(FinishReason::Length),
     ])

@@ -129,7 +129,8 @@ async fn speaks(model: &impl ChatModel) {
 
     let kind = async |text: &str| model.respond(request(text)).into_reply().await.unwrap_err();
     let limited = kind("limited").await;
-    assert_eq!(limited.kind(), &ModelErrorKind::RateLimited { retry_after: Some(Duration::from_secs(1)) });
+    let wait = Some(Duration::from_secs(1));
+    assert_eq!((limited.kind(), limited.retry_after()), (&ModelErrorKind::RateLimited, wait));
     assert_eq!(kind("broken").await.kind(), &ModelErrorKind::Transient);
     assert_eq!(kind("nobody expects this").await.kind(), &ModelErrorKind::Overloaded);
     let cut = kind("cut").await;

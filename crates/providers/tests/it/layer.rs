@@ -39,7 +39,8 @@ fn policy() -> RetryPolicy {
 }
 
 fn limited(retry_after: Option<u64>) -> ScriptedReply {
-    ModelErrorKind::RateLimited { retry_after: retry_after.map(seconds) }.into()
+    let error = ModelError::new(ModelErrorKind::RateLimited, "as the script says").with_provider("scripted");
+    retry_after.map(seconds).into_iter().fold(error, ModelError::with_retry_after).into()
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +78,7 @@ async fn the_last_error_names_all_attempts() {
     let script = Scripted::new([limited(Some(1)), ModelErrorKind::Overloaded.into(), limited(Some(2))]);
     let model = script.clone().with_retry(RetryPolicy { max_attempts: 3, ..policy() });
     let error = model.respond(request()).into_reply().await.unwrap_err();
-    assert_eq!(error.kind(), &ModelErrorKind::RateLimited { retry_after: Some(seconds(2)) });
+    assert_eq!((error.kind(), error.retry_after()), (&ModelErrorKind::RateLimited, Some(seconds(2))));
     let text = error.to_string();
     assert!(text.contains("3 attempts in "), "{text}");
     for attempt in ["1: rate limited, retry after 1s", "2: overloaded", "3: rate limited, retry after 2s"] {

@@ -24,7 +24,7 @@ mod layer;
 #[cfg(feature = "openai")]
 mod openai;
 mod scripted;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "http")]
 mod server;
 #[cfg(all(feature = "anthropic", feature = "openai"))]
 mod wire;

@@ -5,8 +5,9 @@
 //!
 //! A file that nobody has open needs no log: the last one to close it has copied the log into it. While it is open, the
 //! newest commits are in its write-ahead log, `-wal`. The file says so itself: each checkpoint of ours leaves
-//! `logged = 1` in the file, and the commit behind it, in the log, takes that back. A checkpoint that copies all of the
-//! log, as the last one to close a file makes it, so leaves 0; a file that says 1 and has no log has lost commits.
+//! `logged = 1` in the file, and the commit behind it, in the log, takes that back, as does whoever closes the file. A
+//! checkpoint that copies all of the log, as the last one to close a file makes it, so leaves 0; a file that says 1 and has
+//! no log has lost commits. (The number is another one each time, by which a process sees that its own was in the file.)
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -70,21 +71,22 @@ pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
         return Ok(connection);
     }
     let flags = flags | OpenFlags::SQLITE_OPEN_READ_ONLY;
-    if needs_no_log(path) {
+    if is_read_alone(path) {
         return Connection::open_with_flags(immutable(path), flags | OpenFlags::SQLITE_OPEN_URI)
             .map_err(failed);
     }
     Connection::open_with_flags(path, flags).map_err(failed)
 }
 
-/// Whether the file is of the kind that is read with a log, and has none: to read it that way would make one.
-fn needs_no_log(path: &Path) -> bool {
+/// Whether the file is of the kind that is read with a log, and nobody has it open: to read it that way would make one.
+pub(super) fn is_read_alone(path: &Path) -> bool {
     /// Where the file says how it is read, and what stands there for a log.
     const PLACE: usize = 19;
     const LOG: u8 = 2;
     let mut start = [0; 100];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start[PLACE] == LOG && !has_content(&beside(path, "-wal"))
+    let is_open = beside(path, "-shm").exists();
+    read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&beside(path, "-wal"))
 }
 
 /// The address under which SQLite takes a file for one that nobody changes.

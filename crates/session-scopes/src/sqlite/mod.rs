@@ -171,7 +171,7 @@ impl SqliteOptions {
     pub fn open(self) -> Result<SqliteStore, SessionError> {
         self.check_path()?;
         let access = self.access;
-        let readers = (0..self.readers).map(|_| self.connect_reader().map(desk));
+        let readers = (0..self.readers).map(|_| self.reader());
         if access == Access::Read {
             let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
             return Ok(self.store(None, readers, threads));
@@ -198,6 +198,16 @@ impl SqliteOptions {
 
     fn store(self, writer: Option<Writer>, readers: Readers, threads: Vec<JoinHandle<()>>) -> SqliteStore {
         SqliteStore(Arc::new(Inner { path: self.path, writer, readers, _threads: Threads(threads) }))
+    }
+
+    fn reader(&self) -> Result<Desk, SessionError> {
+        let is_alone = self.access == Access::Read && file::is_read_alone(&self.path);
+        let reconnect = is_alone.then(|| {
+            let options = self.clone();
+            let reconnect = move || (!file::is_read_alone(&options.path)).then(|| options.connect_reader());
+            Box::new(reconnect) as threads::Reconnect
+        });
+        Ok(Desk { reconnect, ..desk(self.connect_reader()?) })
     }
 
     fn connect_reader(&self) -> Result<Connection, SessionError> {
@@ -269,7 +279,7 @@ impl SqliteOptions {
 }
 
 fn desk(connection: Connection) -> Desk {
-    Desk { connection, schemas: Schemas::default() }
+    Desk { connection, schemas: Schemas::default(), reconnect: None }
 }
 
 /// Sessions in a SQLite file. Cloning is cheap and shares the threads.

@@ -28,7 +28,12 @@ const QUEUE: usize = 1024;
 pub(super) struct Desk {
     pub(super) connection: Connection,
     pub(super) schemas: Schemas,
+    /// Present while the connection takes the file for one that nobody changes.
+    pub(super) reconnect: Option<Reconnect>,
 }
+
+/// Gives another connection once somebody has the file open.
+pub(super) type Reconnect = Box<dyn Fn() -> Option<Result<Connection, SessionError>> + Send>;
 
 /// One thing to do.
 trait Job: Send {
@@ -156,12 +161,12 @@ pub(super) fn start_writer(
     let (sender, receiver) = mpsc::channel(QUEUE);
     let run = move || {
         let mut log = Log::default();
-        let mut desk = write_all(desk, receiver, &mut log);
+        let desk = write_all(desk, receiver, &mut log);
         for other in others {
             // One that panicked has ended as well.
             let _ = other.join();
         }
-        log.take_back(&mut desk);
+        log.end(&desk);
         desk.close();
     };
     Ok((Writer(sender), spawn("stepfold-sqlite-writer", run)?))
@@ -205,40 +210,74 @@ pub(super) const LOG_PAGES: i64 = 4_000;
 /// How many jobs run before the size of the log is looked at again.
 const LOOK_AFTER: usize = 32;
 
+/// How often a mark is made again that another process took back before it was in the file.
+const MARKS: usize = 3;
+
 /// When the log is copied to the file, and what the file says about it: see [`file`](super::file).
 #[derive(Default)]
 struct Log {
+    /// Whether the file says that it needs its log.
     is_begun: bool,
-    /// Whether the newest commit says that there is a log, and not only the file does.
-    is_marked: bool,
-    jobs: usize,
+    /// What the newest commit says of the log, if it still says so.
+    mark: Option<i64>,
+    /// How many jobs may run before the log is looked at.
+    rest: usize,
 }
 
 impl Log {
     /// Copies the log to the file if it is due; before the first write in any case, so that the file says that it needs
     /// its log from then on.
-    fn look_after(&mut self, desk: &mut Desk, jobs: usize) -> Result<(), SessionError> {
-        self.jobs += jobs;
-        if self.is_begun && self.jobs < LOOK_AFTER {
+    fn look_after(&mut self, desk: &Desk, jobs: usize) -> Result<(), SessionError> {
+        self.rest = self.rest.saturating_sub(jobs);
+        if self.rest > 0 {
             return Ok(());
         }
-        self.jobs = 0;
+        self.rest = LOOK_AFTER;
         if self.is_begun && desk.log_pages()? < LOG_PAGES {
             return Ok(());
         }
-        self.is_marked = true;
-        desk.execute("UPDATE stepfold_meta SET logged = 1", COMMITTING)?;
-        // As far as readers let it; the rest is copied the next time.
-        desk.checkpoint()?;
-        self.is_begun = true;
-        self.take_back(desk);
+        self.begin(desk, Desk::checkpoint)
+    }
+
+    /// Has a mark in the file, and none in the newest commit. `copy` copies the log to the file, as far as readers let
+    /// it: whether all of it.
+    fn begin(
+        &mut self,
+        desk: &Desk,
+        mut copy: impl FnMut(&Desk) -> Result<bool, SessionError>,
+    ) -> Result<(), SessionError> {
+        self.is_begun = false;
+        for _ in 0..MARKS {
+            let mark = desk.mark()?;
+            self.mark = Some(mark);
+            let is_copied = copy(desk)?;
+            // A process that opened or closed the file meanwhile has taken it back, perhaps before it was copied.
+            let is_there = desk.marked()? == mark;
+            self.take_back(desk);
+            self.is_begun = is_copied && is_there;
+            if is_there {
+                break;
+            }
+        }
         Ok(())
     }
 
     /// Lets the newest commit say what holds once all of the log is copied.
-    fn take_back(&mut self, desk: &mut Desk) {
-        if self.is_marked && desk.execute("UPDATE stepfold_meta SET logged = 0", COMMITTING).is_ok() {
-            self.is_marked = false;
+    fn take_back(&mut self, desk: &Desk) {
+        if let Some(mark) = self.mark
+            && desk.take_back(Some(mark)).is_ok()
+        {
+            self.mark = None;
+        }
+    }
+
+    /// Takes back whatever mark the newest commit has. One that is not ours is that of a process that was killed, or of
+    /// one at work, which makes it again; whoever closes the file last copies all of the log.
+    fn end(&mut self, desk: &Desk) {
+        if desk.marked().is_ok_and(|mark| mark != 0)
+            && let Err(error) = desk.take_back(None)
+        {
+            tracing::warn!(%error, "the file may miss its log when it is opened again");
         }
     }
 }
@@ -251,8 +290,8 @@ fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>, log: &m
         {
             group.push(next);
         }
-        log.take_back(&mut desk);
-        if let Err(error) = log.look_after(&mut desk, group.len()) {
+        log.take_back(&desk);
+        if let Err(error) = log.look_after(&desk, group.len()) {
             // Writing may still be possible; if not, it says why.
             tracing::warn!(%error, "the log could not be copied to the file");
         }
@@ -305,17 +344,38 @@ impl Desk {
         pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("look at its log"))
     }
 
-    /// Copies the log to the file, as far as readers let it.
-    fn checkpoint(&self) -> Result<(), SessionError> {
+    /// Copies the log to the file, as far as readers let it. Whether all of it was copied.
+    fn checkpoint(&self) -> Result<bool, SessionError> {
         let checkpoint = self.connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)");
-        let copied = checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], |_| Ok(())));
-        copied.map_err(failed("copy its log"))
+        let is_all = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
+        checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], is_all)).map_err(failed("copy its log"))
+    }
+
+    /// Commits that the file needs its log, by a number that no other process commits.
+    fn mark(&self) -> Result<i64, SessionError> {
+        let update = "UPDATE stepfold_meta SET logged = random() | 1 RETURNING logged";
+        let update = self.connection.prepare_cached(update);
+        update.and_then(|mut update| update.query_row([], |row| row.get(0))).map_err(failed(COMMITTING))
+    }
+
+    /// What the newest commit says of the log.
+    fn marked(&self) -> Result<i64, SessionError> {
+        let query = self.connection.prepare_cached("SELECT logged FROM stepfold_meta");
+        query.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed(READING))
+    }
+
+    /// Commits that the file needs no log, if the newest commit has this mark, or any.
+    fn take_back(&self, mark: Option<i64>) -> Result<(), SessionError> {
+        let update =
+            "UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0 AND logged = coalesce(?1, logged)";
+        let update = self.connection.prepare_cached(update);
+        update.and_then(|mut update| update.execute([mark])).map(drop).map_err(failed(COMMITTING))
     }
 
     /// Closes the file. If nobody else has it open, all that is in the log is copied into it, and it is left in the form
     /// that is read without a log.
     fn close(self) {
-        let Desk { connection, schemas } = self;
+        let Desk { connection, schemas, reconnect: _ } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
         // Whoever has it open closes it last.
@@ -329,6 +389,14 @@ impl Desk {
     fn execute(&self, statement: &str, what: &'static str) -> Result<(), SessionError> {
         let run = self.connection.prepare_cached(statement).and_then(|mut statement| statement.execute([]));
         run.map(drop).map_err(failed(what))
+    }
+
+    /// Connects anew where the connection takes the file for one that nobody changes, and somebody has it open by now.
+    fn connect_again(&mut self) -> Result<(), SessionError> {
+        if let Some(connection) = self.reconnect.as_ref().and_then(|reconnect| reconnect()) {
+            *self = Desk { connection: connection?, schemas: Schemas::default(), reconnect: None };
+        }
+        Ok(())
     }
 
     /// Leaves the transaction that failed.
@@ -356,7 +424,8 @@ fn again(failure: &SessionError) -> SessionError {
 
 fn read_all(mut desk: Desk, line: &Line) {
     while let Some(mut job) = line.next() {
-        let failure = desk.execute("BEGIN", READING).and_then(|()| {
+        let connected = desk.connect_again();
+        let failure = connected.and_then(|()| desk.execute("BEGIN", READING)).and_then(|()| {
             if job.run(&mut desk) {
                 return desk.execute("COMMIT", READING);
             }
@@ -368,5 +437,68 @@ fn read_all(mut desk: Desk, line: &Line) {
             desk.undo();
         }
         job.answer(failure.err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::{SqliteStore, tables};
+
+    fn logged(path: &std::path::Path) -> i64 {
+        // As the file itself has it, without its log.
+        let copy = path.with_extension("copy");
+        std::fs::copy(path, &copy).unwrap();
+        let connection = Connection::open(copy).unwrap();
+        connection.query_row("SELECT logged FROM stepfold_meta", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_mark_that_another_process_takes_back_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sessions.db");
+        drop(SqliteStore::open(&path).unwrap());
+        let connect = || {
+            let connection = Connection::open(&path).unwrap();
+            connection.pragma_update(None, "journal_mode", "wal").unwrap();
+            connection
+        };
+        let desk = Desk { connection: connect(), schemas: Schemas::default(), reconnect: None };
+        let mut opened = Some(connect());
+        let mut log = Log::default();
+        let copied = log.begin(&desk, |desk| {
+            // One that opens the file between the mark and the copy.
+            if let Some(mut other) = opened.take() {
+                tables::set_up(&mut other).unwrap();
+            }
+            desk.checkpoint()
+        });
+        copied.unwrap();
+        assert!(log.is_begun);
+        assert_ne!(logged(&path), 0, "the file says that it needs its log");
+        assert_eq!(desk.marked().unwrap(), 0, "the newest commit says what holds once the log is copied");
+    }
+
+    #[test]
+    fn a_log_that_a_reader_holds_back_is_copied_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sessions.db");
+        drop(SqliteStore::open(&path).unwrap());
+        let desk = Desk {
+            connection: Connection::open(&path).unwrap(),
+            schemas: Schemas::default(),
+            reconnect: None,
+        };
+        desk.connection.pragma_update(None, "journal_mode", "wal").unwrap();
+        let reader = Connection::open(&path).unwrap();
+        reader.execute_batch("BEGIN").unwrap();
+        reader.query_row("SELECT logged FROM stepfold_meta", [], |_| Ok(())).unwrap();
+        let mut log = Log::default();
+        log.look_after(&desk, 1).unwrap();
+        assert!(!log.is_begun);
+        reader.execute_batch("COMMIT").unwrap();
+        log.look_after(&desk, LOOK_AFTER).unwrap();
+        assert!(log.is_begun);
+        assert_ne!(logged(&path), 0);
     }
 }

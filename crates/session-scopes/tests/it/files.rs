@@ -73,16 +73,40 @@ async fn a_reader_sees_what_a_writer_commits() {
     drop(SqliteStore::open(&path).unwrap());
     let early = read_only(&path).unwrap();
     let writer = SqliteStore::open(&path).unwrap();
+    // The writer has the file open, and has not written yet.
+    let between = read_only(&path).unwrap();
+    assert!(between.list(ListSessions::new("app", "alice").unwrap()).await.unwrap().sessions.is_empty());
     create(&writer, &key("s")).await;
     let late = read_only(&path).unwrap();
     append(&writer, &key("s"), 0, event("e")).await.unwrap();
-    for reader in [&early, &late] {
+    let readers = [&early, &between, &late];
+    for reader in readers {
         assert_eq!(get(reader, &key("s")).await.version, 1);
     }
     drop(writer);
-    for reader in [&early, &late] {
+    for reader in readers {
         assert_eq!(get(reader, &key("s")).await.version, 1);
     }
+}
+
+/// A copy that another tool made is of the kind that is read with a log, and has none: SQLite can read it only as a file
+/// that nobody changes.
+#[tokio::test]
+async fn a_reader_of_a_file_without_its_log_sees_who_opens_it_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    drop(SqliteStore::open(&path).unwrap());
+    let tool = rusqlite::Connection::open(&path).unwrap();
+    tool.pragma_update(None, "journal_mode", "wal").unwrap();
+    drop(tool);
+    let reader = read_only(&path).unwrap();
+    assert!(reader.list(ListSessions::new("app", "alice").unwrap()).await.unwrap().sessions.is_empty());
+    assert_eq!(files(folder.path()).keys().collect::<Vec<_>>(), ["sessions.db"]);
+    let writer = SqliteStore::open(&path).unwrap();
+    create(&writer, &key("s")).await;
+    assert_eq!(get(&reader, &key("s")).await.version, 0);
+    append(&writer, &key("s"), 0, event("e")).await.unwrap();
+    assert_eq!(get(&reader, &key("s")).await.version, 1);
 }
 
 #[test]
@@ -217,6 +241,28 @@ async fn a_log_that_another_tool_has_copied_is_not_missed() {
     assert_eq!(files(folder.path()), before);
     drop(store);
     assert!(get(&SqliteStore::open(&address).unwrap(), &key(0)).await.version >= told);
+}
+
+/// A process is killed between the commit that says that the file needs its log and the one that takes that back, while
+/// another has the file open: that one closes it last, and all is in the file.
+#[tokio::test]
+async fn a_process_killed_in_its_first_write_leaves_nothing_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    for writes in [false, true] {
+        let store = SqliteStore::open(&path).unwrap();
+        if writes {
+            create(&store, &key("s")).await;
+        }
+        let killed = rusqlite::Connection::open(&path).unwrap();
+        killed.execute("UPDATE stepfold_meta SET logged = 1", []).unwrap();
+        killed.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+        drop(killed);
+        drop(store);
+        assert_eq!(files(folder.path()).keys().collect::<Vec<_>>(), ["sessions.db"]);
+        drop(read_only(&path).unwrap());
+    }
+    assert_eq!(get(&SqliteStore::open(&path).unwrap(), &key("s")).await.version, 0);
 }
 
 #[tokio::test]

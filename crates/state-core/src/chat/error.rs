@@ -16,8 +16,8 @@ use crate::error_chain::push_causes;
 /// use std::time::Duration;
 /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 ///
-/// let retry_after = Some(Duration::from_secs(2));
-/// let error = ModelError::new(ModelErrorKind::RateLimited { retry_after }, "too many requests")
+/// let error = ModelError::new(ModelErrorKind::RateLimited, "too many requests")
+///     .with_retry_after(Duration::from_secs(2))
 ///     .with_provider("openai")
 ///     .with_model("gpt-4.1")
 ///     .with_request_id("req_1");
@@ -49,10 +49,7 @@ pub enum ModelErrorKind {
     /// The network or the server failed in a way that may pass.
     Transient,
     /// Too many requests or tokens in too short a time.
-    RateLimited {
-        /// How long to wait, if the provider said so.
-        retry_after: Option<Duration>,
-    },
+    RateLimited,
     /// The server has too much to do.
     Overloaded,
     /// The key is missing, wrong, or may not do this.
@@ -108,7 +105,7 @@ impl ModelErrorKind {
     pub const fn advice(&self) -> &'static str {
         match self {
             ModelErrorKind::Transient => "try again",
-            ModelErrorKind::RateLimited { .. } => "wait, then try again; send fewer requests",
+            ModelErrorKind::RateLimited => "wait, then try again; send fewer requests",
             ModelErrorKind::Overloaded => "try again later, or fall back to another model",
             ModelErrorKind::Authentication => "check the API key and what it may be used for",
             ModelErrorKind::NotFound => "check the name of the model and the base URL",
@@ -133,7 +130,7 @@ impl ModelErrorKind {
         matches!(
             self,
             ModelErrorKind::Transient
-                | ModelErrorKind::RateLimited { .. }
+                | ModelErrorKind::RateLimited
                 | ModelErrorKind::Overloaded
                 | ModelErrorKind::Malformed
                 | ModelErrorKind::CutOff
@@ -145,9 +142,6 @@ impl ModelErrorKind {
 impl fmt::Display for ModelErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            ModelErrorKind::RateLimited { retry_after: Some(wait) } => {
-                return write!(f, "rate limited, retry after {wait:?}");
-            }
             ModelErrorKind::TooLong { limit: Some(limit), used: Some(used) } => {
                 return write!(f, "conversation too long, {used} tokens of at most {limit}");
             }
@@ -158,7 +152,7 @@ impl fmt::Display for ModelErrorKind {
                 return write!(f, "reply too large, more than {limit} bytes");
             }
             ModelErrorKind::Transient => "transient failure",
-            ModelErrorKind::RateLimited { .. } => "rate limited",
+            ModelErrorKind::RateLimited => "rate limited",
             ModelErrorKind::Overloaded => "overloaded",
             ModelErrorKind::Authentication => "not authorized",
             ModelErrorKind::NotFound => "not found",
@@ -216,7 +210,7 @@ impl ModelError {
     }
 
     /// The same error, with how long the provider asks to wait. A server that is overloaded or starting may
-    /// say so as well as one that counts requests; of the latter, the kind says it.
+    /// say so as well as one that counts requests.
     ///
     /// # Examples
     /// ```
@@ -324,16 +318,16 @@ impl ModelError {
 
     /// How long the provider asks to wait before the next request.
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.0.kind {
-            ModelErrorKind::RateLimited { retry_after: Some(wait) } => Some(wait),
-            _ => self.0.retry_after,
-        }
+        self.0.retry_after
     }
 }
 
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.kind)?;
+        if let Some(wait) = self.0.retry_after {
+            write!(f, ", retry after {wait:?}")?;
+        }
         let known = [("", self.provider()), ("model ", self.model()), ("request ", self.request_id())];
         let mut opening = " (";
         for (label, name) in known {

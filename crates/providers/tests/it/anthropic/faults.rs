@@ -54,7 +54,7 @@ async fn statuses() {
     check(
         Play::new(503, "retry-after: 2", "loading"),
         expect![[r#"
-        overloaded (anthropic, model claude): status 503: loading
+        overloaded, retry after 2s (anthropic, model claude): status 503: loading
     "#]],
     )
     .await;

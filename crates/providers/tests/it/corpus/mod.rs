@@ -116,8 +116,8 @@ impl Reader {
         let response = Response { status, content_type, pieces };
         self.runtime.block_on(async {
             let reply = match entry.dialect {
-                Dialect::OpenAi => probe::openai_reply(&self.openai, response),
-                Dialect::Anthropic => probe::anthropic_reply(&self.anthropic, response),
+                Dialect::OpenAi => probe::reply(&self.openai, response),
+                Dialect::Anthropic => probe::reply(&self.anthropic, response),
             };
             let limit = Duration::from_secs(3_600);
             tokio::time::timeout(limit, reply.into_reply()).await.expect("nobody waits for ever")

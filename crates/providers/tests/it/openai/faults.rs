@@ -211,12 +211,12 @@ async fn silence() {
 #[tokio::test]
 async fn what_is_no_reply() {
     check(Play::events(text("area") + "data: {\"choices\": [}\n\n" + &finish("stop") + DONE), expect![[r#"
-        malformed reply (openai-compatible, model some-model, request req_7): a chunk is not JSON: expected value at line 1 column 14
+        malformed reply (openai-compatible, model some-model, request req_7): an event is not JSON: expected value at line 1 column 14
         had come: assistant: area
     "#]])
         .await;
     check(Play::events(text("area") + "data: 7\n\n" + &finish("stop")), expect![[r#"
-        malformed reply (openai-compatible, model some-model, request req_7): a chunk has no shape that we know: invalid type: integer `7`, expected struct RawChunk at line 1 column 1
+        malformed reply (openai-compatible, model some-model, request req_7): an event has an unknown shape: invalid type: integer `7`, expected struct RawChunk at line 1 column 1
         had come: assistant: area
     "#]]).await;
     check(

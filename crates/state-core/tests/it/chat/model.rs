@@ -311,10 +311,10 @@ fn errors_say_what_and_where() {
         ModelError::new(ModelErrorKind::Transient, "no response: status 400").with_source("status 400");
     assert_eq!(quoting.to_string(), "transient failure: no response: status 400");
     assert!(!error.is_retryable());
-    let retry_after = Some(Duration::from_millis(1500));
-    let limited = ModelError::new(ModelErrorKind::RateLimited { retry_after }, "");
+    let wait = Duration::from_millis(1500);
+    let limited = ModelError::new(ModelErrorKind::RateLimited, "").with_retry_after(wait);
     assert_eq!(limited.to_string(), "rate limited, retry after 1.5s");
-    assert_eq!(limited.retry_after(), retry_after);
+    assert_eq!(limited.retry_after(), Some(wait));
 }
 
 /// Writes, compares, and reads back.

@@ -1,0 +1,158 @@
+//! The Messages API: where requests go, and everything in them but messages.
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
+};
+
+use super::decode::Decoder;
+use super::message::{self, Open};
+use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::{Secret, wire};
+
+/// Anthropic's Messages API, the dialect of an [`Anthropic`].
+#[derive(Clone, Copy, Debug)]
+pub struct Messages {
+    max_output_tokens: u64,
+    marks_cache: bool,
+}
+
+/// A model of Anthropic.
+///
+/// What a model thought goes back to it with its signature. Thoughts that have none, of another provider's
+/// model, are left out. Settings that only this provider has (`thinking`, say) are
+/// [extras of the parameters](stepfold_state_core::chat::ModelParams::extras).
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::anthropic::Anthropic;
+/// use stepfold_state_core::chat::ChatModel;
+///
+/// let model = Anthropic::new("claude-sonnet-4-5", "sk-ant-...").cache_prompts(true).build()?;
+/// assert_eq!(model.id(), "anthropic/claude-sonnet-4-5");
+/// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+/// ```
+pub type Anthropic = HttpModel<Messages>;
+
+/// Builds an [`Anthropic`] model.
+pub type AnthropicBuilder = HttpModelBuilder<Messages>;
+
+impl HttpModel<Messages> {
+    /// Begins a model with its name and a key.
+    #[expect(clippy::new_ret_no_self, reason = "there is more to say before it is built")]
+    pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> AnthropicBuilder {
+        let dialect = Messages { max_output_tokens: 8_192, marks_cache: false };
+        HttpModelBuilder::new(dialect, model).key(key)
+    }
+}
+
+impl HttpModelBuilder<Messages> {
+    /// The limit of tokens of a reply, which this API demands, for requests that do not say one: 8,192 by
+    /// default.
+    pub fn max_output_tokens(mut self, tokens: u64) -> Self {
+        self.dialect.max_output_tokens = tokens;
+        self
+    }
+
+    /// Whether instructions, tools and the conversation so far are marked for the provider's cache: not by
+    /// default. Marks of your own, extras of parts named `cache_control`, are sent either way.
+    pub fn cache_prompts(mut self, caches: bool) -> Self {
+        self.dialect.marks_cache = caches;
+        self
+    }
+}
+
+impl Dialect for Messages {
+    type Decoder = Decoder;
+    type Open = Open;
+
+    const MESSAGES: &'static str = "messages";
+    const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "system", "tools"];
+
+    fn server(&self) -> Server {
+        Server {
+            name: "anthropic",
+            base_url: Some("https://api.anthropic.com"),
+            needs_key: true,
+            key_variables: &["ANTHROPIC_API_KEY"],
+        }
+    }
+
+    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+        let key = key.map(|key| ("x-api-key", key.expose().to_owned()));
+        [("anthropic-version", "2023-06-01".to_owned())].into_iter().chain(key).collect()
+    }
+
+    fn url(&self, base: &str, _: &str) -> String {
+        // With and without the version, as people write it.
+        format!("{}/v1/messages", base.trim_end_matches("/v1"))
+    }
+
+    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+        let params = &request.params;
+        let format = request.response_format.as_ref().map(output_config).transpose()?;
+        let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
+        let leading = request.messages.iter().map(|message| &**message);
+        let system = message::system(leading, self.marks_cache);
+        Ok(wire::fields([
+            ("model", Some(model.into())),
+            ("stream", Some(true.into())),
+            ("max_tokens", Some(params.max_output_tokens.unwrap_or(self.max_output_tokens).into())),
+            ("temperature", params.temperature.map(Value::from)),
+            ("top_p", params.top_p.map(Value::from)),
+            ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
+            ("output_config", format),
+            ("tool_choice", choice),
+            ("system", (!system.is_empty()).then(|| system.into())),
+        ]))
+    }
+
+    fn tools(&self, tools: &[ToolSpec]) -> Value {
+        tools.iter().map(tool).collect()
+    }
+
+    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        message::write(message, open, out)
+    }
+
+    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+        message::close(open, self.marks_cache, out);
+    }
+
+    fn decoder(&self, request: &ChatRequest) -> Decoder {
+        Decoder::new(request)
+    }
+}
+
+fn tool(spec: &ToolSpec) -> Value {
+    let mut tool = json!({
+        "name": spec.name,
+        "description": spec.description,
+        "input_schema": spec.parameters,
+    });
+    if spec.strict {
+        tool["strict"] = true.into();
+    }
+    tool
+}
+
+fn tool_choice(choice: &ToolChoice) -> Option<Value> {
+    match choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some(json!({"type": "none"})),
+        ToolChoice::Required => Some(json!({"type": "any"})),
+        ToolChoice::Named(name) => Some(json!({"type": "tool", "name": name})),
+    }
+}
+
+fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
+    match format {
+        ResponseFormat::JsonSchema { schema, .. } => {
+            Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
+        }
+        _ => Err(ModelError::new(
+            ModelErrorKind::Unsupported,
+            "this provider knows no JSON without a schema; ask for a JSON Schema, or say it in words",
+        )),
+    }
+}

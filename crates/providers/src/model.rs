@@ -1,0 +1,293 @@
+//! The HTTP model: a dialect, a key, a name, and the connection. What a provider says on the wire is its
+//! [`Dialect`]; everything else is the same for all of them, and here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, Request, Url};
+use serde_json::{Map, Value};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
+};
+
+use crate::Secret;
+use crate::http::{Idle, Pieces, Target, base_url, client, send, sensitive};
+use crate::layer::{Timeouts, watch};
+use crate::reading::{Decode, Reading};
+use crate::wire::Bodies;
+
+/// What a provider says on the wire: where requests go, what is in them, and how replies are read.
+///
+/// Implemented by the dialects of this crate, and by nobody else. All methods are pure; the model calls
+/// [`server`](Self::server) and [`headers`](Self::headers) once when it is built, and for each request
+/// [`url`](Self::url), [`head`](Self::head), [`tools`](Self::tools), [`write`](Self::write) for each new message,
+/// [`close`](Self::close), and [`decoder`](Self::decoder).
+pub trait Dialect: Send + Sync + 'static {
+    /// Reads one reply.
+    type Decoder: Decode;
+    /// What is open between two messages: what the next one, or the end, has to close first.
+    type Open: Clone + Default + Send;
+
+    /// The field of the body that holds the conversation.
+    const MESSAGES: &'static str;
+    /// The fields that no extra parameter may set.
+    const RESERVED: &'static [&'static str];
+
+    /// The provider, as far as every provider has it.
+    fn server(&self) -> Server;
+
+    /// The headers that carry the key, and those that every request of this dialect has.
+    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
+
+    /// Where requests to this model go. The base URL has no slash at its end.
+    fn url(&self, base: &str, model: &str) -> String;
+
+    /// The fields of the body before tools and messages.
+    ///
+    /// # Errors
+    /// The provider cannot do what is asked.
+    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
+
+    /// The field of the body that offers the tools.
+    fn tools(&self, tools: &[ToolSpec]) -> Value;
+
+    /// Appends a message.
+    ///
+    /// # Errors
+    /// The provider has no way to say what is in it.
+    fn write(&self, message: &Message, open: &mut Self::Open, out: &mut Vec<u8>) -> Result<(), ModelError>;
+
+    /// Appends what is open at the end of the conversation.
+    fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
+
+    /// The reader of the reply to this request.
+    fn decoder(&self, request: &ChatRequest) -> Self::Decoder;
+}
+
+/// A provider, as far as every provider has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Server {
+    /// Its name in ids and errors.
+    pub name: &'static str,
+    /// Its address.
+    pub base_url: Option<&'static str>,
+    /// Whether a request without a key is pointless.
+    pub needs_key: bool,
+    /// The environment variables that usually hold the key.
+    pub key_variables: &'static [&'static str],
+}
+
+/// A model behind HTTP. Cheap to clone; clones share their connections.
+///
+/// Replies are streamed. A stream that ends without a finish reason is an error, as is everything else that
+/// a server can do wrong; see [`ModelErrorKind`]. It never asks twice by itself:
+/// [`with_retry`](crate::layer::ChatModelExt::with_retry) does.
+///
+/// The parameter is the wire that it speaks; each has a name of its own, such as `openai::OpenAi` or
+/// `anthropic::Anthropic`.
+pub struct HttpModel<D: Dialect>(Arc<Inner<D>>);
+
+struct Inner<D: Dialect> {
+    id: String,
+    provider: &'static str,
+    model: String,
+    dialect: D,
+    client: Client,
+    base: String,
+    headers: HeaderMap,
+    idle: Option<Duration>,
+    timeouts: Timeouts,
+    secrets: Vec<Secret>,
+    bodies: Bodies<D::Open>,
+}
+
+/// Builds an [`HttpModel`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct HttpModelBuilder<D> {
+    pub(crate) dialect: D,
+    model: String,
+    base_url: Option<String>,
+    key: Option<Secret>,
+    headers: Vec<(String, Secret)>,
+    connect_timeout: Duration,
+    timeouts: Timeouts,
+}
+
+impl<D: Dialect> HttpModelBuilder<D> {
+    pub(crate) fn new(dialect: D, model: impl Into<String>) -> Self {
+        HttpModelBuilder {
+            dialect,
+            model: model.into(),
+            base_url: None,
+            key: None,
+            headers: Vec::new(),
+            connect_timeout: Duration::from_secs(10),
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// Sets the key.
+    pub fn key(mut self, key: impl Into<Secret>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the base URL; by default that of the provider.
+    pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
+        self.base_url = Some(base_url.into());
+        self
+    }
+
+    /// Adds a header, such as `anthropic-beta`. Its value is treated as a secret.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Limits the time to connect: ten seconds by default.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// Limits the time of a reply. Between two pieces, anything that the server sends counts as a sign of
+    /// life.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// Builds the model.
+    ///
+    /// # Errors
+    /// The base URL is missing or invalid, the key is missing, or a header cannot be sent.
+    pub fn build(self) -> Result<HttpModel<D>, ModelError> {
+        let server = self.dialect.server();
+        let name = |error: ModelError| error.with_provider(server.name).with_model(&self.model);
+        let wrong = |message: String| name(ModelError::new(ModelErrorKind::InvalidRequest, message));
+        let base = base_url(self.base_url.as_deref().or(server.base_url)).map_err(wrong)?;
+        let has_key = self.key.as_ref().is_some_and(|key| !key.expose().is_empty());
+        if server.needs_key && !has_key {
+            let message = format!("no key; it is usually in {}", server.key_variables.join(" or "));
+            return Err(name(ModelError::new(ModelErrorKind::Authentication, message)));
+        }
+        let headers = self.all_headers().map_err(wrong)?;
+        let client = client(self.connect_timeout).map_err(name)?;
+        let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned().collect();
+        Ok(HttpModel(Arc::new(Inner {
+            id: format!("{}/{}", server.name, self.model),
+            provider: server.name,
+            client,
+            base,
+            headers,
+            idle: self.timeouts.idle,
+            // What the connection itself watches is not watched again.
+            timeouts: Timeouts { idle: None, ..self.timeouts },
+            secrets,
+            bodies: Bodies::new(),
+            dialect: self.dialect,
+            model: self.model,
+        })))
+    }
+
+    fn all_headers(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (name, value) in self.dialect.headers(self.key.as_ref()) {
+            headers.insert(name, sensitive("the key", &value)?);
+        }
+        for (name, value) in &self.headers {
+            let header =
+                HeaderName::try_from(name).map_err(|_| format!("`{name}` is no name of a header"))?;
+            headers.insert(header, sensitive(&format!("the header {name}"), value.expose())?);
+        }
+        Ok(headers)
+    }
+}
+
+impl<D: Dialect> ChatModel for HttpModel<D> {
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        let inner = Arc::clone(&self.0);
+        let named = inner.target(&request);
+        let reply = async move {
+            let target = inner.target(&request);
+            inner.open(request, target).await.unwrap_or_else(ReplyStream::failed)
+        };
+        watch(ReplyStream::new(reply.flatten_stream()), self.0.timeouts, move |error| named.name(error))
+    }
+}
+
+impl<D: Dialect> Inner<D> {
+    fn target(&self, request: &ChatRequest) -> Target {
+        Target {
+            provider: self.provider.to_owned(),
+            model: request.model.clone().unwrap_or_else(|| self.model.clone()),
+            secrets: self.secrets.clone(),
+            request_id: None,
+        }
+    }
+
+    async fn open(&self, request: ChatRequest, mut target: Target) -> Result<ReplyStream, ModelError> {
+        let body = self.bodies.body(&self.dialect, &target.model, &request);
+        let body = body.map_err(|error| target.name(error))?;
+        let url = Url::parse(&self.dialect.url(&self.base, &target.model));
+        let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
+        let mut post = Request::new(Method::POST, url);
+        *post.headers_mut() = self.headers.clone();
+        *post.body_mut() = Some(body.into());
+        let idle = Idle::new(self.idle);
+        let pieces = send(&self.client, post, &idle, &mut target).await?;
+        Ok(self.read(pieces, &request, target, idle))
+    }
+
+    fn read(&self, pieces: Pieces, request: &ChatRequest, target: Target, idle: Idle) -> ReplyStream {
+        Reading::new(pieces, self.dialect.decoder(request), target, idle).into_stream()
+    }
+}
+
+impl<D: Dialect> Clone for HttpModel<D> {
+    fn clone(&self) -> Self {
+        HttpModel(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Dialect> fmt::Debug for HttpModel<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpModel")
+            .field("id", &self.0.id)
+            .field("timeouts", &self.0.timeouts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// For benchmarks and tests.
+#[cfg(all(feature = "anthropic", feature = "openai"))]
+impl<D: Dialect> HttpModel<D> {
+    /// The body of a request.
+    pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
+        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
+    }
+
+    /// The reply that a response to an empty request is.
+    pub(crate) fn reply(&self, response: reqwest::Response) -> ReplyStream {
+        let inner = Arc::clone(&self.0);
+        let reply = async move {
+            let request = ChatRequest::default();
+            let idle = Idle::new(inner.idle);
+            let mut target = inner.target(&request);
+            match crate::http::pieces(response, &idle, &mut target).await {
+                Ok(pieces) => inner.read(pieces, &request, target, idle),
+                Err(error) => ReplyStream::failed(error),
+            }
+        };
+        ReplyStream::new(reply.flatten_stream())
+    }
+}

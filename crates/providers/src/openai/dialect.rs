@@ -1,0 +1,162 @@
+//! Chat completions: where requests go, and everything in them but messages. The shapes are async-openai's types;
+//! what a preset calls by another name is a field of its own.
+
+use async_openai::types::chat::{
+    ChatCompletionNamedToolChoice, ChatCompletionStreamOptions, ChatCompletionTool,
+    ChatCompletionToolChoiceOption, ChatCompletionTools, FunctionName, FunctionObject,
+    ResponseFormat as WiredFormat, ResponseFormatJsonSchema, ToolChoiceOptions,
+};
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
+};
+
+use super::decode::Decoder;
+use super::message::{self, Open};
+use super::{Auth, Preset};
+use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::{Secret, wire};
+
+/// OpenAI's chat completions, the dialect of an [`OpenAi`].
+#[derive(Clone, Copy, Debug)]
+pub struct ChatCompletions {
+    preset: Preset,
+}
+
+/// A model behind a server that speaks chat completions.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::openai::{OpenAi, Preset};
+/// use stepfold_state_core::chat::ChatModel;
+///
+/// let remote = OpenAi::new("gpt-4.1", "sk-...")?;
+/// let local = OpenAi::preset(&Preset::OLLAMA, "qwen3").build()?;
+/// let other = OpenAi::at("http://10.0.0.7:9000/v1/", "our-model").key("k-123").build()?;
+/// assert_eq!(remote.id(), "openai/gpt-4.1");
+/// assert_eq!(local.id(), "ollama/qwen3");
+/// # let _ = other;
+/// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+/// ```
+pub type OpenAi = HttpModel<ChatCompletions>;
+
+/// Builds an [`OpenAi`] model.
+pub type OpenAiBuilder = HttpModelBuilder<ChatCompletions>;
+
+impl HttpModel<ChatCompletions> {
+    /// A model of OpenAI.
+    ///
+    /// # Errors
+    /// As [`HttpModelBuilder::build`].
+    pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> Result<Self, ModelError> {
+        OpenAi::preset(&Preset::OPENAI, model).key(key).build()
+    }
+
+    /// Begins a model of a server that is known.
+    pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiBuilder {
+        HttpModelBuilder::new(ChatCompletions { preset: *preset }, model)
+    }
+
+    /// Begins a model of a server at this base URL, which usually ends with `/v1`.
+    pub fn at(base_url: impl Into<String>, model: impl Into<String>) -> OpenAiBuilder {
+        OpenAi::preset(&Preset::COMPATIBLE, model).base_url(base_url)
+    }
+}
+
+impl Dialect for ChatCompletions {
+    type Decoder = Decoder;
+    type Open = Open;
+
+    const MESSAGES: &'static str = "messages";
+    const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "tools"];
+
+    fn server(&self) -> Server {
+        let Preset { name, base_url, needs_key, key_variables, .. } = self.preset;
+        Server { name, base_url, needs_key, key_variables }
+    }
+
+    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+        let header = |key: &Secret| match self.preset.auth {
+            Auth::Bearer => ("authorization", format!("Bearer {}", key.expose())),
+            Auth::Header(name) => (name, key.expose().to_owned()),
+        };
+        key.map(header).into_iter().collect()
+    }
+
+    fn url(&self, base: &str, _: &str) -> String {
+        format!("{base}/chat/completions")
+    }
+
+    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+        let (preset, params) = (&self.preset, &request.params);
+        let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
+        let choice = tool_choice(preset, &request.tool_choice);
+        let format = request.response_format.as_ref().map(|format| response_format(preset, format));
+        Ok(wire::fields([
+            ("model", Some(model.into())),
+            ("stream", Some(true.into())),
+            ("stream_options", preset.asks_for_usage.then(|| json!(asks))),
+            ("tool_choice", choice),
+            ("response_format", format.transpose()?),
+            ("temperature", params.temperature.map(Value::from)),
+            ("top_p", params.top_p.map(Value::from)),
+            (preset.max_tokens_field, params.max_output_tokens.map(Value::from)),
+            (preset.seed_field, params.seed.map(Value::from)),
+            ("stop", (!params.stop.is_empty()).then(|| json!(params.stop))),
+        ]))
+    }
+
+    fn tools(&self, tools: &[ToolSpec]) -> Value {
+        tools.iter().map(|spec| json!(tool(&self.preset, spec))).collect()
+    }
+
+    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        message::write(&self.preset, message, open, out)
+    }
+
+    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+        message::close(open, out);
+    }
+
+    fn decoder(&self, request: &ChatRequest) -> Decoder {
+        Decoder::new(request)
+    }
+}
+
+fn tool_choice(preset: &Preset, choice: &ToolChoice) -> Option<Value> {
+    Some(match choice {
+        // It is the default everywhere.
+        ToolChoice::Auto => return None,
+        ToolChoice::None => json!(ChatCompletionToolChoiceOption::Mode(ToolChoiceOptions::None)),
+        ToolChoice::Required => preset.required.into(),
+        ToolChoice::Named(name) => {
+            let function = FunctionName { name: name.clone() };
+            json!(ChatCompletionToolChoiceOption::Function(ChatCompletionNamedToolChoice { function }))
+        }
+    })
+}
+
+fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, ModelError> {
+    Ok(json!(match format {
+        ResponseFormat::JsonObject => WiredFormat::JsonObject,
+        ResponseFormat::JsonSchema { name, schema, strict } if preset.json_schema => {
+            let (name, schema, strict) = (name.clone(), schema.clone(), Some(*strict));
+            let json_schema = ResponseFormatJsonSchema { description: None, name, schema, strict };
+            WiredFormat::JsonSchema { json_schema }
+        }
+        _ => {
+            let message = "this provider cannot hold a reply to a JSON Schema; ask for a JSON object, and say the schema in words";
+            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+        }
+    }))
+}
+
+fn tool(preset: &Preset, spec: &ToolSpec) -> ChatCompletionTools {
+    let function = FunctionObject {
+        name: spec.name.clone(),
+        description: Some(spec.description.clone()),
+        parameters: Some(spec.parameters.clone()),
+        strict: (spec.strict && preset.strict_tools).then_some(true),
+    };
+    ChatCompletionTools::Function(ChatCompletionTool { function })
+}
