@@ -14,7 +14,7 @@ use stepfold::state_core::chat::Transcript;
 use stepfold::state_core::state::Write;
 
 use crate::model::named_by_environment;
-use crate::show::{cut, say, tell, write};
+use crate::show::{cut, say, tell};
 
 /// Why a program failed.
 pub type Failure = Box<dyn Error>;

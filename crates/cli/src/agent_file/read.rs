@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserialize as _;
-use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, Error, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
 use toml::de::DeValue;
 
@@ -21,7 +23,8 @@ const WHOLE: usize = usize::MAX;
 pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults) -> Option<F> {
     let left_out = LeftOut::default();
     let form = loop {
-        match F::deserialize(Reader { start: WHOLE, value: file, left_out: &left_out }) {
+        let whole = Reader { start: WHOLE, value: file, left_out: &left_out };
+        match F::deserialize(whole).map_err(|misfit| whole.leave_out(misfit)) {
             Ok(form) => break Some(form),
             Err(Misfit { start: Some(start), message, is_told, .. }) if start != WHOLE => {
                 if !is_told {
@@ -92,34 +95,11 @@ struct Reader<'a> {
 }
 
 impl<'de> Reader<'de> {
-    fn visit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self.value {
-            DeValue::String(text) => visitor.visit_borrowed_str(text),
-            DeValue::Boolean(truth) => visitor.visit_bool(*truth),
-            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
-                Ok(number) => visitor.visit_i64(number),
-                Err(_) => Err(Misfit::custom("the number is beyond 64 bits")),
-            },
-            DeValue::Float(number) => match number.as_str().parse::<f64>() {
-                Ok(number) if number.is_finite() => visitor.visit_f64(number),
-                _ => Err(Misfit::custom("the number has no JSON form: it is infinite, or none")),
-            },
-            DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
-            DeValue::Array(_) => visitor.visit_seq(SeqDeserializer::new(self.parts().map(|(_, item)| item))),
-            DeValue::Table(_) => visitor.visit_map(MapDeserializer::new(self.parts())),
-            // The kinds of TOML values are all here.
-            #[allow(unreachable_patterns, reason = "the library may mark the kinds as open")]
-            _ => visitor.visit_unit(),
-        }
-    }
-
     /// The fields, or the items, that were not left out.
-    fn parts(self) -> impl Iterator<Item = (&'de str, Reader<'de>)> {
-        let kept = parts(self.value).into_iter();
-        let kept = kept.filter(move |part| !self.left_out.borrow().contains(&part.start));
-        kept.map(move |Part { name, start, value }| {
-            (name.unwrap_or_default(), Reader { start, value, left_out: self.left_out })
-        })
+    fn parts(self) -> Parts<'de> {
+        let mut parts = parts(self.value);
+        parts.retain(|part| !self.left_out.borrow().contains(&part.start));
+        Parts { rest: parts.into_iter(), field: None, left_out: self.left_out }
     }
 
     /// Leaves out what does not fit: this value, or a field that it must not have.
@@ -143,7 +123,24 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     type Error = Misfit;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        self.visit(visitor).map_err(|misfit| self.leave_out(misfit))
+        match self.value {
+            DeValue::String(text) => visitor.visit_borrowed_str(text),
+            DeValue::Boolean(truth) => visitor.visit_bool(*truth),
+            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+                Ok(number) => visitor.visit_i64(number),
+                Err(_) => Err(Misfit::custom("the number is beyond 64 bits")),
+            },
+            DeValue::Float(number) => match number.as_str().parse::<f64>() {
+                Ok(number) if number.is_finite() => visitor.visit_f64(number),
+                _ => Err(Misfit::custom("the number has no JSON form: it is infinite, or none")),
+            },
+            DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
+            DeValue::Array(_) => visitor.visit_seq(self.parts()),
+            DeValue::Table(_) => visitor.visit_map(self.parts()),
+            // The kinds of TOML values are all here.
+            #[allow(unreachable_patterns, reason = "the library may mark the kinds as open")]
+            _ => visitor.visit_unit(),
+        }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
@@ -157,8 +154,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Misfit> {
-        let read = String::deserialize(self)?;
-        visitor.visit_enum(read.into_deserializer()).map_err(|misfit| self.leave_out(misfit))
+        visitor.visit_enum(String::deserialize(self)?.into_deserializer())
     }
 
     forward_to_deserialize_any! {
@@ -167,11 +163,43 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Misfit> for Reader<'de> {
-    type Deserializer = Self;
+/// The fields of a table, or the items of a list. Whatever is wrong with one, its type may say so at last: so that is
+/// where it is left out.
+struct Parts<'a> {
+    rest: std::vec::IntoIter<Part<'a>>,
+    /// The value of the field whose name was read.
+    field: Option<Reader<'a>>,
+    left_out: &'a LeftOut,
+}
 
-    fn into_deserializer(self) -> Self {
-        self
+impl<'de> Parts<'de> {
+    fn next(&mut self) -> Option<(&'de str, Reader<'de>)> {
+        let Part { name, start, value } = self.rest.next()?;
+        Some((name.unwrap_or_default(), Reader { start, value, left_out: self.left_out }))
+    }
+}
+
+impl<'de> SeqAccess<'de> for Parts<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some((_, item)) = self.next() else { return Ok(None) };
+        seed.deserialize(item).map(Some).map_err(|misfit| item.leave_out(misfit))
+    }
+}
+
+impl<'de> MapAccess<'de> for Parts<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some((name, field)) = self.next() else { return Ok(None) };
+        self.field = Some(field);
+        seed.deserialize(name.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+        let field = self.field.take().ok_or_else(|| Misfit::custom("a value comes after its name"))?;
+        seed.deserialize(field).map_err(|misfit| field.leave_out(misfit))
     }
 }
 
