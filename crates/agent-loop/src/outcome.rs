@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
+use stepfold_state_core::chat::{Cost, FinishReason, Message, Price, Transcript, Usage};
 use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
@@ -93,6 +93,29 @@ impl Outcome {
     /// The tokens used, those of agents that are tools included.
     pub fn usage(&self) -> Usage {
         self.run.usage()
+    }
+
+    /// What the tokens used cost at the prices of one model. What the provider said itself is in
+    /// [`usage().cost`](Usage::cost).
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_state_core::chat::Price;
+    ///
+    /// # use stepfold_state_core::chat::{FinishReason, Message, Usage};
+    /// # let usage = Usage { input_tokens: 1_000, output_tokens: 500, ..Usage::default() };
+    /// # let model = Script::new([]).then(Message::assistant("area 3"), FinishReason::Stop, usage);
+    /// let outcome = Agent::builder(model).build()?.run("which area?").await?;
+    /// // In dollars for a million tokens of input and of output.
+    /// assert_eq!(outcome.cost(&Price::new(2.0, 8.0)).to_string(), "$0.006000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn cost(&self, price: &Price) -> Cost {
+        price.cost(&self.usage())
     }
 
     /// The number of calls by tool. Calls of unknown tools and with arguments that do not fit count; those that the

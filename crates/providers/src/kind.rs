@@ -22,6 +22,7 @@ const NAMES: &[(&str, ModelErrorKind)] = &[
     ("tool_choice_ignored", ModelErrorKind::ToolChoiceIgnored),
     ("cancelled", ModelErrorKind::Cancelled),
     ("unsupported", ModelErrorKind::Unsupported),
+    ("untrusted", ModelErrorKind::Untrusted),
 ];
 
 /// The name of a kind.

@@ -1,8 +1,8 @@
 //! Whether a turn of a session that is kept open costs the same after many turns. `cargo bench -p stepfold-runner
 //! --bench flat`; `TURNS=20000` for more turns than the default; names of stores for these only.
 //!
-//! Each turn appends one item to a list: of the session, or of the user. In the last part a large value is stored that
-//! nobody reads. Printed is the CPU time of a turn in each fifth of the turns, in the cheapest and in the middle one of
+//! Each turn appends one item to a list: of the session, or of the user; or another session of the user appends it, and the
+//! turn that is measured with it reads it. In the last part a large value is stored that nobody reads. Printed is the CPU time of a turn in each fifth of the turns, in the cheapest and in the middle one of
 //! twenty batches, and the last fifth against the first. CPU time is that of all threads, and of the server where there is
 //! one. Whatever else the machine does makes a batch dearer, and none cheaper.
 
@@ -33,6 +33,9 @@ mod server;
 
 /// Batches of a fifth.
 const BATCHES: usize = 20;
+
+/// How often it is asked what waits for a decision.
+const ASKED: u32 = 50;
 
 /// Says that it is done.
 struct Model;
@@ -124,40 +127,59 @@ impl Meter {
     }
 }
 
-async fn session(store: &AnyStore, values: Value) -> SessionHandle {
+async fn session(store: &AnyStore, id: &str, values: Value) -> SessionHandle {
     let schema =
         Schema::builder().key::<Vec<String>>("log").key::<String>("pdf").key::<Vec<String>>("user:log");
     let agent = Agent::builder(Model).schema(schema.build().expect("the schema is valid"));
     let runner = Runner::builder(agent.build().expect("the agent is valid"), store.clone()).build();
-    runner.create("ada", "s1", values).await.expect("the store works")
+    runner.create("ada", id, values).await.expect("the store works")
 }
 
-async fn turns(session: &SessionHandle, values: &Value, count: usize) {
-    for _ in 0..count {
-        session.run(Input::from("go").with_values(values.clone())).await.expect("the store works");
+/// Who takes turns: a session, and maybe another one of its user before it. Values are written by the first of them.
+struct Sessions {
+    other: Option<SessionHandle>,
+    kept_open: SessionHandle,
+    values: Value,
+}
+
+impl Sessions {
+    fn alone(kept_open: SessionHandle, values: Value) -> Self {
+        Sessions { other: None, kept_open, values }
+    }
+
+    async fn turns(&self, count: usize) {
+        for _ in 0..count {
+            let mut input = Input::from("go").with_values(self.values.clone());
+            if let Some(other) = &self.other {
+                other.run(input).await.expect("the store works");
+                input = Input::from("go");
+            }
+            self.kept_open.run(input).await.expect("the store works");
+        }
     }
 }
 
 /// The CPU time of a turn, in the cheapest and in the middle one of so many batches.
-async fn measured(meter: &Meter, session: &SessionHandle, values: &Value, batch: usize) -> [Duration; 2] {
+async fn measured(meter: &Meter, sessions: &Sessions, batch: usize) -> [Duration; 2] {
     let mut times = Vec::with_capacity(BATCHES);
     for _ in 0..BATCHES {
         let before = meter.read();
-        turns(session, values, batch).await;
+        sessions.turns(batch).await;
         times.push(meter.read().saturating_sub(before) / batch as u32);
     }
     times.sort_unstable();
     [times[0], times[BATCHES / 2]]
 }
 
-async fn fifths(place: &Place, what: &str, values: Value, count: usize) {
-    let session = session(&place.store, json!({})).await;
-    turns(&session, &values, 20).await;
+async fn fifths(place: &Place, what: &str, values: Value, by_another: bool, count: usize) {
+    let other = if by_another { Some(session(&place.store, "s2", json!({})).await) } else { None };
+    let sessions = Sessions { other, kept_open: session(&place.store, "s1", json!({})).await, values };
+    sessions.turns(20).await;
     let meter = place.meter().await;
     let batch = (count / 5 / BATCHES).max(1);
     let mut fifths = Vec::with_capacity(5);
     for _ in 0..5 {
-        fifths.push(measured(&meter, &session, &values, batch).await);
+        fifths.push(measured(&meter, &sessions, batch).await);
     }
     for (kind, place) in [("at least", 0), ("median", 1)] {
         let times: Vec<Duration> = fifths.iter().map(|times| times[place]).collect();
@@ -167,24 +189,32 @@ async fn fifths(place: &Place, what: &str, values: Value, count: usize) {
 }
 
 async fn unread(place: &Place, megabytes: usize) {
-    let session = session(&place.store, json!({"pdf": "x".repeat(megabytes * 1_000_000)})).await;
+    let session = session(&place.store, "s1", json!({"pdf": "x".repeat(megabytes * 1_000_000)})).await;
+    let sessions = Sessions::alone(session, json!({}));
     // The first turn reads it.
-    turns(&session, &json!({}), 20).await;
+    sessions.turns(20).await;
     let meter = place.meter().await;
-    let [least, median] = measured(&meter, &session, &json!({}), 50).await;
+    let [least, median] = measured(&meter, &sessions, 50).await;
     println!("  with a value of {megabytes} MB that nobody reads: at least {least:.1?}, median {median:.1?}");
+    let before = meter.read();
+    for _ in 0..ASKED {
+        sessions.kept_open.pending().await.expect("the store works");
+    }
+    let pending = meter.read().saturating_sub(before) / ASKED;
+    println!("  what waits for a decision there, asked for (`pending`): mean {pending:.1?}");
 }
 
 async fn measure(kind: &str, count: usize) {
     let parts = [
-        ("nothing is written", json!({})),
-        ("an item of a list", json!({"log": ["item"]})),
-        ("an item of a `user:` list", json!({"user:log": ["item"]})),
+        ("nothing is written", json!({}), false),
+        ("an item of a list", json!({"log": ["item"]}), false),
+        ("an item of a `user:` list", json!({"user:log": ["item"]}), false),
+        ("an item of a `user:` list, by another session", json!({"user:log": ["item"]}), true),
     ];
     println!("CPU time of a turn, {kind}, {count} turns by fifths");
-    for (number, (what, values)) in parts.into_iter().enumerate() {
+    for (number, (what, values, by_another)) in parts.into_iter().enumerate() {
         let Some(place) = Place::open(kind, number).await else { return };
-        fifths(&place, what, values, count).await;
+        fifths(&place, what, values, by_another, count).await;
     }
     for megabytes in [0, 100] {
         let Some(place) = Place::open(kind, 100 + megabytes).await else { return };

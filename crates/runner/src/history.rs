@@ -10,12 +10,16 @@ use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::kept::Kept;
-use crate::record::{agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes};
+use crate::record::{
+    Opening, agent_of, begins, ends, failure, is_of_run, loop_event, rewrite, summary, takes,
+};
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
+    /// The oldest version that the session had when it was read.
+    oldest: u64,
     /// The life of the session, to know it from one that took its place.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
@@ -59,19 +63,21 @@ impl History {
     /// Folds in what was read of a session. Rewinds are taken into account by whoever reads: after one, the
     /// session is read from its beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
+        let mut opening = Opening::of(session, !self.transcript.is_empty());
         for committed in session.visible_events() {
-            self.push(&session.key, committed)?;
+            self.push(&session.key, committed, opening.skipped(&committed.event))?;
         }
         self.version = session.version;
+        self.oldest = session.oldest;
         self.life = Some(session.life.clone());
         Ok(())
     }
 
-    /// Whether a session is the one that was folded, at a later version of it, with all events since: of what retention
-    /// has pruned nobody knows whether it was said or rewound.
+    /// Whether a session is the one that was folded, at a later version of it. What retention has pruned since is gone for
+    /// this process as for others: they go on from the same conversation.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
-        let is_later = (session.oldest..=session.version).contains(&self.version);
-        self.life.as_ref() == Some(&session.life) && is_later
+        let is_same = self.life.as_ref() == Some(&session.life) && self.oldest == session.oldest;
+        is_same && self.version <= session.version
     }
 
     /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took
@@ -79,8 +85,9 @@ impl History {
     pub(crate) fn up_to_taker(session: &Session, id: &InvocationId) -> Result<Option<Self>, RunnerError> {
         let mut history =
             History { version: session.version, life: Some(session.life.clone()), ..History::default() };
+        let mut opening = Opening::of(session, false);
         for committed in session.visible_events() {
-            history.push(&session.key, committed)?;
+            history.push(&session.key, committed, opening.skipped(&committed.event))?;
             if history.has_ended() && history.last_takes(id) {
                 break;
             }
@@ -100,7 +107,13 @@ impl History {
         last.is_some_and(|committed| ends(&committed.event))
     }
 
-    fn push(&mut self, key: &SessionKey, committed: &CommittedEvent) -> Result<(), RunnerError> {
+    /// `skipped`: how many of its messages are of a turn whose beginning was pruned.
+    fn push(
+        &mut self,
+        key: &SessionKey,
+        committed: &CommittedEvent,
+        skipped: usize,
+    ) -> Result<(), RunnerError> {
         let event = &committed.event;
         if begins(event) {
             self.last = Some(Invoked {
@@ -131,7 +144,7 @@ impl History {
                 source: Arc::new(source),
             })?;
         }
-        self.transcript.extend(event.messages.iter().cloned());
+        self.transcript.extend(event.messages.iter().skip(skipped).cloned());
         // What it stands for may have been pruned since.
         let summary = summary(event).map(|summary| summary.of_end(self.transcript.len()));
         self.summary = summary.or_else(|| self.summary.take());

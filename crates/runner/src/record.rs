@@ -3,12 +3,15 @@
 //! Name, messages and writes are the session event's own, so that stores, lists and other programs see them; what
 //! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    SessionError, SessionKey, Timestamp,
+    Session, SessionError, SessionKey, Timestamp,
 };
+use stepfold_state_core::chat::{Message, Role};
 use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
@@ -32,6 +35,31 @@ const FAILED: &str = "failed";
 
 /// The characters of a cause that are stored.
 const CAUSE: usize = 2_000;
+
+/// Where the conversation of a session begins: with the first message of a user or of the system. What stands before it in a
+/// session that retention has pruned is the rest of a turn, such as results of tools whose calls are gone.
+pub(crate) struct Opening {
+    is_there: bool,
+}
+
+impl Opening {
+    /// `has_begun`: the conversation has, with events before those that were read.
+    pub(crate) const fn of(session: &Session, has_begun: bool) -> Self {
+        Opening { is_there: has_begun || session.oldest == 0 }
+    }
+
+    /// How many messages of the next event stand before it.
+    pub(crate) fn skipped(&mut self, event: &Event) -> usize {
+        self.is_there |= rewrite(event).is_some();
+        if self.is_there {
+            return 0;
+        }
+        let opens = |message: &Arc<Message>| matches!(message.role(), Role::User | Role::System);
+        let first = event.messages.iter().position(opens);
+        self.is_there = first.is_some();
+        first.unwrap_or(event.messages.len())
+    }
+}
 
 /// Whether a write is one that stores have.
 pub(crate) fn is_stored(write: &Write) -> bool {

@@ -14,7 +14,7 @@ use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::record::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
+use crate::record::{Opening, agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 use crate::turn::Turn;
 
 /// Gives the number of runs that were gone through.
@@ -28,7 +28,8 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
         check_schema(turn, agent, began)?;
     }
     let state = own_values(first_state(turn, agent, &session).await?);
-    let mut replayed = Replayed { turn, agent, state, summary: None, runs: 0 };
+    let opening = Opening::of(&session, false);
+    let mut replayed = Replayed { turn, agent, state, opening, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -44,6 +45,7 @@ struct Replayed<'a> {
     agent: &'a Agent,
     /// The session's own values, and those of shared scopes that its record has.
     state: State,
+    opening: Opening,
     /// What stands for the beginning of the conversation.
     summary: Option<Summary>,
     runs: usize,
@@ -52,7 +54,7 @@ struct Replayed<'a> {
 impl Replayed<'_> {
     /// A run whose beginning was pruned has happened, and cannot be gone through.
     async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
-        let recorded = events
+        let mut recorded = events
             .iter()
             .filter_map(|committed| loop_event(&self.turn.slot.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
@@ -61,7 +63,8 @@ impl Replayed<'_> {
             self.go_through(&events[0], &recorded).await?;
             self.runs += 1;
         }
-        for (committed, event) in events.iter().zip(&recorded) {
+        for (committed, event) in events.iter().zip(&mut recorded) {
+            event.messages.drain(..self.opening.skipped(&committed.event));
             event.restore_shared(&mut self.state);
             let invocation = &committed.event.invocation;
             let what = || format!("what invocation {invocation} wrote");
@@ -102,7 +105,7 @@ impl Replayed<'_> {
             let what = || format!("what event {} wrote", event.id);
             let applied = self.state.apply(&event.actions.delta);
             applied.map_err(|source| self.unfolded(what(), source))?;
-            for message in &event.messages {
+            for message in event.messages.iter().skip(self.opening.skipped(event)) {
                 self.state.push_message(Arc::clone(message));
             }
         }
@@ -148,9 +151,16 @@ fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
     }
 }
 
-/// The state that the record of the session begins with.
+/// The state that the record of the session begins with. The oldest version that is kept may be one that a rewind took back:
+/// the record begins with that rewind then.
 async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
-    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(session.oldest);
+    let begins_at = session.visible_events().next().map_or(session.version, |first| {
+        match first.event.actions.rewound_to() {
+            Some(_) => first.version,
+            None => first.version - 1,
+        }
+    });
+    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(begins_at);
     let read = turn.runner.store.get(get).await;
     let state = read.and_then(|session| session.state(&schema_of(turn, agent)));
     state.map_err(|error| RunnerError::store(&turn.slot.key, error))

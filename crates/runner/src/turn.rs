@@ -214,7 +214,8 @@ impl Turn {
         let Some(kept) = left.or_else(|| history.kept.take()) else { return Ok(None) };
         let get = GetSession::new(self.slot.key.clone())
             .events(EventRange::AfterVersion(history.version))
-            .changed_since(kept.seen());
+            .changed_since(kept.seen())
+            .incremental(&self.runner.schema);
         let session = self.get(get).await?;
         // A rewind hides what was folded already.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());

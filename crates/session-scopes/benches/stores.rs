@@ -274,6 +274,35 @@ fn fork_far_back<B: Bench>(bencher: Bencher<'_, '_>, version: u64) {
     });
 }
 
+/// The state of 1,000 keys that were written under so many other schemas, one after the other. The price of another schema
+/// is to read it once.
+#[divan::bench(args = [0, 1, 2, 4], sample_count = 20, sample_size = 1)]
+fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
+    // The same keys, and one that is of this schema alone.
+    let opened = |name: &str| -> SessionSchema {
+        let keys = (0..1_000).map(|number| format!("key {number}")).chain([name.to_owned()]);
+        let builder = keys.fold(Schema::builder(), |builder, key| builder.key::<u64>(key.as_str()));
+        builder.build().expect("the schema is valid").into()
+    };
+    let newest = opened("newest");
+    let mut schemas: Vec<SessionSchema> =
+        (0..others).map(|other| opened(&format!("other {other}"))).collect();
+    if schemas.is_empty() {
+        schemas.push(newest.clone());
+    }
+    let bench = Memory::open();
+    bench.wait(create(bench.store(), key("s"), &newest));
+    for (version, schema) in schemas.iter().enumerate() {
+        let keys = (version..1_000).step_by(schemas.len());
+        let write = |number| schema.schema().write(format!("key {number}"), 7).expect("it is declared");
+        let event = event().with_delta(keys.map(write).collect());
+        let append = AppendEvent::new(key("s"), version as u64, event, schema);
+        bench.wait(bench.store().append(append)).expect("nobody else writes");
+    }
+    let session = bench.wait(bench.store().get(GetSession::new(key("s")))).expect("it is there");
+    bencher.counter(ItemsCount::new(1_000_u32)).bench_local(|| session.state(&newest).expect("all keys fit"));
+}
+
 /// 1,000 sessions, metadata only.
 #[divan::bench(types = [Memory, Sqlite], sample_count = 20, sample_size = 1)]
 fn list_1_000<B: Bench>(bencher: Bencher<'_, '_>) {

@@ -163,6 +163,19 @@ pub enum SessionError {
         /// Each place where the stored value does not fit.
         faults: Faults,
     },
+    /// A state is not the one whose changes were read.
+    #[error(
+        "cannot append to the list \"{key}\" of a state: it has {found} items, expected at least {expected}; read the \
+         session whole"
+    )]
+    OtherState {
+        /// The key of the list.
+        key: String,
+        /// The length of the list in the state.
+        found: usize,
+        /// The length that it has to have at least.
+        expected: usize,
+    },
     /// A registered migration could not convert a stored value.
     #[error("the migration of key \"{key}\" failed: {source}")]
     Migration {
@@ -340,6 +353,7 @@ impl SessionError {
             | SessionError::OperationReused { .. }
             | SessionError::WrongScope { .. }
             | SessionError::State { .. }
+            | SessionError::OtherState { .. }
             | SessionError::TooLarge { .. }
             | SessionError::TooDeep { .. }
             | SessionError::InvalidCursor

@@ -200,6 +200,8 @@ mod session;
 mod sqlite;
 mod store;
 mod time;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod work;
 
 pub use stepfold_state_core as state_core;
 
@@ -216,7 +218,7 @@ pub use crate::memory::MemoryStore;
 pub use crate::postgres::{PostgresOptions, PostgresStore};
 pub use crate::schema::{Adopted, SessionSchema};
 pub use crate::scope::{ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, merged, split};
-pub use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+pub use crate::session::{Appended, Held, Parent, Rewound, Session, Values, Visible};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{

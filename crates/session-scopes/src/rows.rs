@@ -15,6 +15,7 @@ use crate::apply::{WritesOf, guarded, is_blind, merge_write};
 use crate::error::SessionError;
 use crate::ids::{EventId, OperationId};
 use crate::schema::SessionSchema;
+use crate::seal;
 use crate::session::Held;
 use crate::store::InboxEntry;
 use crate::time::Timestamp;
@@ -53,6 +54,15 @@ pub(crate) enum Change {
     Json(Value),
     /// A list: its new extent, and the rows to add. Another generation than before begins anew.
     List(Extent, Vec<Chunk>),
+}
+
+impl Change {
+    /// Whether the list that was there loses and gets items at its ends only: whoever has it needs the new ones.
+    pub(crate) fn only_appends(&self, before: Extent) -> bool {
+        let Change::List(after, rows) = self else { return false };
+        let end = before.start + before.length;
+        after.generation == before.generation && rows.iter().all(|(place, _)| *place >= end)
+    }
 }
 
 /// What is to be done about a key.
@@ -257,6 +267,65 @@ impl Assembly {
             what: format!("list \"{key}\""),
             source: serde::de::Error::custom("an item is missing"),
         })
+    }
+}
+
+/// The row of an item of a shared list.
+pub(crate) struct ItemRow<'a> {
+    pub(crate) place: i64,
+    /// The version of the scope that the item came with.
+    pub(crate) version: i64,
+    pub(crate) checksum: i64,
+    pub(crate) item: &'a str,
+}
+
+/// Collects the newest items of a shared list from their rows: from the last one back to the first one that was added after
+/// a version of the scope. Each row is checked, and none is left out.
+pub(crate) struct NewestItems<'a> {
+    scope: i64,
+    key: &'a str,
+    extent: Extent,
+    after: i64,
+    newest_first: Vec<Arc<Value>>,
+    is_complete: bool,
+}
+
+impl<'a> NewestItems<'a> {
+    /// The items that were added after a version; after 0, all items.
+    pub(crate) fn after(version: u64, scope: i64, key: &'a str, extent: Extent) -> Self {
+        let is_complete = extent.length == 0;
+        NewestItems { scope, key, extent, after: to_db(version), newest_first: Vec::new(), is_complete }
+    }
+
+    /// Adds the row before those that were added; whether another one is needed.
+    pub(crate) fn add(&mut self, row: &ItemRow<'_>) -> Result<bool, SessionError> {
+        let ItemRow { place, version, checksum, item } = *row;
+        let end = to_db(self.extent.start + self.extent.length);
+        let expected = end - 1 - to_db(self.newest_first.len() as u64);
+        let sum = seal::of_item(self.scope, self.key, (place, version), item);
+        if self.is_complete || place != expected || sum != checksum {
+            return Err(self.damaged());
+        }
+        if version > self.after {
+            self.newest_first.push(Arc::new(read_json("item of a list", item)?));
+        }
+        self.is_complete = version <= self.after || place == to_db(self.extent.start);
+        Ok(!self.is_complete)
+    }
+
+    /// The items in order.
+    pub(crate) fn finish(mut self) -> Result<Vec<Arc<Value>>, SessionError> {
+        if !self.is_complete {
+            return Err(self.damaged());
+        }
+        self.newest_first.reverse();
+        Ok(self.newest_first)
+    }
+
+    fn damaged(&self) -> SessionError {
+        let missing = self.extent.length.saturating_sub(self.newest_first.len() as u64 + 1);
+        let what = format!("list \"{}\"", self.key);
+        SessionError::damaged(what, format!("item {missing} is missing or damaged"))
     }
 }
 

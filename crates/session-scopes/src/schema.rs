@@ -39,9 +39,12 @@ struct Inner {
     schema: Schema,
     text: Arc<str>,
     migrations: BTreeMap<String, Arc<Convert>>,
-    /// The schema that a value was written under last, read: what comes next is mostly of the same.
-    stored: Arc<Mutex<Option<Stored>>>,
+    /// The schemas that values were written under, read: the one that was asked for last comes first.
+    stored: Arc<Mutex<Vec<Stored>>>,
 }
+
+/// How many schemas that values were written under are kept.
+const KNOWN_SCHEMAS: usize = 8;
 
 /// A schema that values were written under.
 #[derive(Clone)]
@@ -134,17 +137,19 @@ impl SessionSchema {
         self.read_stored(stored)?.get("keys")?.get(key)?.get("type").cloned()
     }
 
-    /// The schema of this text. The one that was asked for last is not read again.
+    /// The schema of this text. Those that were asked for last are not read again: the values of a session were mostly
+    /// written under few, in any order.
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
-        let mut newest = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &*newest
-            && *known.text == *text
-        {
-            return Some(Arc::clone(&known.schema));
+        let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.iter().position(|stored| *stored.text == *text) {
+            Some(place) => known[..=place].rotate_right(1),
+            None => {
+                let schema = Arc::new(serde_json::from_str(text).ok()?);
+                known.truncate(KNOWN_SCHEMAS - 1);
+                known.insert(0, Stored { text: text.into(), schema });
+            }
         }
-        let schema: Arc<Value> = Arc::new(serde_json::from_str(text).ok()?);
-        *newest = Some(Stored { text: text.into(), schema: Arc::clone(&schema) });
-        Some(schema)
+        known.first().map(|stored| Arc::clone(&stored.schema))
     }
 
     /// Whether a value that was written under the schema of `stored` fits without a look at it.
@@ -256,6 +261,18 @@ mod tests {
         let error = text.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
         expect![[r#"key "n" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; register a migration for it"#]]
             .assert_eq(&error.to_string());
+    }
+
+    #[test]
+    fn schemas_of_values_that_alternate_are_read_once() {
+        let texts: Vec<String> = (0..KNOWN_SCHEMAS).map(|number| format!(r#"{{"keys":{number}}}"#)).collect();
+        let schema = number();
+        let read = || texts.iter().map(|text| schema.read_stored(text).unwrap()).collect::<Vec<_>>();
+        for (first, again) in read().iter().zip(read()) {
+            assert!(Arc::ptr_eq(first, &again), "{again}");
+        }
+        assert!(schema.read_stored("{").is_none());
+        assert_eq!(*schema.read_stored(&texts[3]).unwrap(), json!({"keys": 3}));
     }
 
     #[test]

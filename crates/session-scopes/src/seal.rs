@@ -307,23 +307,24 @@ pub(crate) fn shared(app: &str, user: &str) -> String {
     if user.is_empty() { format!("scope of app {app}") } else { format!("scope of user {app}/{user}") }
 }
 
-/// The checksum of the row of a shared key.
+/// The checksum of the row of a shared key, with the version of its value, and of the last change that was not one at the
+/// ends of a list.
 pub(crate) fn of_shared(
     scope: i64,
     key: &str,
-    version: i64,
+    (version, changed): (i64, i64),
     schema: i64,
     value: Option<&str>,
     list: Option<(i64, i64)>,
 ) -> i64 {
     let mut check = Check::new("stepfold_shared");
-    check.int(scope).text(key).int(version).int(schema).optional_text(value);
+    check.int(scope).text(key).int(version).int(changed).int(schema).optional_text(value);
     check.optional_int(list.map(|(start, _)| start)).optional_int(list.map(|(_, length)| length)).sum()
 }
 
-/// The checksum of the row of an item of a shared list.
-pub(crate) fn of_item(scope: i64, key: &str, place: i64, item: &str) -> i64 {
-    Check::new("stepfold_shared_items").int(scope).text(key).int(place).text(item).sum()
+/// The checksum of the row of an item of a shared list, with its place and the version that it came with.
+pub(crate) fn of_item(scope: i64, key: &str, (place, version): (i64, i64), item: &str) -> i64 {
+    Check::new("stepfold_shared_items").int(scope).text(key).int(place).int(version).text(item).sum()
 }
 
 /// The number of an event's row, by which its seal knows it. A bound of a range may be higher than any version that

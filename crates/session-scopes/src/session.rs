@@ -1,10 +1,13 @@
 //! A session as it was read: plain data of one version.
 
 use std::collections::{BTreeMap, BTreeSet};
+#[cfg(feature = "postgres")]
+use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stepfold_state_core::List;
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Cell, State, ValueRef};
 
@@ -160,6 +163,29 @@ pub struct Values {
     held: BTreeMap<Arc<str>, Held>,
     /// Where they are not all: the keys that were asked for and have no value.
     removed: Option<BTreeSet<Arc<str>>>,
+    /// Lists of which only new items were read.
+    appended: BTreeMap<Arc<str>, Appended>,
+}
+
+/// What a list has become by appending: see [`Values::appended`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Appended {
+    /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the last
+    /// ones only.
+    pub length: usize,
+    /// The new items, in order: the end of the list.
+    pub items: Vec<Arc<Value>>,
+}
+
+impl Appended {
+    /// The list, given what it was before; none if that cannot have been so short.
+    fn to(&self, before: &List<Arc<Value>>) -> Option<List<Arc<Value>>> {
+        let kept = self.length.checked_sub(self.items.len()).filter(|kept| *kept <= before.len())?;
+        let mut list = before.clone();
+        list.keep_last(kept);
+        self.items.iter().for_each(|item| list.push(Arc::clone(item)));
+        Some(list)
+    }
 }
 
 /// A value, and the schema that it was written under (its JSON).
@@ -181,7 +207,14 @@ impl Values {
                 None => drop(removed.insert(key.into())),
             }
         }
-        Values { held, removed: Some(removed) }
+        Values { held, removed: Some(removed), appended: BTreeMap::new() }
+    }
+
+    /// With the new items of a list, in place of the whole list.
+    #[must_use]
+    pub fn with_appended(mut self, key: impl Into<Arc<str>>, appended: Appended) -> Self {
+        self.appended.insert(key.into(), appended);
+        self
     }
 
     /// The value of a key, prefix included.
@@ -221,19 +254,51 @@ impl Values {
         self.removed.iter().flatten().map(|key| &**key)
     }
 
+    /// The lists that have only been appended to, by key, where an [incremental](crate::GetSession::incremental) read was
+    /// asked for. Their keys have no value here; [`Session::update`] appends the items to the lists of a state.
+    pub fn appended(&self) -> impl Iterator<Item = (&str, &Appended)> {
+        self.appended.iter().map(|(key, appended)| (&**key, appended))
+    }
+
+    /// The lists that have only been appended to, as they are, given those of a state, by key.
+    pub(crate) fn appended_to(
+        &self,
+        state: &State,
+        schema: &SessionSchema,
+    ) -> Result<Vec<(Box<str>, Option<Cell>)>, SessionError> {
+        let known = self.appended().filter(|(key, _)| is_known(schema, key));
+        let list = |(key, appended): (&str, &Appended)| {
+            let empty = List::new();
+            let before = match state.get(key) {
+                Some(ValueRef::List(before)) => before,
+                _ => &empty,
+            };
+            let list = appended.to(before).ok_or_else(|| SessionError::OtherState {
+                key: key.to_owned(),
+                found: before.len(),
+                expected: appended.length.saturating_sub(appended.items.len()),
+            })?;
+            Ok((key.into(), Some(Cell::list(list))))
+        };
+        known.map(list).collect()
+    }
+
     /// Those of these keys, as if no others had been asked for.
     #[cfg(feature = "postgres")]
     pub(crate) fn restricted_to(mut self, keys: BTreeSet<Arc<str>>) -> Self {
-        Values::of_keys(keys.into_iter().map(|key| {
+        let appended = mem::take(&mut self.appended);
+        let keys = keys.into_iter().filter(|key| !appended.contains_key(key));
+        let values = Values::of_keys(keys.map(|key| {
             let held = self.held.remove(&key);
             (key, held)
-        }))
+        }));
+        Values { appended, ..values }
     }
 
-    /// The keys whose values were read.
+    /// The keys whose values were read, or the new items of their lists.
     #[cfg(feature = "contract")]
     pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
-        self.held.keys().map(|key| &**key)
+        self.held.keys().chain(self.appended.keys()).map(|key| &**key)
     }
 
     /// The values as they are under another schema.
@@ -257,7 +322,7 @@ pub(crate) fn is_known(schema: &SessionSchema, key: &str) -> bool {
 
 impl FromIterator<(Arc<str>, Held)> for Values {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Held)>>(entries: I) -> Self {
-        Values { held: entries.into_iter().collect(), removed: None }
+        Values { held: entries.into_iter().collect(), removed: None, appended: BTreeMap::new() }
     }
 }
 
@@ -291,12 +356,12 @@ impl Visible {
         let mut end = version;
         let mut left = rewinds;
         // From the end backwards: a rewind counts if it lies in what is still visible.
-        while let Some((last, earlier)) = left.split_last() {
+        while let Some((last, earlier)) =
+            left[..left.partition_point(|next| next.version <= end)].split_last()
+        {
             left = earlier;
-            if last.version <= end {
-                ranges.push(last.version..=end);
-                end = last.to;
-            }
+            ranges.push(last.version..=end);
+            end = last.to;
         }
         ranges.push(0..=end);
         ranges.reverse();

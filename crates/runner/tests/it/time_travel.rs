@@ -452,14 +452,26 @@ fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
                 let runner = world.runner(agent().build().unwrap()).build();
                 let fork = runner.session("ada", format!("fork-{at}")).await.unwrap();
                 let runs = fork.replay(runner.agent()).await.unwrap();
-                say(&fork, "look").await;
-                let run = fork.last_run().await.unwrap().unwrap();
-                let request = run.request().messages.to_string();
-                assert!(request.contains("look at "), "pruned at {at}, it does not see the end:\n{request}");
-                assert_eq!(fork.replay(runner.agent()).await.unwrap(), runs + 1);
+                for more in 1..=2 {
+                    say(&fork, "look").await;
+                    let run = fork.last_run().await.unwrap().unwrap();
+                    let messages = run.request().messages;
+                    assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
+                    let request = messages.to_string();
+                    assert!(
+                        request.contains("look at "),
+                        "pruned at {at}, it does not see the end:\n{request}"
+                    );
+                    assert_eq!(fork.replay(runner.agent()).await.unwrap(), runs + more);
+                }
             }
         });
     });
+}
+
+#[test]
+fn a_session_that_is_pruned_in_the_middle_of_a_step_stays_well_formed() {
+    pruned_at_each_version(agent);
 }
 
 #[test]
@@ -502,6 +514,100 @@ fn a_run_that_waits_goes_on_after_the_turns_before_it_were_pruned() {
                 assert_eq!(session.replay(&agent()).await.unwrap(), 1);
             });
         }
+    });
+}
+
+/// Retention cuts where it falls, also in a step of an earlier turn while a run waits: what the model is shown then is
+/// well-formed, and begins with a user message.
+#[test]
+fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
+    each_store(|world| {
+        let keys = Keys::default();
+        let agent = || agent(&keys).build().unwrap();
+        let open = |id: String| {
+            let runner = world.runner(agent()).build();
+            async move { runner.session("ada", id).await.unwrap() }
+        };
+        for at in 1.. {
+            let id = format!("s{at}");
+            let is_over = process(async {
+                let session = open(id.clone()).await;
+                say(&session, "look look").await;
+                let before = version(&session).await;
+                session.run("pay").await.unwrap();
+                let prune = PruneSession { key: session.key().clone(), before: Before::Version(at) };
+                world.store().prune(prune).await.unwrap();
+                at == before
+            });
+            process(async {
+                let session = open(id).await;
+                finish(&session).await;
+                let messages = session.last_run().await.unwrap().unwrap().request().messages;
+                assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
+                let mut said = messages.iter().filter(|message| message.role() != Role::System);
+                assert_eq!(said.next().unwrap().role(), Role::User, "pruned at {at}:\n{messages}");
+                session.replay(&agent()).await.unwrap();
+            });
+            if is_over {
+                break;
+            }
+        }
+    });
+}
+
+/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before goes on from
+/// the same conversation as one that opens it now.
+#[test]
+fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let agent = || agent(&keys).build().unwrap();
+            let open = async |id: &str| world.runner(agent()).build().session("ada", id).await.unwrap();
+            for at in 1.. {
+                let id = format!("s{at}");
+                let early = open(&id).await;
+                early.run("pay").await.unwrap();
+                if at > version(&early).await {
+                    break;
+                }
+                let prune = PruneSession { key: early.key().clone(), before: Before::Version(at) };
+                world.store().prune(prune).await.unwrap();
+                let late = open(&id).await;
+                for session in [&late, &early, &late] {
+                    say(session, "look").await;
+                    let messages = session.last_run().await.unwrap().unwrap().request().messages;
+                    assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
+                }
+                let seen = [&early, &late].map(|session| session.last_run());
+                let [early, late] = futures_util::future::join_all(seen).await.try_into().unwrap();
+                let request = |run: Result<Option<Run>, _>| run.unwrap().unwrap().request().messages;
+                assert_eq!(request(early).to_string(), request(late).to_string(), "pruned at {at}");
+            }
+        });
+    });
+}
+
+/// The oldest version that is kept is one that a rewind took back.
+#[test]
+fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
+    each_store(|world| {
+        process(async {
+            let agent = || agent(&Keys::default()).instructions("{app:n?} times, {n?} here");
+            let session = open(world, agent()).await;
+            say(&session, "look").await;
+            let first = version(&session).await;
+            say(&session, "look look").await;
+            let second = version(&session).await;
+            session.rewind(first).await.unwrap();
+            say(&session, "see").await;
+            for oldest in first + 1..=second {
+                let prune = PruneSession { key: session.key().clone(), before: Before::Version(oldest) };
+                world.store().prune(prune).await.unwrap();
+                let runs = session.replay(&agent().build().unwrap()).await.unwrap();
+                assert_eq!(runs, 1, "pruned at {oldest}");
+            }
+        });
     });
 }
 

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use super::inbox::{self, Waiting};
 use super::rows::SessionRow;
-use super::statements::{LOCK_SESSION, PUT_CLAIM};
+use super::statements::{LOCK_SESSION, PUT_WORK};
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -16,29 +16,38 @@ use crate::store::{
     AppendClaim, Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, Renewed,
 };
 use crate::time::micros;
+use crate::work::{InputRow, Work};
 
 /// A claim that an append writes under, or releases, as [`APPEND_PLAIN`](super::statements::APPEND_PLAIN) takes it.
-#[derive(Clone, Copy, Default)]
 pub(super) struct PlainClaim {
     pub(super) token: Option<i64>,
-    /// For how long it is to hold from now on; none: it is released.
+    /// For how long it is held, if it is.
     pub(super) duration: Option<i64>,
+    /// The checksums of claim and inbox before and after it is released, if it is.
+    pub(super) released: Option<(i64, i64)>,
+    /// Claim and inbox after the append.
+    pub(super) work: Work,
 }
 
 impl PlainClaim {
-    /// What the statement does itself; none if it is to be looked at more closely.
-    pub(super) fn of(asked: Asked<'_>) -> Option<Self> {
+    /// What the statement does itself, given what is known of claim and inbox of the session with this number; none if it is
+    /// to be looked at more closely.
+    pub(super) fn of(asked: Asked<'_>, number: i64, known: Work) -> Option<Self> {
         // So that adding it to the time does not overflow.
         const LONGEST: i64 = i64::MAX / 4;
+        let plain = PlainClaim { token: None, duration: None, released: None, work: known };
         match asked.claim {
             _ if !asked.taken.is_empty() => None,
-            None => Some(PlainClaim::default()),
+            None => Some(plain),
             Some(AppendClaim::Hold { token, duration }) => {
                 let duration = Some(micros(*duration).min(LONGEST));
-                Some(PlainClaim { token: Some(to_db(*token)), duration })
+                Some(PlainClaim { token: Some(to_db(*token)), duration, ..plain })
             }
             Some(AppendClaim::Release { token }) => {
-                Some(PlainClaim { token: Some(to_db(*token)), duration: None })
+                let fence = plain.work.fence.released(asked.key, *token).ok()?;
+                let work = Work { fence, ..plain.work.clone() };
+                let released = Some((plain.work.checksum(number), work.checksum(number)));
+                Some(PlainClaim { token: Some(to_db(*token)), released, duration: None, work })
             }
             Some(AppendClaim::Take { .. } | AppendClaim::Once { .. }) => None,
         }
@@ -47,28 +56,28 @@ impl PlainClaim {
 
 /// The receipt of an append that was made before.
 pub(super) fn repeated(row: &SessionRow, asked: Asked<'_>, receipt: Receipt) -> Receipt {
-    Receipt { claim: row.fence.of_asker(asked.claim), inbox: row.inbox, ..receipt }
+    Receipt { claim: row.work.fence.of_asker(asked.claim), inbox: row.work.inbox, ..receipt }
 }
 
 /// What an append leaves of claim and inbox.
 pub(super) struct Left<'a> {
     asked: Asked<'a>,
     number: i64,
-    fence: Fence,
+    taken: Vec<InputRow>,
+    pub(super) work: Work,
     is_changed: bool,
-    inbox: u64,
 }
 
 /// What an append leaves of claim and inbox, if nothing speaks against it.
 pub(super) fn check<'a>(
     row: &SessionRow,
     asked: Asked<'a>,
-    waiting: &Waiting,
+    mut waiting: Waiting,
 ) -> Result<Left<'a>, SessionError> {
-    let fence = row.fence.after(asked.key, asked.claim, row.now)?;
-    waiting.check(asked)?;
-    let inbox = if asked.taken.is_empty() { row.inbox } else { waiting.newest_left };
-    Ok(Left { asked, number: row.number, is_changed: fence != row.fence, fence, inbox })
+    let fence = row.work.fence.after(asked.key, asked.claim, row.now)?;
+    let taken = waiting.all(asked)?;
+    let work = waiting.left(row, &taken, fence)?;
+    Ok(Left { asked, number: row.number, taken, is_changed: work != row.work, work })
 }
 
 impl Left<'_> {
@@ -76,25 +85,33 @@ impl Left<'_> {
     pub(super) fn statements<'c>(&self, connection: &'c Object) -> Vec<Sent<'c>> {
         let mut sent: Vec<Sent<'c>> = Vec::new();
         if self.is_changed {
-            sent.push(put(connection, self.number, self.fence.clone()));
+            sent.push(put(connection, self.number, self.work.clone()));
         }
-        if !self.asked.taken.is_empty() {
-            sent.extend(inbox::take(connection, self.number, self.asked.taken));
+        if !self.taken.is_empty() {
+            sent.extend(inbox::take(connection, self.number, &self.taken));
         }
         sent
     }
 
     pub(super) fn receipt(&self, receipt: Receipt) -> Receipt {
-        Receipt { claim: self.fence.of_asker(self.asked.claim), inbox: self.inbox, ..receipt }
+        Receipt { claim: self.work.fence.of_asker(self.asked.claim), inbox: self.work.inbox, ..receipt }
     }
 }
 
-fn put(connection: &Object, number: i64, fence: Fence) -> Sent<'_> {
+/// The statement that leaves claim and inbox so.
+pub(super) fn put(connection: &Object, number: i64, work: Work) -> Sent<'_> {
     Box::pin(async move {
-        let owner = fence.holder.as_ref().map(|(owner, _)| owner.as_str());
-        let expires = fence.holder.as_ref().map(|(_, expires)| expires.as_micros());
-        execute(connection, PUT_CLAIM, &[&number, &fence.claims(number), &owner, &expires]).await
+        let ((owner, expires), sum) = (work.holder(), work.checksum(number));
+        let (inbox, last) = (to_db(work.inbox), to_db(work.last));
+        let given: Given<'_> =
+            &[&number, &work.fence.claims(number), &owner, &expires, &inbox, &last, &work.waiting, &sum];
+        execute(connection, PUT_WORK, given).await
     })
+}
+
+/// Leaves the claim so.
+async fn put_fence(connection: &Object, row: &SessionRow, fence: &Fence) -> Result<(), SessionError> {
+    put(connection, row.number, Work { fence: fence.clone(), ..row.work.clone() }).await.map(drop)
 }
 
 /// The row of a session, if there is one, locked.
@@ -107,8 +124,8 @@ pub(super) async fn claim(connection: Object, request: &ClaimSession) -> Result<
     let ClaimSession { key, owner, duration, take_over, .. } = request;
     in_transaction!(connection, |inside| {
         let row = SessionRow::of(&lock(inside, key).await?, key)?;
-        let fence = row.fence.taken(key, owner, *duration, *take_over, row.now)?;
-        put(inside, row.number, fence.clone()).await?;
+        let fence = row.work.fence.taken(key, owner, *duration, *take_over, row.now)?;
+        put_fence(inside, &row, &fence).await?;
         fence.held(key)
     })
 }
@@ -117,9 +134,9 @@ pub(super) async fn renew(connection: Object, request: &RenewClaim) -> Result<Re
     let RenewClaim { key, token, duration, .. } = request;
     in_transaction!(connection, |inside| {
         let row = SessionRow::of(&lock(inside, key).await?, key)?;
-        let fence = row.fence.renewed(key, *token, *duration, row.now)?;
-        put(inside, row.number, fence.clone()).await?;
-        Ok(Renewed { claim: fence.held(key)?, inbox: row.inbox })
+        let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
+        put_fence(inside, &row, &fence).await?;
+        Ok(Renewed { claim: fence.held(key)?, inbox: row.work.inbox })
     })
 }
 
@@ -128,9 +145,9 @@ pub(super) async fn release(connection: Object, request: &ReleaseClaim) -> Resul
     in_transaction!(connection, |inside| {
         let found = lock(inside, key).await?;
         if let Some(row) = found.first().map(|row| SessionRow::read(row, key)).transpose()?
-            && let Ok(fence) = row.fence.released(key, *token)
+            && let Ok(fence) = row.work.fence.released(key, *token)
         {
-            put(inside, row.number, fence).await?;
+            put_fence(inside, &row, &fence).await?;
         }
         Ok(())
     })

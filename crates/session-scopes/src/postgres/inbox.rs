@@ -1,30 +1,30 @@
 //! The inboxes of sessions. Positions are given, and entries taken, under the lock of the session's row.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::claims::lock;
+use super::claims::{lock, put};
 use super::rows::SessionRow;
 use super::statements::{
-    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, LOOK_AT_INBOX, MOVE_INBOX, READ_INBOX, TAKE_INPUTS,
+    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, LOOK_AT_INBOX, READ_INBOX, READ_SESSION, READ_TAKEN, TAKE_INPUTS,
 };
 use super::transaction::{Given, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
-use crate::rows::{from_db, inbox_entry, to_db};
+use crate::rows::{from_db, to_db};
 use crate::store::{
-    Asked, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
+    Asked, DequeueInput, Enqueued, Fence, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
 };
-use crate::time::Timestamp;
+use crate::work::{InputRow, TakenRow, Work, repeated};
 
-/// Which of the entries that are asked for wait, and the newest one beside them (0 if there is none).
+/// Those of the entries that are asked for that wait, and the newest one beside them (0 if there is none).
 #[derive(Default)]
 pub(super) struct Waiting {
-    positions: BTreeSet<u64>,
-    pub(super) newest_left: u64,
+    rows: BTreeMap<u64, InputRow>,
+    newest_left: Option<u64>,
 }
 
 impl Waiting {
@@ -37,43 +37,62 @@ impl Waiting {
         if positions.is_empty() {
             return Ok(Waiting::default());
         }
-        let asked = to_array(positions);
+        let asked: Vec<i64> = positions.iter().map(|position| to_db(*position)).collect();
         let given: Given<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &asked];
         let rows = query(connection, LOOK_AT_INBOX, given).await?;
-        Ok(rows.first().map_or_else(Waiting::default, |row| Waiting {
-            positions: row.get::<_, Vec<i64>>(0).into_iter().map(from_db).collect(),
-            newest_left: from_db(row.get(1)),
-        }))
+        let newest_left = rows.first().map(|row| from_db(row.get(7)));
+        let rows = rows.iter().map(|row| (from_db(row.get(0)), input_row(row))).collect();
+        Ok(Waiting { rows, newest_left })
     }
 
-    /// Checks that all entries that an append takes wait, each given once.
-    pub(super) fn check(&self, asked: Asked<'_>) -> Result<(), SessionError> {
-        let mut left = self.positions.clone();
-        match asked.taken.iter().find(|position| !left.remove(*position)) {
-            Some(position) => Err(SessionError::not_waiting(asked.key, *position)),
-            None => Ok(()),
-        }
+    /// The entries that an append takes, all of which have to wait, each given once.
+    pub(super) fn all(&mut self, asked: Asked<'_>) -> Result<Vec<InputRow>, SessionError> {
+        let row = |position: &u64| {
+            self.rows.remove(position).ok_or_else(|| SessionError::not_waiting(asked.key, *position))
+        };
+        asked.taken.iter().map(row).collect()
     }
 
     /// Those of these that wait, each once.
-    fn of(&self, positions: &[u64]) -> Vec<u64> {
-        let mut left = self.positions.clone();
-        positions.iter().copied().filter(|position| left.remove(position)).collect()
+    fn some(&mut self, positions: &[u64]) -> Vec<InputRow> {
+        positions.iter().filter_map(|position| self.rows.remove(position)).collect()
+    }
+
+    /// Claim and inbox of a session with this claim, once these were taken.
+    pub(super) fn left(
+        &self,
+        row: &SessionRow,
+        taken: &[InputRow],
+        fence: Fence,
+    ) -> Result<Work, SessionError> {
+        taken.iter().try_for_each(|taken| taken.check(row.number))?;
+        let waiting = taken.iter().fold(row.work.waiting, |sum, taken| sum ^ taken.checksum);
+        let inbox = self.newest_left.filter(|_| !taken.is_empty()).unwrap_or(row.work.inbox);
+        Ok(Work { fence, inbox, waiting, last: row.work.last })
     }
 }
 
-fn to_array(positions: &[u64]) -> Vec<i64> {
-    positions.iter().map(|position| to_db(*position)).collect()
+/// Reads `position, checksum, key, digest, kind, body, at`.
+fn input_row(row: &Row) -> InputRow {
+    InputRow {
+        position: row.get(0),
+        checksum: row.get(1),
+        key: row.get(2),
+        digest: row.get(3),
+        kind: row.get(4),
+        body: row.get(5),
+        at: row.get(6),
+    }
 }
 
 /// The statements that take these entries, all of which wait.
-pub(super) fn take<'c>(connection: &'c Object, number: i64, positions: &[u64]) -> [Sent<'c>; 3] {
-    let positions = to_array(positions);
+pub(super) fn take<'c>(connection: &'c Object, number: i64, taken: &[InputRow]) -> [Sent<'c>; 2] {
+    let (positions, sums): (Vec<i64>, Vec<i64>) =
+        taken.iter().map(|row| (row.position, row.taken(number).checksum)).unzip();
     let remembered = to_db(REMEMBERED_INPUTS as u64);
     [
-        Box::pin(async move { execute(connection, TAKE_INPUTS, &[&number, &positions]).await }),
+        Box::pin(async move { execute(connection, TAKE_INPUTS, &[&number, &positions, &sums]).await }),
         Box::pin(async move { execute(connection, FORGET_TAKEN, &[&number, &remembered]).await }),
-        Box::pin(async move { execute(connection, MOVE_INBOX, &[&number]).await }),
     ]
 }
 
@@ -85,59 +104,100 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     let input = &prepared.input;
     let (key, operation) = (&input.key, input.idempotency_key.as_str());
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let digest = prepared.digest.to_bytes();
-    let digest = &digest[..];
     let (row, found) = try_join!(biased;
         lock(connection, key),
-        async { query(connection, FIND_INPUT, &[&app, &user, &id, &operation, &digest]).await },
+        async { query(connection, FIND_INPUT, &[&app, &user, &id, &operation]).await },
     )?;
     let row = SessionRow::of(&row, key)?;
-    let claim = row.fence.unexpired(row.now);
+    let claim = row.work.fence.unexpired(row.now);
     let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim, version: row.version };
     let found = found.first().ok_or_else(|| SessionError::not_found(key))?;
-    let (waiting, known): (i64, Option<i64>) = (found.get(0), found.get(1));
-    match known {
-        Some(position) if found.get(2) => return Ok(enqueued(from_db(position), true)),
-        Some(_) => return Err(SessionError::input_reused(key, &input.idempotency_key)),
-        None if from_db(waiting) >= MAX_INBOX as u64 => return Err(SessionError::inbox_full(key)),
-        None => {}
+    if let Some(position) = known(found, row.number, prepared)? {
+        return Ok(enqueued(position, true));
     }
-    let (kind, at) = (input.kind.as_str(), input.at.as_micros());
-    let given: Given<'_> = &[&row.number, &operation, &digest, &kind, &prepared.body, &at];
-    let added = query(connection, ADD_INPUT, given).await?;
-    let position = added.first().ok_or_else(|| SessionError::not_found(key))?.get(0);
-    Ok(enqueued(from_db(position), false))
+    if from_db(found.get(7)) >= MAX_INBOX as u64 {
+        return Err(SessionError::inbox_full(key));
+    }
+    let position = row.work.last + 1;
+    let added = InputRow::new(row.number, position, prepared);
+    let waiting = row.work.waiting ^ added.checksum;
+    let work = Work { inbox: position, last: position, waiting, ..row.work.clone() };
+    in_order(vec![add(connection, row.number, added), put(connection, row.number, work)]).await?;
+    Ok(enqueued(position, false))
 }
 
-pub(super) async fn read(connection: Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+/// The position of an entry that was accepted before, from the row of what was found under its idempotency key.
+fn known(found: &Row, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
+    let Some(position) = found.get(0) else { return Ok(None) };
+    if found.get::<_, Option<&str>>(5).is_some() {
+        input_row(found).check(number)?;
+    } else {
+        let (checksum, key, digest) = (found.get(1), found.get(2), found.get(3));
+        TakenRow { position, checksum, key, digest }.check(number)?;
+    }
+    repeated(prepared, found.get(3), position).map(Some)
+}
+
+fn add(connection: &Object, number: i64, row: InputRow) -> Sent<'_> {
+    Box::pin(async move {
+        let InputRow { position, checksum, key, digest, kind, body, at } = &row;
+        let given: Given<'_> = &[&number, position, checksum, key, digest, kind, body, at];
+        execute(connection, ADD_INPUT, given).await
+    })
+}
+
+/// What waits behind a position, inside a transaction; that nothing else that should wait is gone, too.
+pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let rows = query(&connection, READ_INBOX, &[&app, &user, &id, &to_db(request.after)]).await?;
-    if rows.is_empty() {
-        return Err(SessionError::not_found(key));
-    }
-    let entry = |row: &Row| {
-        let position: Option<i64> = row.get(0);
-        position.map(|position| {
-            let at = Timestamp::from_micros(row.get(4));
-            inbox_entry(position, row.get(1), row.get(2), row.get(3), at)
-        })
+    let (row, waiting) = try_join!(biased;
+        async { query(connection, READ_SESSION, &[&app, &user, &id]).await },
+        async { query(connection, READ_INBOX, &[&app, &user, &id, &to_db(request.after)]).await },
+    )?;
+    let rows = checked(&waiting, &SessionRow::of(&row, key)?, request.after)?;
+    rows.iter().map(InputRow::entry).collect()
+}
+
+/// The entries behind a position, of rows of all that waits.
+fn checked(rows: &[Row], session: &SessionRow, after: u64) -> Result<Vec<InputRow>, SessionError> {
+    session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(1)))?;
+    let behind = rows.iter().filter(|row| from_db(row.get(0)) > after).map(input_row);
+    behind.map(|row| row.check(session.number).map(|()| row)).collect()
+}
+
+/// Checks what waits, and what was taken.
+pub(super) async fn verify(
+    connection: &Object,
+    key: &SessionKey,
+    session: &SessionRow,
+) -> Result<Result<(), SessionError>, SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let (waiting, taken) = try_join!(biased;
+        async { query(connection, READ_INBOX, &[&app, &user, &id, &0_i64]).await },
+        async { query(connection, READ_TAKEN, &[&app, &user, &id]).await },
+    )?;
+    let check_taken = |row: &Row| {
+        let (position, checksum, key, digest) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        TakenRow { position, checksum, key, digest }.check(session.number)
     };
-    rows.iter().filter_map(entry).collect()
+    Ok(checked(&waiting, session, 0).and_then(|_| taken.iter().try_for_each(check_taken)))
 }
 
 pub(super) async fn dequeue(connection: Object, request: &DequeueInput) -> Result<Vec<u64>, SessionError> {
     let DequeueInput { key, positions, token } = request;
     in_transaction!(connection, |inside| {
-        let (row, waiting) = try_join!(biased; lock(inside, key), Waiting::look(inside, key, positions))?;
+        let (row, mut waiting) = try_join!(biased; lock(inside, key), Waiting::look(inside, key, positions))?;
         let row = SessionRow::of(&row, key)?;
         if let Some(token) = token {
-            row.fence.check(key, *token)?;
+            row.work.fence.check(key, *token)?;
         }
-        let taken = waiting.of(positions);
+        let taken = waiting.some(positions);
         if !taken.is_empty() {
-            in_order(take(inside, row.number, &taken).into()).await?;
+            let work = waiting.left(&row, &taken, row.work.fence.clone())?;
+            let mut sent = vec![put(inside, row.number, work)];
+            sent.extend(take(inside, row.number, &taken));
+            in_order(sent).await?;
         }
-        Ok(taken)
+        Ok(taken.iter().map(|row| from_db(row.position)).collect())
     })
 }

@@ -402,7 +402,7 @@ impl SessionStore for PostgresStore {
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(inbox::read(connection, &request))).await
+        self.within(Box::pin(read::inbox(connection, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {

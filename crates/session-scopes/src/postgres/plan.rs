@@ -149,6 +149,8 @@ struct Put {
     lengths: Vec<Option<i64>>,
     /// The combined checksums of the rows of items that a list has already.
     items: Vec<Option<i64>>,
+    /// Of lists that are only appended to: the version of their last other change.
+    changed: Vec<Option<i64>>,
 }
 
 #[derive(Default)]
@@ -174,14 +176,16 @@ impl Changes {
                 self.shrunk.1.push(kept);
             }
         }
+        let before = found.and_then(|found| Some((found.extent()?, found.changed)));
+        let changed = before.filter(|(before, _)| change.only_appends(*before)).map(|(_, changed)| changed);
         match change {
             Change::Nothing => {}
             Change::Remove => self.removed.push(key.to_owned()),
-            Change::Json(value) => self.put.add(key, Some(value.to_string()), None),
+            Change::Json(value) => self.put.add(key, Some(value.to_string()), None, None),
             Change::List(extent, rows) => {
                 let is_same = |found: &&HeadRow| matches!(&found.head, Head::List(had) if had.generation == extent.generation);
                 let items = found.filter(is_same).map_or(0, |found| found.items);
-                self.put.add(key, None, Some((extent, items)));
+                self.put.add(key, None, Some((extent, items)), changed);
                 for (place, items) in rows {
                     self.items.keys.push(key.to_owned());
                     self.items.generations.push(to_db(extent.generation));
@@ -245,7 +249,8 @@ impl Changes {
         let (scope, version) = (row.scope, to_db(row.version));
         let starts: HashMap<String, i64> =
             put.keys.iter().cloned().zip(put.starts.iter().map(|start| start.unwrap_or_default())).collect();
-        let put_sums = put.shared(scope, version, schema);
+        let changed: Vec<i64> = put.changed.iter().map(|changed| changed.unwrap_or(version)).collect();
+        let put_sums = put.shared(scope, (version, &changed), schema);
         let gone = past.iter().map(|(_, _, checksum)| checksum);
         row.cells = gone.chain(&put_sums).fold(row.cells, |cells, sum| cells ^ sum);
         if !removed.is_empty() {
@@ -268,16 +273,21 @@ impl Changes {
         if !put.keys.is_empty() {
             sent.push(Box::pin(async move {
                 let Put { keys, values, starts, lengths, .. } = &put;
-                let given: Given<'_> = &[&scope, &schema, keys, values, starts, lengths, &version, &put_sums];
+                let given: Given<'_> =
+                    &[&scope, &schema, keys, values, starts, lengths, &version, &changed, &put_sums];
                 execute(connection, PUT_SHARED, given).await
             }));
         }
         let (keys, places, items) = items.one_by_one(&starts);
         if !keys.is_empty() {
             sent.push(Box::pin(async move {
-                let sum = |row: usize| seal::of_item(scope, &keys[row], places[row], &items[row]);
+                let sum = |row: usize| {
+                    let place = (places[row], version);
+                    seal::of_item(scope, &keys[row], place, &items[row])
+                };
                 let sums: Vec<i64> = (0..keys.len()).map(sum).collect();
-                execute(connection, PUT_SHARED_ITEMS, &[&scope, &keys, &places, &items, &sums]).await
+                execute(connection, PUT_SHARED_ITEMS, &[&scope, &keys, &places, &items, &sums, &version])
+                    .await
             }));
         }
         Ok(sent)
@@ -356,7 +366,7 @@ impl ItemColumns {
 }
 
 impl Put {
-    fn add(&mut self, key: &str, value: Option<String>, list: Option<(Extent, i64)>) {
+    fn add(&mut self, key: &str, value: Option<String>, list: Option<(Extent, i64)>, changed: Option<i64>) {
         self.keys.push(key.to_owned());
         self.values.push(value);
         let number = |of: fn(Extent) -> u64| list.map(|(extent, _)| to_db(of(extent)));
@@ -364,6 +374,7 @@ impl Put {
         self.starts.push(number(|extent| extent.start));
         self.lengths.push(number(|extent| extent.length));
         self.items.push(list.map(|(_, items)| items));
+        self.changed.push(changed);
     }
 
     fn summed(self, schema: i64, added: &ItemTexts) -> SummedPut {
@@ -392,10 +403,10 @@ impl Put {
     }
 
     /// The checksums of the rows of a shared scope.
-    fn shared(&self, scope: i64, version: i64, schema: i64) -> Vec<i64> {
+    fn shared(&self, scope: i64, (version, changed): (i64, &[i64]), schema: i64) -> Vec<i64> {
         let sum = |row: usize| {
-            let list = self.starts[row].zip(self.lengths[row]);
-            seal::of_shared(scope, &self.keys[row], version, schema, self.values[row].as_deref(), list)
+            let (versions, list) = ((version, changed[row]), self.starts[row].zip(self.lengths[row]));
+            seal::of_shared(scope, &self.keys[row], versions, schema, self.values[row].as_deref(), list)
         };
         (0..self.keys.len()).map(sum).collect()
     }

@@ -10,14 +10,16 @@ use tokio_postgres::Row;
 
 use super::at_version::past_rows;
 use super::branches;
+use super::inbox;
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at,
-    events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
+    Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, appended, cells_at,
+    digest_at, events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SCOPE, FIND_SHARED,
     FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS, READ_CELLS, READ_ITEMS, READ_LINEAGE,
-    READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS, SHARED_SUMS,
+    READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED, READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER,
+    SHARED_SUMS,
 };
 use super::sums;
 use super::transaction::{Given, Transaction, begin_reading, commit, query};
@@ -29,7 +31,9 @@ use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::seal::SessionRecord;
 use crate::session::{Session, Values, Visible};
-use crate::store::{Cursor, EventRange, ForkInfo, GetSession, ListSessions, ScopeKey, SessionPage};
+use crate::store::{
+    Cursor, EventRange, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey, SessionPage,
+};
 use crate::time::Timestamp;
 
 pub(super) async fn get(
@@ -67,7 +71,7 @@ pub(super) async fn session(
     let row = SessionRow::of(&row, key)?;
     let scopes = Scopes::of(&scopes, app)?;
     let history = History::read(&lineage, &rewinds, &row)?;
-    cache.records.set(key, row.record.clone());
+    cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
     let visible = Visible::at(version, &history.rewinds);
     let ranges = request.event_ranges(&visible, version);
@@ -86,7 +90,8 @@ pub(super) async fn session(
             Some(whole.values(connection, &cache.schemas, of, Some(row.state.cells)).await?)
         }
         (true, None) => {
-            let asked = changed.asked(request, &row, &history, &scopes);
+            let asked =
+                changed.asked((connection, &cache.schemas), request, (&row, &history, &scopes)).await?;
             let past = request.version.map(|version| (version, cells_at(&row, &states, version)));
             Some(some_values(connection, &cache.schemas, of, past, asked).await?)
         }
@@ -148,8 +153,8 @@ impl Whole {
         }
         let items = session_items(&own, &session.items, of.history, of.visible)?;
         Ok(ByScope {
-            app: app.shared_values(connection, schemas, &of.scopes.app, true).await?,
-            user: user.shared_values(connection, schemas, &of.scopes.user, true).await?,
+            app: app.shared_values(connection, schemas, &of.scopes.app, &Asked::default()).await?,
+            user: user.shared_values(connection, schemas, &of.scopes.user, &Asked::default()).await?,
             session: values(connection, schemas, own, items).await?,
         })
     }
@@ -197,26 +202,71 @@ impl Part {
         Ok(Part { cells, items })
     }
 
-    /// The values of a shared scope, whose rows may be all of them.
+    /// The rows of a shared scope's values that are asked for: of lists that are read incrementally, of new items only.
+    async fn asked(
+        connection: &Object,
+        (app, owner): (&str, &str),
+        asked: &Asked,
+    ) -> Result<Self, SessionError> {
+        let keys = match &asked.keys {
+            None => return Part::shared(connection, (app, owner), None).await,
+            Some(keys) if keys.is_empty() => return Ok(Part { cells: Vec::new(), items: Vec::new() }),
+            Some(keys) => keys,
+        };
+        let (appended, whole): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| &**key).partition(|key| asked.appended.contains(*key));
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        let (whole, appended, after) = (&whole, &appended, to_db(asked.after));
+        let (cells, mut items, appended) = try_join!(biased;
+            async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
+            async {
+                match whole.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => query(connection, FIND_SHARED_ITEMS, &[&app, &owner, whole]).await,
+                }
+            },
+            async {
+                match appended.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => query(connection, SHARED_ITEMS_AFTER, &[&app, &owner, appended, &after]).await,
+                }
+            },
+        )?;
+        items.extend(appended);
+        Ok(Part { cells, items })
+    }
+
+    /// The values of a shared scope that were asked for.
     async fn shared_values(
         self,
         connection: &Object,
         schemas: &Schemas,
         scope: &ScopeRow,
-        is_whole: bool,
+        asked: &Asked,
     ) -> Result<Values, SessionError> {
         let of = RowsOf::Shared(scope.scope);
         let heads = heads(&self.cells, of)?;
-        if is_whole {
+        if asked.keys.is_none() {
             scope.check_cells(sum(&heads, of))?;
         }
+        let (lists, heads): (Vec<HeadRow>, Vec<HeadRow>) =
+            heads.into_iter().partition(|head| asked.appended.contains(&*head.key));
         let items = shared_items(&heads, &self.items, scope.scope)?;
-        values(connection, schemas, heads, items).await
+        let values = values(connection, schemas, heads, items).await?;
+        let lists = appended(&lists, &self.items, scope.scope, asked.after)?;
+        Ok(lists.into_iter().fold(values, |values, (key, appended)| values.with_appended(key, appended)))
     }
 }
 
-/// The keys of each scope whose values are read; none: all of them.
-type Asked = ByScope<Option<BTreeSet<Arc<str>>>>;
+/// Which values of a scope are read.
+#[derive(Default)]
+struct Asked {
+    /// Those of these keys; none: all of them.
+    keys: Option<BTreeSet<Arc<str>>>,
+    /// The lists of which only those items are read that are newer than a version.
+    appended: BTreeSet<Arc<str>>,
+    after: u64,
+}
 
 /// Whose values are read.
 #[derive(Clone, Copy)]
@@ -233,12 +283,12 @@ impl Of<'_> {
     async fn check_missing(
         &self,
         connection: &Object,
-        asked: &Asked,
+        asked: &ByScope<Asked>,
         found: &ByScope<Part>,
         is_past: bool,
     ) -> Result<(), SessionError> {
-        let misses = |asked: &Option<BTreeSet<Arc<str>>>, found: &Part| {
-            asked.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
+        let misses = |asked: &Asked, found: &Part| {
+            asked.keys.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
         };
         if !is_past && misses(&asked.session, &found.session) {
             let rows = query(connection, CELL_SUMS, &[&self.record.number]).await?;
@@ -263,13 +313,11 @@ async fn some_values(
     schemas: &Schemas,
     of: Of<'_>,
     past: Option<(u64, Option<i64>)>,
-    asked: Asked,
+    asked: ByScope<Asked>,
 ) -> Result<ByScope<Values>, SessionError> {
-    let texts = |keys: &Option<BTreeSet<Arc<str>>>| -> Option<Vec<String>> {
-        keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect())
-    };
     let (key, number) = (of.key, of.record.number);
-    let (own, app, user) = (texts(&asked.session), texts(&asked.app), texts(&asked.user));
+    let own: Option<Vec<String>> =
+        asked.session.keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect());
     let (session, app, user) = try_join!(biased;
         async {
             match past {
@@ -277,14 +325,14 @@ async fn some_values(
                 Some((version, _)) => past_rows(connection, number, of.history, version, own.as_deref()).await,
             }
         },
-        Part::shared(connection, (key.app.as_str(), ""), app.as_deref()),
-        Part::shared(connection, (key.app.as_str(), key.user.as_str()), user.as_deref()),
+        Part::asked(connection, (key.app.as_str(), ""), &asked.app),
+        Part::asked(connection, (key.app.as_str(), key.user.as_str()), &asked.user),
     )?;
     let found = ByScope { app, user, session };
     of.check_missing(connection, &asked, &found, past.is_some()).await?;
     let ByScope { app, user, session } = found;
     let cells = match past {
-        _ if asked.session.is_some() => None,
+        _ if asked.session.keys.is_some() => None,
         None => Some(of.record.state.cells),
         Some((_, cells)) => cells,
     };
@@ -298,13 +346,13 @@ async fn some_values(
         None => values,
     };
     let (of_app, of_user) = (&of.scopes.app, &of.scopes.user);
-    let app = app.shared_values(connection, schemas, of_app, asked.app.is_none()).await?;
-    let user = user.shared_values(connection, schemas, of_user, asked.user.is_none()).await?;
+    let app = app.shared_values(connection, schemas, of_app, &asked.app).await?;
+    let user = user.shared_values(connection, schemas, of_user, &asked.user).await?;
     let own = values(connection, schemas, heads, items).await?;
     Ok(ByScope {
-        app: restricted(app, asked.app),
-        user: restricted(user, asked.user),
-        session: restricted(own, asked.session),
+        app: restricted(app, asked.app.keys),
+        user: restricted(user, asked.user.keys),
+        session: restricted(own, asked.session.keys),
     })
 }
 
@@ -327,22 +375,57 @@ impl Changed {
         Ok(Changed(ByScope { app, user, session }))
     }
 
-    fn asked(&self, request: &GetSession, row: &SessionRow, history: &History, scopes: &Scopes) -> Asked {
-        let keys = |rows: &[Row]| rows.iter().map(|row| Arc::from(row.get::<_, &str>(0))).collect();
+    async fn asked(
+        &self,
+        (connection, schemas): (&Object, &Schemas),
+        request: &GetSession,
+        of: (&SessionRow, &History, &Scopes),
+    ) -> Result<ByScope<Asked>, SessionError> {
+        let (row, history, scopes) = of;
         let since = request.since;
         let own = since.filter(|seen| request.version.is_none() && is_known(seen.version, row, history));
-        let own = own.map(|_| keys(&self.0.session));
-        let shared = |seen: Option<u64>, scope: ScopeRow, rows: &[Row]| {
-            seen.filter(|version| (scope.known..=scope.version).contains(version)).map(|_| keys(rows))
-        };
-        let app = shared(since.map(|seen| seen.scopes.app), scopes.app, &self.0.app);
-        let user = shared(since.map(|seen| seen.scopes.user), scopes.user, &self.0.user);
-        ByScope {
-            app: request.looked_up(Scope::App, app),
-            user: request.looked_up(Scope::User, user),
-            session: request.looked_up(Scope::Session, own),
+        let own = own.map(|_| keys_of(&self.0.session));
+        let mut shared = ByScope::<Asked>::default();
+        for (asked, scope, seen, now, rows) in [
+            (&mut shared.app, Scope::App, since.map(|seen| seen.scopes.app), scopes.app, &self.0.app),
+            (&mut shared.user, Scope::User, since.map(|seen| seen.scopes.user), scopes.user, &self.0.user),
+        ] {
+            match seen.filter(|version| (now.known..=now.version).contains(version)) {
+                Some(after) => {
+                    let appended = appended_keys((connection, schemas), request, scope, rows).await?;
+                    let keys = request.looked_up(scope, Some(keys_of(rows)));
+                    *asked = Asked { keys, appended, after };
+                }
+                None => asked.keys = request.looked_up(scope, None),
+            }
+        }
+        let own = Asked { keys: request.looked_up(Scope::Session, own), ..Asked::default() };
+        Ok(ByScope { session: own, ..shared })
+    }
+}
+
+/// The keys of rows.
+fn keys_of(rows: &[Row]) -> BTreeSet<Arc<str>> {
+    rows.iter().map(|row| Arc::from(row.get::<_, &str>(0))).collect()
+}
+
+/// The lists of which a request needs the new items only, of rows of `key, changed, schema` of what has changed.
+async fn appended_keys(
+    (connection, schemas): (&Object, &Schemas),
+    request: &GetSession,
+    scope: Scope,
+    rows: &[Row],
+) -> Result<BTreeSet<Arc<str>>, SessionError> {
+    let mut keys = BTreeSet::new();
+    for row in rows {
+        let (key, changed): (&str, Option<i64>) = (row.get(0), row.get(1));
+        let Some(changed) = changed.filter(|_| request.incremental.is_some()) else { continue };
+        let stored = schemas.text(connection, row.get(2)).await?;
+        if request.items_after(scope, key, (from_db(changed), &stored)).is_some() {
+            keys.insert(key.into());
         }
     }
+    Ok(keys)
 }
 
 /// Whether the rows tell what has changed of a session since a version of it.
@@ -411,6 +494,10 @@ pub(super) async fn labels(connection: Object, key: &SessionKey) -> Result<Vec<(
     reading!(connection, |inside| branches::labels(inside, key))
 }
 
+pub(super) async fn inbox(connection: Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
+    reading!(connection, |inside| inbox::read(inside, request))
+}
+
 pub(super) async fn read_scope(
     connection: Object,
     schemas: &Schemas,
@@ -436,7 +523,7 @@ pub(super) async fn scope_values(
     let ask = |sql| async move { query(connection, sql, &[&app, &user]).await };
     let (row, cells, items) = try_join!(biased; ask(FIND_SCOPE), ask(READ_SHARED), ask(READ_SHARED_ITEMS))?;
     let row = row.first().map(|row| ScopeRow::read(row, app)).transpose()?.unwrap_or_default();
-    Part { cells, items }.shared_values(connection, schemas, &row, true).await
+    Part { cells, items }.shared_values(connection, schemas, &row, &Asked::default()).await
 }
 
 pub(super) async fn list(

@@ -19,12 +19,15 @@ use crate::changes::ScopeVersions;
 use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
-use crate::ids::{EventId, SessionKey, WorkerId};
-use crate::rows::{Assembly, Extent, Head, Segment, from_db, in_lineage, read_json, to_db};
+use crate::ids::{EventId, SessionKey};
+use crate::rows::{
+    Assembly, Extent, Head, ItemRow, NewestItems, Segment, from_db, in_lineage, read_json, to_db,
+};
 use crate::seal::{self, EventSeal, ScopeSeal, SessionRecord, SessionSeal, State, row_number};
-use crate::session::{Held, Rewound, Session, Values, Visible};
+use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
 use crate::store::Fence;
 use crate::time::Timestamp;
+use crate::work::{Work, holder};
 
 /// The checksum of the row of a schema. It is made before the server gives that a number.
 pub(super) fn schema_sum(text: &str) -> i64 {
@@ -33,16 +36,16 @@ pub(super) fn schema_sum(text: &str) -> i64 {
 
 /// Schemas by number: a row says under which it was written, and the text is stored once.
 #[derive(Default)]
-pub(super) struct Schemas(Mutex<Known>);
+pub(super) struct Schemas(Mutex<KnownSchemas>);
 
 #[derive(Default)]
-struct Known {
+struct KnownSchemas {
     numbers: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
 }
 
 impl Schemas {
-    fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+    fn known<T>(&self, look: impl FnOnce(&mut KnownSchemas) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -89,11 +92,18 @@ impl Schemas {
 #[derive(Default)]
 pub(super) struct Records(Mutex<Generations>);
 
+/// What was known of a session last.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) record: SessionRecord,
+    pub(super) work: Work,
+}
+
 /// Those of the newer generation, and of the one before, which is dropped when the newer one is full.
 #[derive(Default)]
 struct Generations {
-    newer: HashMap<SessionKey, SessionRecord>,
-    older: HashMap<SessionKey, SessionRecord>,
+    newer: HashMap<SessionKey, Known>,
+    older: HashMap<SessionKey, Known>,
 }
 
 /// How many sessions a generation has at most.
@@ -105,24 +115,24 @@ impl Records {
     }
 
     /// What was known of a session last.
-    pub(super) fn last(&self, key: &SessionKey) -> Option<SessionRecord> {
+    pub(super) fn last(&self, key: &SessionKey) -> Option<Known> {
         let known = self.locked();
         known.newer.get(key).or_else(|| known.older.get(key)).cloned()
     }
 
     /// What is known of a session now, unless that was overtaken. That it turns out otherwise does no harm: the seal
     /// tells.
-    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord) {
+    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord, work: Work) {
         let mut known = self.locked();
         let is_newer =
-            |known: &SessionRecord| known.number == record.number && known.version > record.version;
+            |known: &Known| known.record.number == record.number && known.record.version > record.version;
         if known.newer.get(key).is_some_and(is_newer) {
             return;
         }
         if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
             known.older = mem::take(&mut known.newer);
         }
-        known.newer.insert(key.clone(), record);
+        known.newer.insert(key.clone(), Known { record, work });
     }
 }
 
@@ -136,9 +146,7 @@ pub(super) struct Cache {
 /// The row of a session.
 pub(super) struct SessionRow {
     pub(super) record: SessionRecord,
-    pub(super) fence: Fence,
-    /// The position of the newest entry that waits in the inbox.
-    pub(super) inbox: u64,
+    pub(super) work: Work,
     /// When the row was read, by the server's clock.
     pub(super) now: Timestamp,
 }
@@ -170,12 +178,11 @@ impl SessionRow {
             lineage: seal.lineage,
             branches: seal.branches,
         };
-        Ok(SessionRow {
-            record: record.opened(seal, key)?,
-            fence: fence_of(row.get(0), row, 9)?,
-            inbox: from_db(row.get(12)),
-            now: Timestamp::from_micros(row.get(13)),
-        })
+        let record = record.opened(seal, key)?;
+        let (fence, inbox) = (fence_of(record.number, row, 9)?, from_db(row.get(12)));
+        let work = Work { fence, inbox, last: from_db(row.get(15)), waiting: row.get(16) };
+        work.check(record.number, row.get(17), key)?;
+        Ok(SessionRow { record, work, now: Timestamp::from_micros(row.get(13)) })
     }
 
     /// The row of a session that has to be there.
@@ -190,7 +197,7 @@ impl SessionRow {
         visible: Visible,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
-        self.record.session(key, visible, (self.fence.unexpired(self.now), self.inbox), scopes)
+        self.record.session(key, visible, (self.work.fence.unexpired(self.now), self.work.inbox), scopes)
     }
 }
 
@@ -201,10 +208,7 @@ pub(super) fn fence(row: &Row, number: usize) -> Result<Fence, SessionError> {
 
 /// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
 fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError> {
-    let holder = match row.get::<_, Option<&str>>(claims + 1) {
-        Some(owner) => Some((WorkerId::new(owner)?, Timestamp::from_micros(row.get(claims + 2)))),
-        None => None,
-    };
+    let holder = holder(row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))?;
     Ok(Fence::stored(number, row.get(claims), holder))
 }
 
@@ -329,7 +333,8 @@ pub(super) fn events(
     Ok(events)
 }
 
-/// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`.
+/// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`, and if it is a shared one
+/// `changed`.
 pub(super) struct HeadRow {
     pub(super) key: String,
     pub(super) schema: i64,
@@ -337,6 +342,8 @@ pub(super) struct HeadRow {
     /// The combined checksums of the rows of a list's items.
     pub(super) items: i64,
     pub(super) version: i64,
+    /// The version of the last change of a shared value that was not one at the ends of a list.
+    pub(super) changed: i64,
     pub(super) checksum: i64,
     /// The checksum that its content has.
     found: i64,
@@ -359,18 +366,28 @@ impl HeadRow {
             count(6),
         );
         let is_list = value.is_none();
-        let found = match of {
-            RowsOf::Session => sums::of_content(key, schema, value, is_list.then_some((extent, items))),
+        let (found, changed) = match of {
+            RowsOf::Session => (sums::of_content(key, schema, value, is_list.then_some((extent, items))), 0),
             RowsOf::Shared(scope) => {
                 let list = is_list.then_some((to_db(extent.start), to_db(extent.length)));
-                seal::of_shared(scope, key, version, schema, value, list)
+                let changed = row.get(9);
+                (seal::of_shared(scope, key, (version, changed), schema, value, list), changed)
             }
         };
         let head = match value {
             Some(text) => Head::Json(read_json("value", text)?),
             None => Head::List(extent),
         };
-        Ok(HeadRow { key: key.to_owned(), schema, head, items, version, checksum: row.get(8), found })
+        let (key, checksum) = (key.to_owned(), row.get(8));
+        Ok(HeadRow { key, schema, head, items, version, changed, checksum, found })
+    }
+
+    /// Where the items are, if it is a list.
+    pub(super) fn extent(&self) -> Option<Extent> {
+        match self.head {
+            Head::List(extent) => Some(extent),
+            Head::Json(_) => None,
+        }
     }
 
     /// Refuses a row that is not what was written.
@@ -473,45 +490,64 @@ pub(super) fn session_items(
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
-/// The lists of a shared scope by key, from rows of `key, item, place, checksum` in the order of their places.
-pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListOf<'h>> {
+/// Rows of items of shared lists by key.
+fn by_key(rows: &[Row]) -> HashMap<&str, Vec<&Row>> {
     let mut of_keys: HashMap<&str, Vec<&Row>> = HashMap::new();
     for row in rows {
         of_keys.entry(row.get(0)).or_default().push(row);
     }
-    let list = |head: &'h HeadRow| match head.head {
-        Head::List(extent) => {
-            let rows = of_keys.remove(head.key.as_str()).unwrap_or_default();
-            Some((head, shared_list(&head.key, extent, &rows, scope)))
-        }
-        Head::Json(_) => None,
+    of_keys
+}
+
+/// The items of a shared list that were added after a version of its scope, from rows of
+/// `key, place, version, checksum, item`, newest first.
+fn items_after(
+    (key, extent): (&str, Extent),
+    rows: &[&Row],
+    scope: i64,
+    version: u64,
+) -> Result<Vec<Arc<Value>>, SessionError> {
+    let mut items = NewestItems::after(version, scope, key, extent);
+    for row in rows {
+        let (place, version, checksum, item) = (row.get(1), row.get(2), row.get(3), row.get(4));
+        items.add(&ItemRow { place, version, checksum, item })?;
+    }
+    items.finish()
+}
+
+/// The lists of a shared scope by key, from the rows of all their items.
+pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListOf<'h>> {
+    let of_keys = by_key(rows);
+    let list = |head: &'h HeadRow| {
+        let rows = of_keys.get(head.key.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let items = items_after((&head.key, head.extent()?), rows, scope, 0);
+        Some((head, items.map(|items| items.into_iter().collect())))
     };
     heads.iter().filter_map(list).collect()
 }
 
-fn shared_list(
-    key: &str,
-    extent: Extent,
-    rows: &[&Row],
-    scope: i64,
-) -> Result<List<Arc<Value>>, SessionError> {
-    if rows.len() as u64 != extent.length {
-        return Err(damaged_list(key));
-    }
-    let item = |(expected, row): (u64, &&Row)| {
-        let (text, place, checksum): (&str, i64, i64) = (row.get(1), row.get(2), row.get(3));
-        if place != to_db(expected) || seal::of_item(scope, key, place, text) != checksum {
-            return Err(damaged_list(key));
-        }
-        read_json("item of a list", text).map(Arc::new)
-    };
-    (extent.start..).zip(rows).map(item).collect()
-}
-
-/// The items of shared lists, from rows in the order of their places.
+/// The items of shared lists, from the rows of all of them.
 pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Result<Items, SessionError> {
     let lists = shared_lists(heads, rows, scope);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
+}
+
+/// What was appended to shared lists after a version of their scope, by key.
+pub(super) fn appended(
+    heads: &[HeadRow],
+    rows: &[Row],
+    scope: i64,
+    version: u64,
+) -> Result<Vec<(Arc<str>, Appended)>, SessionError> {
+    let of_keys = by_key(rows);
+    let lists = heads.iter().filter_map(|head| Some((head.key.as_str(), head.extent()?)));
+    let appended = |(key, extent): (&str, Extent)| {
+        let rows = of_keys.get(key).map(Vec::as_slice).unwrap_or_default();
+        let items = items_after((key, extent), rows, scope, version)?;
+        let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
+        Ok((key.into(), Appended { length, items }))
+    };
+    lists.map(appended).collect()
 }
 
 /// Values from their rows and items.

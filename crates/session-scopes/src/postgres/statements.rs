@@ -39,8 +39,15 @@ macro_rules! session {
             "SELECT number, version, oldest, created, updated, parent_id, parent_version, id, ",
             "life, claims, claim_owner, claim_expires, inbox, ",
             now!(),
-            ", seal FROM stepfold_sessions"
+            ", seal, inbox_last, waiting, work FROM stepfold_sessions"
         )
+    };
+}
+
+/// The row of an entry of an inbox.
+macro_rules! input {
+    () => {
+        "position, checksum, key, digest, kind, body, at"
     };
 }
 
@@ -61,7 +68,20 @@ macro_rules! cell {
 /// What a key of a shared scope has, as if it were of a session.
 macro_rules! shared {
     () => {
-        "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum FROM stepfold_shared"
+        "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum, changed FROM stepfold_shared"
+    };
+}
+
+/// The rows of the items of shared lists, newest first.
+macro_rules! shared_items {
+    ($rule:literal) => {
+        concat!(
+            "SELECT i.key, i.place, i.version, i.checksum, i.item FROM stepfold_shared_items i ",
+            $rule,
+            " AND i.scope = ",
+            scope!(),
+            " ORDER BY i.key, i.place DESC"
+        )
     };
 }
 
@@ -125,11 +145,13 @@ statements! {
     );
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
-        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, seal) \
-        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, ''::bytea) ON CONFLICT DO NOTHING RETURNING number";
+        (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, work, seal) \
+        VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, 0, ''::bytea) ON CONFLICT DO NOTHING RETURNING number";
     DELETE_SESSION = "DELETE FROM stepfold_sessions WHERE number = $1";
     LOCK_TENANT = "SELECT pg_advisory_xact_lock(hashtext('stepfold ' || $1::text), hashtext($2::text))";
     MOVE_OLDEST = "UPDATE stepfold_sessions SET oldest = $2, seal = $3 WHERE number = $1";
+    // The checksums of a new session, which are those of its number.
+    PUT_SEALS = "UPDATE stepfold_sessions SET seal = $2, work = $3 WHERE number = $1";
     PUT_SEAL = "UPDATE stepfold_sessions SET seal = $2 WHERE number = $1";
 
     READ_LINEAGE = concat!(
@@ -159,15 +181,15 @@ statements! {
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
     ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES ($1, $2, $3, $4)";
     // An event without writes, in one statement, after version $4 with seal $11: it gets the seal $13, and the session
-    // $12. No row: something is not as expected, look closer. With $8 it is
-    // written under the claim of this token: held for $9 from now on once half of that is gone, released without $9.
+    // $12. No row: something is not as expected, look closer. With $8 it is written under the claim of this token: held for
+    // $9, as long as not half of that is gone; or released, which makes of the checksum $14 of claim and inbox $15.
     APPEND_PLAIN = concat!("WITH moved AS (UPDATE stepfold_sessions SET version = version + 1, updated = $6, seal = $12, \
-        claim_owner = CASE WHEN $8::bigint IS NULL OR $9::bigint IS NOT NULL THEN claim_owner END, \
-        claim_expires = CASE WHEN $8::bigint IS NULL THEN claim_expires WHEN $9::bigint IS NULL THEN NULL \
-        WHEN claim_expires >= ", now!(), " + $9::bigint / 2 THEN claim_expires \
-        ELSE GREATEST(claim_expires, ", now!(), " + $9::bigint) END \
+        claim_owner = CASE WHEN $15::bigint IS NULL THEN claim_owner END, \
+        claim_expires = CASE WHEN $15::bigint IS NULL THEN claim_expires END, work = COALESCE($15::bigint, work) \
         WHERE app = $1 AND owner = $2 AND id = $3 AND version = $4 AND seal = $11 \
         AND ($8::bigint IS NULL OR claim_owner IS NOT NULL AND number * $10::bigint + claims = $8::bigint) \
+        AND ($9::bigint IS NULL OR claim_expires >= ", now!(), " + $9::bigint / 2) \
+        AND ($15::bigint IS NULL OR work = $14::bigint) \
         AND NOT EXISTS (SELECT 1 FROM stepfold_events e WHERE e.stream = number AND e.id = $5) \
         RETURNING number, version, claims, claim_owner, claim_expires, inbox), \
         added AS (INSERT INTO stepfold_events (stream, version, id, at, body, seal) \
@@ -176,37 +198,43 @@ statements! {
         (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2), \
         number, claims, claim_owner, claim_expires, inbox FROM moved");
 
-    PUT_CLAIM = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4 WHERE number = $1";
+    PUT_WORK = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4, inbox = $5, \
+        inbox_last = $6, waiting = $7, work = $8 WHERE number = $1";
+    // Those of the positions $4 that wait, each with the newest one beside them.
     LOOK_AT_INBOX = concat!(
-        "SELECT COALESCE(ARRAY_AGG(position) FILTER (WHERE position = ANY($4::bigint[])), '{}'), ",
-        "COALESCE(MAX(position) FILTER (WHERE position <> ALL($4::bigint[])), 0) ",
-        "FROM stepfold_inbox WHERE number = ", number!()
+        "SELECT ", input!(), ", (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox ",
+        "WHERE position <> ALL($4::bigint[]) AND number = ", number!(), ") ",
+        "FROM stepfold_inbox WHERE position = ANY($4::bigint[]) AND number = ", number!()
     );
-    // How many wait; and if the idempotency key $4 is known, its position, and whether the content was the same.
+    // How many wait; and if the idempotency key $4 is known, its row, of which a taken one has a part only.
     FIND_INPUT = concat!(
-        "SELECT (SELECT COUNT(*) FROM stepfold_inbox WHERE number = ", number!(), "), known.position, known.is_same ",
+        "SELECT known.position, known.checksum, $4::text, known.digest, known.kind, known.body, known.at, ",
+        "(SELECT COUNT(*) FROM stepfold_inbox WHERE number = ", number!(), ") ",
         "FROM (SELECT 1) AS one LEFT JOIN (",
-        "SELECT position, digest = $5 AS is_same FROM stepfold_inbox WHERE key = $4 AND number = ", number!(),
-        " UNION ALL ",
-        "SELECT position, digest = $5 AS is_same FROM stepfold_taken WHERE key = $4 AND number = ", number!(),
-        ") AS known ON TRUE"
+        "SELECT ", input!(), " FROM stepfold_inbox WHERE key = $4 AND number = ", number!(), " UNION ALL ",
+        "SELECT position, checksum, key, digest, NULL, NULL, NULL FROM stepfold_taken WHERE key = $4 AND number = ",
+        number!(), ") AS known ON TRUE"
     );
-    ADD_INPUT = "WITH moved AS (UPDATE stepfold_sessions SET inbox = inbox_last + 1, inbox_last = inbox_last + 1 \
-        WHERE number = $1 RETURNING number, inbox) \
-        INSERT INTO stepfold_inbox (number, position, key, digest, kind, body, at) \
-        SELECT number, inbox, $2, $3, $4, $5, $6 FROM moved RETURNING position";
-    READ_INBOX = "SELECT i.position, i.kind, i.key, i.body, i.at FROM stepfold_sessions s \
-        LEFT JOIN stepfold_inbox i ON i.number = s.number AND i.position > $4 \
-        WHERE s.app = $1 AND s.owner = $2 AND s.id = $3 ORDER BY i.position";
+    ADD_INPUT = concat!(
+        "INSERT INTO stepfold_inbox (number, ", input!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+    );
+    // All that waits; what it is only behind position $4.
+    READ_INBOX = concat!(
+        "SELECT position, checksum, key, digest, kind, CASE WHEN position > $4 THEN body END, at ",
+        "FROM stepfold_inbox WHERE number = ", number!(), " ORDER BY position"
+    );
+    READ_TAKEN = concat!(
+        "SELECT position, checksum, key, digest FROM stepfold_taken WHERE number = ", number!()
+    );
+    // Takes what waits at the positions $2; its rows then have the checksums $3.
     TAKE_INPUTS = "WITH gone AS (DELETE FROM stepfold_inbox WHERE number = $1 AND position = ANY($2::bigint[]) \
         RETURNING key, position, digest) \
-        INSERT INTO stepfold_taken (number, place, key, position, digest) SELECT $1, \
+        INSERT INTO stepfold_taken (number, place, key, position, digest, checksum) SELECT $1, \
         (SELECT COALESCE(MAX(place), 0) FROM stepfold_taken WHERE number = $1) \
-        + ROW_NUMBER() OVER (ORDER BY ARRAY_POSITION($2, position)), key, position, digest FROM gone";
+        + ROW_NUMBER() OVER (ORDER BY ARRAY_POSITION($2, position)), key, position, digest, \
+        ($3::bigint[])[ARRAY_POSITION($2, position)] FROM gone";
     FORGET_TAKEN = "DELETE FROM stepfold_taken WHERE number = $1 AND place <= \
         (SELECT MAX(place) FROM stepfold_taken WHERE number = $1) - $2::bigint";
-    MOVE_INBOX = "UPDATE stepfold_sessions SET inbox = \
-        (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = $1) WHERE number = $1";
     DELETE_INBOX = "DELETE FROM stepfold_inbox WHERE number = $1";
     DELETE_TAKEN = "DELETE FROM stepfold_taken WHERE number = $1";
 
@@ -302,10 +330,12 @@ statements! {
         "SELECT key FROM stepfold_cells WHERE stream = ", number!(), " AND version > $4 ",
         "UNION ALL SELECT key FROM stepfold_past WHERE stream = ", number!(), " AND until > $4"
     );
-    // What has changed of a shared scope since version $3.
+    // What has changed of a shared scope since version $3. Of lists: since when they were only appended to, and under which
+    // schema.
     CHANGED_SHARED = concat!(
-        "SELECT key FROM stepfold_shared WHERE scope = ", scope!(), " AND version > $3 ",
-        "UNION ALL SELECT key FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
+        "SELECT key, CASE WHEN value IS NULL THEN changed END, schema FROM stepfold_shared ",
+        "WHERE scope = ", scope!(), " AND version > $3 UNION ALL SELECT key, NULL::bigint, NULL::bigint ",
+        "FROM stepfold_removed WHERE scope = ", scope!(), " AND version > $3"
     );
     READ_SCOPES = "SELECT owner, scope, version, known, seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2)";
 
@@ -323,27 +353,32 @@ statements! {
     READ_SHARED = concat!(shared!(), " WHERE scope = ", scope!());
     FIND_SHARED = concat!(shared!(), " WHERE key = ANY($3::text[]) AND scope = ", scope!());
     SHARED_SUMS = "SELECT key, version, checksum FROM stepfold_shared WHERE scope = $1";
-    READ_SHARED_ITEMS = concat!(
-        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE scope = ", scope!(), " ORDER BY key, place"
-    );
-    FIND_SHARED_ITEMS = concat!(
-        "SELECT key, item, place, checksum FROM stepfold_shared_items WHERE key = ANY($3::text[]) AND scope = ",
-        scope!(), " ORDER BY key, place"
+    READ_SHARED_ITEMS = shared_items!("WHERE TRUE");
+    FIND_SHARED_ITEMS = shared_items!("WHERE i.key = ANY($3::text[])");
+    // The items of the lists $3 that were added after version $4, and the newest one before them: found from the end of
+    // each list back.
+    SHARED_ITEMS_AFTER = concat!(
+        "SELECT i.key, i.place, i.version, i.checksum, i.item FROM UNNEST($3::text[]) AS k(key) CROSS JOIN LATERAL ",
+        "(SELECT COALESCE((SELECT place FROM stepfold_shared_items WHERE scope = ", scope!(),
+        " AND key = k.key AND version <= $4 ORDER BY place DESC LIMIT 1), 0) AS place) AS first ",
+        "JOIN stepfold_shared_items i ON i.scope = ", scope!(),
+        " AND i.key = k.key AND i.place >= first.place ORDER BY i.key, i.place DESC"
     );
     DROP_SHARED_ITEMS = "DELETE FROM stepfold_shared_items i \
         USING UNNEST($2::text[], $3::bigint[]) AS gone(key, before) \
         WHERE i.scope = $1 AND i.key = gone.key AND i.place < gone.before";
     DELETE_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1 AND key = ANY($2::text[])";
-    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length, checksum) \
-        SELECT $1, n.key, $7, $2, n.value, n.start, n.length, n.checksum \
-        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[], $8::bigint[]) \
-        AS n(key, value, start, length, checksum) \
-        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, value = EXCLUDED.value, \
-        start = EXCLUDED.start, length = EXCLUDED.length, checksum = EXCLUDED.checksum";
-    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, item, checksum) \
-        SELECT $1, n.key, n.place, n.item, n.checksum \
+    PUT_SHARED = "INSERT INTO stepfold_shared (scope, key, version, changed, schema, value, start, length, checksum) \
+        SELECT $1, n.key, $7, n.changed, $2, n.value, n.start, n.length, n.checksum \
+        FROM UNNEST($3::text[], $4::text[], $5::bigint[], $6::bigint[], $8::bigint[], $9::bigint[]) \
+        AS n(key, value, start, length, changed, checksum) \
+        ON CONFLICT (scope, key) DO UPDATE SET version = EXCLUDED.version, changed = EXCLUDED.changed, \
+        schema = EXCLUDED.schema, value = EXCLUDED.value, start = EXCLUDED.start, length = EXCLUDED.length, checksum = EXCLUDED.checksum";
+    PUT_SHARED_ITEMS = "INSERT INTO stepfold_shared_items (scope, key, place, version, item, checksum) \
+        SELECT $1, n.key, n.place, $6, n.item, n.checksum \
         FROM UNNEST($2::text[], $3::bigint[], $4::text[], $5::bigint[]) AS n(key, place, item, checksum) \
-        ON CONFLICT (scope, key, place) DO UPDATE SET item = EXCLUDED.item, checksum = EXCLUDED.checksum";
+        ON CONFLICT (scope, key, place) DO UPDATE SET version = EXCLUDED.version, item = EXCLUDED.item, \
+        checksum = EXCLUDED.checksum";
     SHARED_KEYS = "SELECT key FROM stepfold_shared WHERE scope = $1";
     DELETE_ALL_SHARED = "DELETE FROM stepfold_shared WHERE scope = $1";
     DELETE_REMOVED = "DELETE FROM stepfold_removed WHERE scope = $1";

@@ -10,7 +10,9 @@ CREATE INDEX stepfold_schemas_by_text ON stepfold_schemas (md5(text));
 
 -- The seal covers what is here beside claim and inbox, and has the digest of the newest event: see `seal.rs`.
 -- A number is never used again: forks refer to sessions that were deleted, and tokens of claims begin with it.
--- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position that waits (0: none does), `inbox_last` the newest that was ever given.
+-- `claims` counts those that were ever given; the newest has an owner until it is released. `inbox` is the newest position
+-- that waits (0: none does), `inbox_last` the newest that was ever given, `waiting` the checksums of what waits, combined.
+-- `work` is the checksum of these columns, which the seal leaves out.
 CREATE TABLE stepfold_sessions (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL, id TEXT COLLATE "C" NOT NULL,
@@ -19,7 +21,7 @@ CREATE TABLE stepfold_sessions (
     parent_id TEXT COLLATE "C", parent_version BIGINT,
     life TEXT COLLATE "C" NOT NULL, claims BIGINT NOT NULL DEFAULT 0, claim_owner TEXT COLLATE "C", claim_expires BIGINT,
     inbox BIGINT NOT NULL DEFAULT 0, inbox_last BIGINT NOT NULL DEFAULT 0,
-    seal BYTEA NOT NULL,
+    waiting BIGINT NOT NULL DEFAULT 0, work BIGINT NOT NULL, seal BYTEA NOT NULL,
     UNIQUE (app, owner, id)
 );
 CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated, number);
@@ -27,13 +29,13 @@ CREATE INDEX stepfold_sessions_by_time ON stepfold_sessions (app, owner, updated
 -- What waits in the inboxes of sessions, and what was taken from them last.
 CREATE TABLE stepfold_inbox (
     number BIGINT NOT NULL, position BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, digest BYTEA NOT NULL,
-    kind TEXT NOT NULL, body TEXT NOT NULL, at BIGINT NOT NULL
+    kind TEXT NOT NULL, body TEXT NOT NULL, at BIGINT NOT NULL, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_inbox_by_position ON stepfold_inbox (number, position);
 CREATE UNIQUE INDEX stepfold_inbox_by_key ON stepfold_inbox (number, key);
 CREATE TABLE stepfold_taken (
     number BIGINT NOT NULL, place BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, position BIGINT NOT NULL,
-    digest BYTEA NOT NULL
+    digest BYTEA NOT NULL, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_taken_by_place ON stepfold_taken (number, place);
 CREATE UNIQUE INDEX stepfold_taken_by_key ON stepfold_taken (number, key);
@@ -89,7 +91,8 @@ CREATE TABLE stepfold_items (
 CREATE UNIQUE INDEX stepfold_items_by_place ON stepfold_items (stream, key, generation, version, place);
 
 -- What outlives sessions. An app's own scope has the empty user. `version` counts the writes of a scope, and what
--- was removed up to `known` is forgotten. It has a seal once it was written.
+-- was removed up to `known` is forgotten. It has a seal once it was written. `changed` is the version of the last change of
+-- a key that was not one at the ends of a list; each item has the version that it came with.
 CREATE TABLE stepfold_scopes (
     scope BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, app TEXT COLLATE "C" NOT NULL, owner TEXT COLLATE "C" NOT NULL,
     version BIGINT NOT NULL DEFAULT 0, known BIGINT NOT NULL DEFAULT 0, seal BYTEA,
@@ -97,7 +100,7 @@ CREATE TABLE stepfold_scopes (
 );
 CREATE TABLE stepfold_shared (
     scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, version BIGINT NOT NULL, schema BIGINT NOT NULL,
-    value TEXT, start BIGINT, length BIGINT, checksum BIGINT NOT NULL
+    changed BIGINT NOT NULL, value TEXT, start BIGINT, length BIGINT, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -107,8 +110,8 @@ CREATE TABLE stepfold_removed (
 );
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, item TEXT NOT NULL,
-    checksum BIGINT NOT NULL
+    scope BIGINT NOT NULL, key TEXT COLLATE "C" NOT NULL, place BIGINT NOT NULL, version BIGINT NOT NULL,
+    item TEXT NOT NULL, checksum BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX stepfold_shared_items_by_place ON stepfold_shared_items (scope, key, place);
 CREATE TABLE stepfold_operations (

@@ -12,6 +12,7 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::branches;
+use super::inbox;
 use super::read::{Part, sum};
 use super::rows::{
     Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, schema_sum, session_lists,
@@ -176,6 +177,9 @@ impl Verifier<'_> {
         let labels = branches::labels_of(&labels, &row, key).err();
         let forks = branches::forks_of(&forks, &row, key).err();
         for error in [labels, forks].into_iter().flatten() {
+            self.report.damaged(place(), told(&error));
+        }
+        if let Err(error) = within(self.patience, inbox::verify(connection, key, &row)).await? {
             self.report.damaged(place(), told(&error));
         }
         match History::read(&lineage, &rewinds, &row) {

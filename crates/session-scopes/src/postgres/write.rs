@@ -12,14 +12,14 @@ use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
 use super::rows::{
-    Cache, History, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at, fence,
+    Cache, History, Known, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at, fence,
 };
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
     CELL_SUMS, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_LINEAGE,
     DELETE_OPERATIONS, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_OPERATION, FIND_SHARED,
     FIRST_SINCE, FORGET_OPERATIONS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
-    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEAL, READ_LINEAGE,
+    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE,
     READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
     SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS,
 };
@@ -40,6 +40,7 @@ use crate::store::{
     LabelVersion, PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
+use crate::work::Work;
 
 /// Whose a scope's row is; an app's own has the empty owner.
 fn owner(user: Option<&UserId>) -> &str {
@@ -127,8 +128,9 @@ async fn append_plain(
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let AppendEvent { key, expected, event, .. } = request;
-    let Some(PlainClaim { token, duration }) = PlainClaim::of(request.into()) else { return Ok(None) };
-    let Some(before) = records.last(key) else { return Ok(None) };
+    let Some(Known { record: before, work }) = records.last(key) else { return Ok(None) };
+    let Some(claim) = PlainClaim::of(request.into(), before.number, work) else { return Ok(None) };
+    let PlainClaim { token, duration, released, work } = claim;
     if expected.check(key, before.version).is_err() {
         return Ok(None);
     }
@@ -151,12 +153,14 @@ async fn append_plain(
         &seal_before,
         &seal_after,
         &event_seal,
+        &released.map(|(before, _)| before),
+        &released.map(|(_, after)| after),
     ];
     match query(connection, APPEND_PLAIN, given).await {
         Ok(rows) => {
             let receipt = rows.first().map(|row| plain_receipt(row, request)).transpose()?;
             if receipt.is_some() {
-                records.set(key, after);
+                records.set(key, after, work);
             }
             Ok(receipt)
         }
@@ -208,7 +212,7 @@ async fn append_inside(
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), &waiting)?;
+    let left = claims::check(&row, request.into(), waiting)?;
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
         *version = locked.as_ref().map_or(*version, |locked| locked.row.version + 1);
     }
@@ -226,7 +230,7 @@ async fn append_inside(
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
-    cache.records.set(key, after);
+    cache.records.set(key, after, left.work.clone());
     Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
@@ -268,9 +272,10 @@ fn commit_event<'a>(
 }
 
 /// The statement that seals the row of a new session.
-fn put_seal<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecord) -> Sent<'a> {
+fn put_seals<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecord) -> Sent<'a> {
     let (number, seal) = (record.number, record.seal(key).to_bytes());
-    Box::pin(async move { execute(connection, PUT_SEAL, &[&number, &seal]).await })
+    let work = Work::new(number).checksum(number);
+    Box::pin(async move { execute(connection, PUT_SEALS, &[&number, &seal, &work]).await })
 }
 
 /// The statements that add the lineage of a new session.
@@ -320,7 +325,7 @@ async fn create_inside(
     let (mut sent, cells) = changes.into_session(connection, number, 0, schema);
     let record = SessionRecord { state: State { cells, ..state }, ..empty };
     sent.extend(add_lineage(connection, number, &lineage));
-    sent.push(put_seal(connection, &key, &record));
+    sent.push(put_seals(connection, &key, &record));
     let ByScope { app: app_writes, user: user_writes, .. } = split;
     for (owner, writes) in [(None, app_writes), (Some(&key.user), user_writes)] {
         let locked = lock_scope(connection, &key.app, owner, &writes).await?;
@@ -442,7 +447,7 @@ async fn fork_inside(
     let record =
         SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
     let mut sent: Vec<Sent<'_>> = add_lineage(connection, number, &lineage).collect();
-    sent.push(put_seal(connection, &key, &record));
+    sent.push(put_seals(connection, &key, &record));
     in_order(sent).await?;
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
     let get = GetSession::new(key).events(EventRange::None).without_state();
@@ -495,7 +500,7 @@ async fn rewind_inside(
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), &waiting)?;
+    let left = claims::check(&row, request.into(), waiting)?;
     request.expected.check(key, row.version)?;
     check_version(key, &row, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
@@ -521,7 +526,7 @@ async fn rewind_inside(
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
     in_order(sent).await?;
-    cache.records.set(key, after);
+    cache.records.set(key, after, left.work.clone());
     Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
@@ -578,7 +583,7 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     let key = &request.key;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
-    row.fence.check_free(key, request.take_over, Some(row.now))?;
+    row.work.fence.check_free(key, request.take_over, Some(row.now))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
     branches::forget(connection, key, &row).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {

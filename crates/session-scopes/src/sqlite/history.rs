@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::claims::Work;
+use super::claims;
 use super::error::failed;
 use super::seal::{self, EventSeal, SessionSeal, State};
 use crate::chain::{Chain, gap, pieces};
@@ -19,6 +19,7 @@ use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Visible};
 use crate::store::EventRange;
 use crate::time::Timestamp;
+use crate::work::Work;
 
 /// The row of a session, and of its newest event.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl SessionRow {
         let parent: Option<String> = row.get(5)?;
         let parent_version: Option<i64> = row.get(6)?;
         let seal: SessionSeal = row.get(15)?;
-        let (work, sum) = Work::read(row)?;
+        let (work, sum) = claims::read(row)?;
         let record = SessionRecord {
             number: row.get(0)?,
             version: from_db(row.get(1)?),
@@ -68,8 +69,7 @@ impl SessionRow {
             branches: seal.branches,
         };
         Ok(record.opened(seal, key).and_then(|record| {
-            let found = work.checksum(record.number);
-            seal::compare(found, sum, || format!("claim or inbox of session {key}"))?;
+            work.check(record.number, sum, key)?;
             Ok(SessionRow { record, work })
         }))
     }

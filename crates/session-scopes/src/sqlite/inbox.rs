@@ -4,19 +4,17 @@ use std::collections::BTreeSet;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::claims::Work;
+use super::claims::put_work;
 use super::error::failed;
 use super::history::SessionRow;
-use super::seal;
 use super::threads::Desk;
 use super::write::run;
-use crate::digest::Check;
 use crate::error::SessionError;
-use crate::rows::{from_db, inbox_entry, to_db};
+use crate::rows::{from_db, to_db};
 use crate::store::{
     Asked, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
 };
-use crate::time::Timestamp;
+use crate::work::{InputRow, TakenRow, Work, repeated};
 
 /// Checks that all entries that an append takes wait, each given once.
 pub(super) fn check(desk: &Desk, number: i64, asked: Asked<'_>) -> Result<(), SessionError> {
@@ -30,63 +28,29 @@ pub(super) fn check(desk: &Desk, number: i64, asked: Asked<'_>) -> Result<(), Se
     Ok(())
 }
 
-/// A row of the inbox.
-struct Waiting {
-    position: i64,
-    checksum: i64,
-    key: String,
-    digest: Vec<u8>,
-    kind: String,
-    body: String,
-    at: i64,
+const COLUMNS: &str = "position, checksum, key, digest, kind, body, at";
+
+fn read_row(row: &Row<'_>) -> rusqlite::Result<InputRow> {
+    Ok(InputRow {
+        position: row.get(0)?,
+        checksum: row.get(1)?,
+        key: row.get(2)?,
+        digest: row.get(3)?,
+        kind: row.get(4)?,
+        body: row.get(5)?,
+        at: row.get(6)?,
+    })
 }
 
-impl Waiting {
-    const COLUMNS: &str = "position, checksum, key, digest, kind, body, at";
-
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Waiting {
-            position: row.get(0)?,
-            checksum: row.get(1)?,
-            key: row.get(2)?,
-            digest: row.get(3)?,
-            kind: row.get(4)?,
-            body: row.get(5)?,
-            at: row.get(6)?,
-        })
-    }
-
-    /// The row of a position, checked, if it waits.
-    fn find(desk: &Desk, number: i64, position: i64) -> Result<Option<Self>, SessionError> {
-        let query =
-            format!("SELECT {} FROM stepfold_inbox WHERE number = ?1 AND position = ?2", Waiting::COLUMNS);
-        let found = desk
-            .connection
-            .prepare_cached(&query)
-            .and_then(|mut query| query.query_row([number, position], Waiting::read).optional())
-            .map_err(failed("read an inbox"))?;
-        found.map(|row| row.check(number).map(|()| row)).transpose()
-    }
-
-    fn sum(&self, number: i64) -> i64 {
-        let Waiting { position, checksum: _, key, digest, kind, body, at } = self;
-        let mut check = Check::new("stepfold_inbox");
-        check.int(number).int(*position).text(key).bytes(digest).text(kind).text(body).int(*at).sum()
-    }
-
-    fn check(&self, number: i64) -> Result<(), SessionError> {
-        seal::compare(self.sum(number), self.checksum, || format!("entry {} of an inbox", self.position))
-    }
-
-    fn entry(&self) -> Result<InboxEntry, SessionError> {
-        let at = Timestamp::from_micros(self.at);
-        inbox_entry(self.position, &self.kind, &self.key, &self.body, at)
-    }
-}
-
-/// The checksum of the row of an entry that was taken.
-fn sum_of_taken(number: i64, key: &str, position: i64, digest: &[u8]) -> i64 {
-    Check::new("stepfold_taken").int(number).text(key).int(position).bytes(digest).sum()
+/// The row of a position, checked, if it waits.
+fn find(desk: &Desk, number: i64, position: i64) -> Result<Option<InputRow>, SessionError> {
+    let query = format!("SELECT {COLUMNS} FROM stepfold_inbox WHERE number = ?1 AND position = ?2");
+    let found = desk
+        .connection
+        .prepare_cached(&query)
+        .and_then(|mut query| query.query_row([number, position], read_row).optional())
+        .map_err(failed("read an inbox"))?;
+    found.map(|row| row.check(number).map(|()| row)).transpose()
 }
 
 /// Takes those of these that wait.
@@ -98,7 +62,7 @@ pub(super) fn take(
 ) -> Result<Vec<u64>, SessionError> {
     let mut taken = Vec::new();
     for position in positions {
-        let Some(row) = Waiting::find(desk, number, to_db(*position))? else { continue };
+        let Some(row) = find(desk, number, to_db(*position))? else { continue };
         remember(desk, number, &row)?;
         let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
         run(desk, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
@@ -119,13 +83,13 @@ pub(super) fn take(
 }
 
 /// Keeps the idempotency key of an entry that goes.
-fn remember(desk: &Desk, number: i64, row: &Waiting) -> Result<(), SessionError> {
-    let checksum = sum_of_taken(number, &row.key, row.position, &row.digest);
+fn remember(desk: &Desk, number: i64, row: &InputRow) -> Result<(), SessionError> {
+    let TakenRow { position, checksum, key, digest } = row.taken(number);
     run(
         desk,
         "INSERT INTO stepfold_taken (number, place, key, position, digest, checksum) VALUES (?1, \
          (SELECT COALESCE(MAX(place), 0) + 1 FROM stepfold_taken WHERE number = ?1), ?2, ?3, ?4, ?5)",
-        &[&number, &row.key, &row.position, &row.digest, &checksum],
+        &[&number, &key, &position, &digest, &checksum],
     )
     .map(drop)
 }
@@ -149,19 +113,15 @@ pub(super) fn enqueue(desk: &mut Desk, prepared: &PreparedInput) -> Result<Enque
 /// The position of an entry that was accepted before.
 fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
     let failed = failed("look for an entry of an inbox");
-    let (key, operation) = (&prepared.input.key, &prepared.input.idempotency_key);
-    let same = |digest: &[u8], position| match digest == prepared.digest.to_bytes() {
-        true => Ok(Some(from_db(position))),
-        false => Err(SessionError::input_reused(key, operation)),
-    };
+    let operation = &prepared.input.idempotency_key;
     let parts = params![number, operation.as_str()];
     let waiting: Option<i64> = desk
         .connection
         .prepare_cached("SELECT position FROM stepfold_inbox WHERE number = ?1 AND key = ?2")
         .and_then(|mut query| query.query_row(parts, |row| row.get(0)).optional())
         .map_err(&failed)?;
-    if let Some(row) = waiting.map(|position| Waiting::find(desk, number, position)).transpose()?.flatten() {
-        return same(&row.digest, row.position);
+    if let Some(row) = waiting.map(|position| find(desk, number, position)).transpose()?.flatten() {
+        return repeated(prepared, &row.digest, row.position).map(Some);
     }
     let taken: Option<(i64, Vec<u8>, i64)> = desk
         .connection
@@ -174,9 +134,8 @@ fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u6
         })
         .map_err(&failed)?;
     let Some((position, digest, checksum)) = taken else { return Ok(None) };
-    let sum = sum_of_taken(number, operation.as_str(), position, &digest);
-    seal::compare(sum, checksum, || format!("entry {position} that was taken from an inbox"))?;
-    same(&digest, position)
+    TakenRow { position, checksum, key: operation.as_str(), digest: &digest }.check(number)?;
+    repeated(prepared, &digest, position).map(Some)
 }
 
 /// Adds an entry; its position.
@@ -187,17 +146,8 @@ fn insert(desk: &Desk, session: &SessionRow, prepared: &PreparedInput) -> Result
         return Err(SessionError::inbox_full(&input.key));
     }
     let position = session.work.last + 1;
-    let mut row = Waiting {
-        position: to_db(position),
-        checksum: 0,
-        key: input.idempotency_key.to_string(),
-        digest: prepared.digest.to_bytes().to_vec(),
-        kind: input.kind.as_str().to_owned(),
-        body: prepared.body.clone(),
-        at: input.at.as_micros(),
-    };
-    row.checksum = row.sum(number);
-    let Waiting { position: place, checksum, key, digest, kind, body, at } = &row;
+    let row = InputRow::new(number, position, prepared);
+    let InputRow { position: place, checksum, key, digest, kind, body, at } = &row;
     run(
         desk,
         "INSERT INTO stepfold_inbox (number, position, checksum, key, digest, kind, body, at) \
@@ -205,36 +155,33 @@ fn insert(desk: &Desk, session: &SessionRow, prepared: &PreparedInput) -> Result
         &[&number, place, checksum, key, digest, kind, body, at],
     )?;
     let waiting = session.work.waiting ^ row.checksum;
-    Work { inbox: position, last: position, waiting, ..session.work.clone() }.put(desk, session)?;
+    let work = Work { inbox: position, last: position, waiting, ..session.work.clone() };
+    put_work(desk, session, &work)?;
     Ok(position)
 }
 
 pub(super) fn read(desk: &mut Desk, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let session = SessionRow::get(&desk.connection, &request.key)?;
     let rows = waiting(&desk.connection, &session, to_db(request.after))?;
-    rows.iter().map(Waiting::entry).collect()
+    rows.iter().map(InputRow::entry).collect()
 }
 
 /// What waits behind a position, checked; that nothing else that should wait is gone, too.
-fn waiting(connection: &Connection, session: &SessionRow, after: i64) -> Result<Vec<Waiting>, SessionError> {
+fn waiting(connection: &Connection, session: &SessionRow, after: i64) -> Result<Vec<InputRow>, SessionError> {
     let failed = failed("read an inbox");
-    let query =
-        format!("SELECT {} FROM stepfold_inbox WHERE number = ?1 ORDER BY position", Waiting::COLUMNS);
+    let query = format!("SELECT {COLUMNS} FROM stepfold_inbox WHERE number = ?1 ORDER BY position");
     let mut query = connection.prepare_cached(&query).map_err(&failed)?;
     let mut rows = query.query([session.number]).map_err(&failed)?;
     let (mut found, mut sum) = (Vec::new(), 0);
     while let Some(row) = rows.next().map_err(&failed)? {
         sum ^= row.get::<_, i64>(1).map_err(&failed)?;
         if row.get::<_, i64>(0).map_err(&failed)? > after {
-            let row = Waiting::read(row).map_err(&failed)?;
+            let row = read_row(row).map_err(&failed)?;
             row.check(session.number)?;
             found.push(row);
         }
     }
-    if sum != session.work.waiting {
-        let why = "what waits in it is not what was accepted: an entry is missing, or too many";
-        return Err(SessionError::damaged("inbox", why));
-    }
+    session.work.check_waiting(sum)?;
     Ok(found)
 }
 
@@ -251,8 +198,7 @@ pub(super) fn verify(connection: &Connection, session: &SessionRow) -> Result<()
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         };
         let (key, position, digest, checksum) = read().map_err(&failed)?;
-        let sum = sum_of_taken(session.number, &key, position, &digest);
-        seal::compare(sum, checksum, || format!("entry {position} that was taken from an inbox"))?;
+        TakenRow { position, checksum, key: &key, digest: &digest }.check(session.number)?;
     }
     Ok(())
 }
@@ -264,7 +210,7 @@ pub(super) fn dequeue(desk: &mut Desk, request: &DequeueInput) -> Result<Vec<u64
     }
     let mut work = row.work.clone();
     let taken = take(desk, row.number, &request.positions, &mut work)?;
-    work.put(desk, &row)?;
+    put_work(desk, &row, &work)?;
     Ok(taken)
 }
 

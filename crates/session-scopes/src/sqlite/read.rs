@@ -104,8 +104,9 @@ fn shared_asked(
         Some(version) => row.keys(&desk.connection, version)?,
         None => None,
     };
+    let changed_since = changed.as_ref().map(|_| request);
     match request.looked_up(scope, changed) {
-        Some(keys) => shared_values_of(desk, row, keys),
+        Some(keys) => shared_values_of(desk, (row, scope), keys, changed_since),
         None => shared_values(desk, row),
     }
 }

@@ -14,8 +14,12 @@ use super::seal;
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, read_json, to_db};
-use crate::session::{Held, Values};
+use crate::rows::{
+    Change, Extent, Found, Head, ItemRow, NewestItems, Plan, Planner, by_key, from_db, read_json, to_db,
+};
+use crate::scope::Scope;
+use crate::session::{Appended, Held, Values};
+use crate::store::GetSession;
 
 /// The generation of a shared list that begins anew. What is stored has generation 0.
 const ANEW: u64 = 1;
@@ -24,6 +28,8 @@ const ANEW: u64 = 1;
 pub(super) struct SharedRow {
     pub(super) key: String,
     version: i64,
+    /// The version of the last change that was not one at the ends of a list.
+    changed: i64,
     pub(super) schema: i64,
     value: Option<String>,
     list: Option<(i64, i64)>,
@@ -35,28 +41,25 @@ pub(super) struct SharedRow {
 macro_rules! shared_by {
     ($rule:literal) => {
         concat!(
-            "SELECT key, version, schema, checksum, value, start, length FROM stepfold_shared WHERE scope = ?1",
+            "SELECT key, version, changed, schema, checksum, value, start, length FROM stepfold_shared \
+             WHERE scope = ?1",
             $rule
         )
     };
 }
 
 impl SharedRow {
-    fn new(key: &str, version: i64, schema: i64, value: Option<String>, list: Option<(i64, i64)>) -> Self {
-        SharedRow { key: key.to_owned(), version, schema, value, list, checksum: 0, is_whole: true }
-    }
-
     fn read(scope: i64, row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (start, length): (Option<i64>, Option<i64>) = (row.get(5)?, row.get(6)?);
-        let key: String = row.get(0)?;
-        let read = SharedRow::new(&key, row.get(1)?, row.get(2)?, row.get(4)?, start.zip(length));
-        let (sum, checksum) = (read.sum(scope), row.get(3)?);
-        Ok(SharedRow { checksum, is_whole: sum == checksum, ..read })
+        let (start, length): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
+        let (key, version, changed, schema) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let (value, list, is_whole) = (row.get(5)?, start.zip(length), true);
+        let read = SharedRow { key, version, changed, schema, value, list, checksum: row.get(4)?, is_whole };
+        Ok(SharedRow { is_whole: read.sum(scope) == read.checksum, ..read })
     }
 
     fn sum(&self, scope: i64) -> i64 {
-        let SharedRow { key, version, schema, value, list, .. } = self;
-        seal::of_shared(scope, key, *version, *schema, value.as_deref(), *list)
+        let SharedRow { key, version, changed, schema, value, list, .. } = self;
+        seal::of_shared(scope, key, (*version, *changed), *schema, value.as_deref(), *list)
     }
 
     fn checked(self, scope: &ScopeRow) -> Result<Self, SessionError> {
@@ -96,13 +99,28 @@ impl SharedRow {
     }
 
     pub(super) fn head(&self) -> Result<Head, SessionError> {
-        match (&self.value, self.list) {
+        match (&self.value, self.extent()) {
             (Some(text), _) => read_json("shared value", text).map(Head::Json),
-            (None, list) => {
-                let (start, length) = list.unwrap_or_default();
-                Ok(Head::List(Extent { generation: 0, start: from_db(start), length: from_db(length) }))
-            }
+            (None, extent) => Ok(Head::List(extent.unwrap_or(Extent { generation: 0, start: 0, length: 0 }))),
         }
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        let (start, length) = self.list?;
+        Some(Extent { generation: 0, start: from_db(start), length: from_db(length) })
+    }
+
+    /// If only new items of a list are read: which list it is, and after which version of the scope.
+    fn items_after(
+        &self,
+        desk: &mut Desk,
+        request: &GetSession,
+        scope: Scope,
+    ) -> Result<Option<(Extent, u64)>, SessionError> {
+        let Some(extent) = self.extent() else { return Ok(None) };
+        let stored = desk.schemas.text(&desk.connection, self.schema)?;
+        let after = request.items_after(scope, &self.key, (from_db(self.changed), &stored));
+        Ok(after.map(|after| (extent, after)))
     }
 
     fn held(&self, desk: &mut Desk, scope: &ScopeRow) -> Result<Held, SessionError> {
@@ -121,59 +139,78 @@ pub(super) fn shared_values(desk: &mut Desk, scope: &ScopeRow) -> Result<Values,
     held.collect::<Result<Vec<_>, SessionError>>().map(|values| values.into_iter().collect())
 }
 
-/// The values of these keys of a shared scope.
+/// The values of these keys of a shared scope; where these are the keys that have changed since a request's version, new
+/// items only of lists that it reads incrementally.
 pub(super) fn shared_values_of(
     desk: &mut Desk,
-    scope: &ScopeRow,
+    (row, scope): (&ScopeRow, Scope),
     keys: BTreeSet<Arc<str>>,
+    changed_since: Option<&GetSession>,
 ) -> Result<Values, SessionError> {
-    let mut entries = Vec::with_capacity(keys.len());
+    let (mut entries, mut appended) = (Vec::with_capacity(keys.len()), Vec::new());
     let mut is_whole = false;
     for key in keys {
-        let row = SharedRow::find(desk, scope, &key)?;
-        if row.is_none() && !is_whole {
+        let found = SharedRow::find(desk, row, &key)?;
+        if found.is_none() && !is_whole {
             // It has no value, unless its row is lost.
-            scope.check_keys(desk)?;
+            row.check_keys(desk)?;
             is_whole = true;
         }
-        let held = row.map(|row| row.held(desk, scope)).transpose()?;
-        entries.push((key, held));
+        let after = match (&found, changed_since) {
+            (Some(found), Some(request)) => found.items_after(desk, request, scope)?,
+            _ => None,
+        };
+        match (found, after) {
+            (Some(found), Some((extent, after))) => {
+                let items = items_after(desk, row, (&found.key, extent), after)?;
+                let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
+                appended.push((key, Appended { length, items }));
+            }
+            (found, _) => {
+                let held = found.map(|found| found.held(desk, row)).transpose()?;
+                entries.push((key, held));
+            }
+        }
     }
-    Ok(Values::of_keys(entries))
+    let values = Values::of_keys(entries);
+    Ok(appended.into_iter().fold(values, |values, (key, appended)| values.with_appended(key, appended)))
 }
 
+/// All items of a shared list.
 pub(super) fn shared_items(
     desk: &Desk,
     scope: &ScopeRow,
     key: &str,
     extent: Extent,
 ) -> Result<List<Arc<Value>>, SessionError> {
+    items_after(desk, scope, (key, extent), 0).map(|items| items.into_iter().collect())
+}
+
+/// The items of a shared list that were added after a version of the scope.
+fn items_after(
+    desk: &Desk,
+    scope: &ScopeRow,
+    (key, extent): (&str, Extent),
+    version: u64,
+) -> Result<Vec<Arc<Value>>, SessionError> {
     let failed = failed("read the items of a list");
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT item, place, checksum FROM stepfold_shared_items \
-             WHERE scope = ?1 AND key = ?2 AND place >= ?3 ORDER BY place",
+            "SELECT place, version, checksum, item FROM stepfold_shared_items \
+             WHERE scope = ?1 AND key = ?2 AND place >= ?3 ORDER BY place DESC",
         )
         .map_err(failed)?;
     let mut rows = query.query(params![scope.scope, key, to_db(extent.start)]).map_err(failed)?;
-    let mut items = List::new();
-    let damaged = |place| scope.damaged(&format!("item {place} of the list \"{key}\" is missing or damaged"));
+    let mut items = NewestItems::after(version, scope.scope, key, extent);
     while let Some(row) = rows.next().map_err(failed)? {
-        let text = row.get_ref(0).map_err(failed)?;
-        let text = text.as_str().map_err(|error| failed(error.into()))?;
-        let (place, checksum): (i64, i64) =
-            row.get(1).and_then(|place| Ok((place, row.get(2)?))).map_err(failed)?;
-        let expected = to_db(extent.start) + to_db(items.len() as u64);
-        if place != expected || seal::of_item(scope.scope, key, place, text) != checksum {
-            return Err(damaged(items.len()));
+        let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get_ref(3)?.as_str()?));
+        let (place, version, checksum, item) = read().map_err(failed)?;
+        if !items.add(&ItemRow { place, version, checksum, item })? {
+            break;
         }
-        items.push(Arc::new(read_json("item of a list", text)?));
     }
-    if items.len() as u64 != extent.length {
-        return Err(damaged(items.len()));
-    }
-    Ok(items)
+    items.finish()
 }
 
 /// Folds writes into a shared scope.
@@ -236,17 +273,19 @@ fn apply_shared(
         statement.and_then(|mut statement| statement.execute(values)).map(drop).map_err(failed)
     };
     let (scope, version) = (row.scope, to_db(row.version));
-    let was_list = stored.is_some_and(|stored| stored.value.is_none());
+    let before = stored.and_then(|stored| Some((stored.extent()?, stored.changed)));
+    let appended_to = before.filter(|(before, _)| change.only_appends(*before));
+    let changed = appended_to.map_or(version, |(_, changed)| changed);
     row.cells ^= stored.map_or(0, |stored| stored.checksum);
     let kept = match &change {
         Change::List(extent, _) if extent.generation != ANEW => Some(extent.start),
         _ => None,
     };
-    let before = kept.map_or(i64::MAX, to_db);
-    if was_list && before > 0 {
+    let first = kept.map_or(i64::MAX, to_db);
+    if before.is_some() && first > 0 {
         run(
             "DELETE FROM stepfold_shared_items WHERE scope = ?1 AND key = ?2 AND place < ?3",
-            &[&scope, &key, &before],
+            &[&scope, &key, &first],
         )?;
     }
     let (value, list) = match &change {
@@ -258,13 +297,12 @@ fn apply_shared(
         Change::List(extent, _) => (None, Some((to_db(extent.start), to_db(extent.length)))),
     };
     let (start, length) = (list.map(|(start, _)| start), list.map(|(_, length)| length));
-    let new = SharedRow::new(key, version, schema, value, list);
-    let checksum = new.sum(scope);
+    let checksum = seal::of_shared(scope, key, (version, changed), schema, value.as_deref(), list);
     run(
-        "INSERT INTO stepfold_shared (scope, key, version, schema, value, start, length, checksum) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (scope, key) DO UPDATE SET \
-         version = ?3, schema = ?4, value = ?5, start = ?6, length = ?7, checksum = ?8",
-        &[&scope, &key, &version, &schema, &new.value, &start, &length, &checksum],
+        "INSERT INTO stepfold_shared (scope, key, version, changed, schema, value, start, length, checksum) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (scope, key) DO UPDATE SET \
+         version = ?3, changed = ?4, schema = ?5, value = ?6, start = ?7, length = ?8, checksum = ?9",
+        &[&scope, &key, &version, &changed, &schema, &value, &start, &length, &checksum],
     )?;
     row.cells ^= checksum;
     let Change::List(extent, rows) = change else { return Ok(()) };
@@ -272,10 +310,10 @@ fn apply_shared(
         for (place, item) in (place..).zip(items).filter(|(place, _)| *place >= extent.start) {
             let (place, item) = (to_db(place), item.to_string());
             run(
-                "INSERT INTO stepfold_shared_items (scope, key, place, item, checksum) \
-                 VALUES (?1, ?2, ?3, ?4, ?5) \
-                 ON CONFLICT (scope, key, place) DO UPDATE SET item = ?4, checksum = ?5",
-                &[&scope, &key, &place, &item, &seal::of_item(scope, key, place, &item)],
+                "INSERT INTO stepfold_shared_items (scope, key, place, version, item, checksum) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (scope, key, place) DO UPDATE SET version = ?4, item = ?5, checksum = ?6",
+                &[&scope, &key, &place, &version, &item, &seal::of_item(scope, key, (place, version), &item)],
             )?;
         }
     }

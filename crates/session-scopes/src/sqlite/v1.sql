@@ -96,14 +96,15 @@ CREATE TABLE stepfold_cells (
 CREATE UNIQUE INDEX stepfold_cells_by_key ON stepfold_cells (stream, key);
 
 -- What outlives sessions. An app's own scope has the empty user. Whoever has a session has both scopes. `version` counts
--- the writes of a scope, and what was removed up to `known` is forgotten.
+-- the writes of a scope, and what was removed up to `known` is forgotten. `changed` is the version of the last change of a
+-- key that was not one at the ends of a list; each item has the version that it came with.
 CREATE TABLE stepfold_scopes (
     scope INTEGER PRIMARY KEY, app TEXT NOT NULL, user TEXT NOT NULL,
     version INTEGER NOT NULL, known INTEGER NOT NULL, seal BLOB NOT NULL, UNIQUE (app, user)
 );
 CREATE TABLE stepfold_shared (
     scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
+    changed INTEGER NOT NULL, checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -114,7 +115,7 @@ CREATE TABLE stepfold_removed (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, version INTEGER NOT NULL,
     checksum INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
 ) WITHOUT ROWID;

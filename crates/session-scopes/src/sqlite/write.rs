@@ -6,7 +6,7 @@ use stepfold_state_core::state::{Delta, Write};
 use super::branches;
 use super::cells::{SessionCells, Written, stored_all, stored_since};
 use super::changes::{ScopeRow, Scopes};
-use super::claims::{self, Work};
+use super::claims;
 use super::error::failed;
 use super::history::{History, SessionRow, not_newest};
 use super::inbox;
@@ -32,6 +32,7 @@ use crate::store::{
     PruneSession, Pruned, REMEMBERED_OPERATIONS, Receipt, RewindSession, WriteScope,
 };
 use crate::time::Timestamp;
+use crate::work::Work;
 
 /// An event and its stored form, made before the writer is asked.
 pub(super) struct Prepared {

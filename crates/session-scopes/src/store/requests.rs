@@ -17,7 +17,7 @@ use crate::event::{Event, EventKind};
 use crate::ids::{AppId, Author, EventId, InvocationId, LifeId, OperationId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{Scope, check_keys, drop_temp, has_temp};
-use crate::session::Session;
+use crate::session::{Session, is_known};
 use crate::time::Timestamp;
 
 /// A session to be made.
@@ -98,6 +98,8 @@ pub struct GetSession {
     pub keys: Option<BTreeSet<Arc<str>>>,
     /// If its values are wanted: those only that have changed since this was seen.
     pub since: Option<Seen>,
+    /// If what has changed is wanted: for a state under this schema, see [`incremental`](GetSession::incremental).
+    pub incremental: Option<SessionSchema>,
     /// The version that is wanted; the newest if none.
     pub version: Option<u64>,
     /// Whether those events are wanted as well that a rewind has hidden.
@@ -114,6 +116,7 @@ impl GetSession {
             now: None,
             keys: None,
             since: None,
+            incremental: None,
             version: None,
             hidden: true,
         }
@@ -178,6 +181,44 @@ impl GetSession {
         self.since = Some(seen);
         self
     }
+
+    /// With those changes only that [`Session::update`] needs for a state under this schema: of a list under `app:` or
+    /// `user:` that was only appended to since, the [new items](crate::Values::appended); of keys that the schema does not
+    /// know, nothing. Without [`changed_since`](GetSession::changed_since) it changes nothing.
+    ///
+    /// A list whose items were changed since, whose stored type is another one, or which is the session's own, is read
+    /// whole; so are all lists of a store for which that costs nothing, such as [`MemoryStore`](crate::MemoryStore).
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{
+    ///     CreateSession, GetSession, MemoryStore, ScopeKey, SessionSchema, SessionStore, Timestamp, WriteScope,
+    /// };
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema: SessionSchema = Schema::builder().key::<Vec<String>>("user:seen").build()?.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?
+    ///     .values(json!({"user:seen": ["map.pdf"]}))?;
+    /// let store = MemoryStore::new();
+    /// let session = store.create(request).await?;
+    /// let state = session.state(&schema)?;
+    ///
+    /// // Another session of the user appends. Over a database, what is read now is the new item.
+    /// let delta = [schema.schema().write("user:seen", json!(["plan.pdf"]))?].into_iter().collect();
+    /// store.write_scope(WriteScope::new(ScopeKey::user("my_app", "alice")?, delta, &schema)).await?;
+    /// let get = GetSession::new(session.key.clone()).changed_since(session.seen()).incremental(&schema);
+    /// let state = store.get(get).await?.update(state, &schema)?;
+    /// assert_eq!(state.get("user:seen").unwrap(), json!(["map.pdf", "plan.pdf"]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn incremental(mut self, schema: &SessionSchema) -> Self {
+        self.incremental = Some(schema.clone());
+        self
+    }
 }
 
 impl GetSession {
@@ -188,11 +229,24 @@ impl GetSession {
         scope: Scope,
         changed: Option<BTreeSet<Arc<str>>>,
     ) -> Option<BTreeSet<Arc<str>>> {
+        let changed = changed.map(|mut keys| {
+            keys.retain(|key| self.incremental.as_ref().is_none_or(|schema| is_known(schema, key)));
+            keys
+        });
         let Some(asked) = &self.keys else { return changed };
         let of_scope = asked.iter().filter(|key| Scope::of(key) == scope);
         Some(
             of_scope.filter(|key| changed.as_ref().is_none_or(|keys| keys.contains(*key))).cloned().collect(),
         )
+    }
+
+    /// The version of a shared scope after which items are read of a list whose last change other than appending, and
+    /// whose schema, are these; none if the list is read whole. To be asked where it is known what has changed since.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn items_after(&self, scope: Scope, key: &str, (changed, stored): (u64, &str)) -> Option<u64> {
+        let (seen, schema) = (self.since?.scopes, self.incremental.as_ref()?);
+        let seen = if scope == Scope::App { seen.app } else { seen.user };
+        (changed <= seen && schema.has_type_of(key, stored)).then_some(seen)
     }
 }
 

@@ -63,7 +63,7 @@ CREATE TABLE stepfold_scopes (
 );
 CREATE TABLE stepfold_shared (
     scope INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, schema INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
+    changed INTEGER NOT NULL, checksum INTEGER NOT NULL, value TEXT, start INTEGER, length INTEGER
 );
 CREATE UNIQUE INDEX stepfold_shared_by_key ON stepfold_shared (scope, key);
 CREATE INDEX stepfold_shared_by_version ON stepfold_shared (scope, version);
@@ -73,7 +73,7 @@ CREATE TABLE stepfold_removed (
 ) WITHOUT ROWID;
 CREATE INDEX stepfold_removed_by_version ON stepfold_removed (scope, version);
 CREATE TABLE stepfold_shared_items (
-    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL,
+    scope INTEGER NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, version INTEGER NOT NULL,
     checksum INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (scope, key, place)
 ) WITHOUT ROWID;
@@ -105,9 +105,9 @@ INSERT INTO stepfold_cells VALUES (1, 'list', 4, 1, 7859050779897822319, NULL, 0
 INSERT INTO stepfold_cells VALUES (1, 'n', 3, 1, 88853468589616839, '2', NULL, NULL, NULL, NULL, X'0300000001');
 INSERT INTO stepfold_cells VALUES (2, 'list', 1, 1, -7771042296886546371, NULL, 0, 0, 2, 4294967297, X'00000000000100000000');
 INSERT INTO stepfold_cells VALUES (2, 'n', 1, 1, -6861085536763552625, '2', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO stepfold_scopes VALUES (1, 'app', '', 3, 0, X'AAA1098A0048F39B607E8B8D7877E01B');
-INSERT INTO stepfold_scopes VALUES (2, 'app', 'alice', 1, 0, X'6E2915B35AB248720B85CCBBA2513019');
-INSERT INTO stepfold_shared VALUES (1, 'app:tasks', 2, 1, 332996078974125325, NULL, 0, 1);
-INSERT INTO stepfold_shared VALUES (2, 'user:name', 1, 1, 8235028021268261230, '"Ada"', NULL, NULL);
-INSERT INTO stepfold_shared VALUES (1, 'app:n', 3, 1, -6959114567770151769, '3', NULL, NULL);
-INSERT INTO stepfold_shared_items VALUES (1, 'app:tasks', 0, -4147607904063663981, '{"done":true,"id":1}');
+INSERT INTO stepfold_scopes VALUES (1, 'app', '', 3, 0, X'5AC75E26DD34B8CCFBC1DC1A38A7C194');
+INSERT INTO stepfold_scopes VALUES (2, 'app', 'alice', 1, 0, X'BB8EF77DD94DBFE3BBE6781C91DF2098');
+INSERT INTO stepfold_shared VALUES (1, 'app:tasks', 2, 1, 2, -3842074127204905526, NULL, 0, 1);
+INSERT INTO stepfold_shared VALUES (2, 'user:name', 1, 1, 1, -2035822910031556933, '"Ada"', NULL, NULL);
+INSERT INTO stepfold_shared VALUES (1, 'app:n', 3, 1, 3, 438539331622488720, '3', NULL, NULL);
+INSERT INTO stepfold_shared_items VALUES (1, 'app:tasks', 0, 2, -6756144091538915388, '{"done":true,"id":1}');

@@ -1,15 +1,15 @@
 //! A state that is kept and brought up to date is the state that is read afresh, whatever was done in between.
 
 use proptest::test_runner::Config;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    DeleteSession, GetSession, MemoryStore, ScopeKey, Seen, Session, SessionKey, SessionStore, SqliteStore,
-    VerifySessions, WriteScope,
+    DeleteSession, GetSession, MemoryStore, PostgresOptions, ScopeKey, Seen, Session, SessionKey,
+    SessionStore, SqliteStore, Values, VerifySessions, WriteScope,
 };
 use stepfold_state_core::state::State;
 
 use crate::random::{Random, prune};
-use crate::scenario::{create, key, schema};
+use crate::scenario::{append, create, key, schema, writing};
 
 /// Somebody who keeps the state of a session, and looks now and then.
 struct Reader {
@@ -26,12 +26,18 @@ impl Reader {
 
     async fn catch_up(&mut self, store: &impl SessionStore) {
         let get = GetSession::new(self.key.clone());
-        let session = store.get(get.clone().changed_since(self.seen)).await.unwrap();
+        let changed = store.get(get.clone().changed_since(self.seen)).await.unwrap();
+        let incremental = get.clone().changed_since(self.seen).incremental(&schema());
+        let incremental = store.get(incremental).await.unwrap();
         let fresh = store.get(get).await.unwrap();
-        self.state = session.update(self.state.clone(), &schema()).unwrap();
-        self.seen = session.seen();
-        assert_eq!(values_of(&self.state), values_of(&fresh.state(&schema()).unwrap()));
-        assert_eq!(self.seen, fresh.seen());
+        let expected = values_of(&fresh.state(&schema()).unwrap());
+        let before = self.state.clone();
+        for session in [changed, incremental] {
+            self.state = session.update(before.clone(), &schema()).unwrap();
+            assert_eq!(values_of(&self.state), expected);
+            self.seen = session.seen();
+            assert_eq!(self.seen, fresh.seen());
+        }
     }
 }
 
@@ -161,7 +167,44 @@ async fn a_state_that_is_kept_is_the_state_that_is_read_over_postgres() {
     let Some(server) = crate::server::server() else { return };
     for seed in seeds(64) {
         let url = server.database(&format!("changes_{seed}")).await;
-        let options = stepfold_session_scopes::PostgresOptions::new(url).connections(1);
+        let options = PostgresOptions::new(url).connections(1);
         kept_states_are_read_states(options.open().await.unwrap(), seed, 120).await;
     }
+}
+
+/// Another session of the user appends to lists that have many items already.
+async fn new_items_alone_are_read(store: impl SessionStore) {
+    let (mine, other) = (key("mine"), key("other"));
+    create(&store, &other).await;
+    let many: Vec<usize> = (0..500).collect();
+    let writes = [("user:list", json!(many)), ("app:union", json!(many)), ("app:list", json!([1]))];
+    append(&store, &other, 0, writing("many", &writes)).await.unwrap();
+    let before = create(&store, &mine).await;
+    append(&store, &other, 1, writing("one", &[("user:list", json!(["a"]))])).await.unwrap();
+    let writes = [("user:list", json!(["b", "c"])), ("app:union", json!([7, 500, 8]))];
+    append(&store, &other, 2, writing("two", &writes)).await.unwrap();
+    let get = GetSession::new(mine).changed_since(before.seen()).incremental(&schema());
+    let session = store.get(get).await.unwrap();
+    let values = session.values.unwrap();
+    let appended = |values: &Values| -> Vec<(String, usize, Value)> {
+        assert_eq!((values.len(), values.removed().count()), (0, 0));
+        let lists = values.appended();
+        lists.map(|(key, list)| (key.to_owned(), list.length, json!(list.items))).collect()
+    };
+    assert_eq!(appended(&values.user), [("user:list".to_owned(), 503, json!(["a", "b", "c"]))]);
+    assert_eq!(appended(&values.app), [("app:union".to_owned(), 501, json!([500]))]);
+    assert_eq!(appended(&values.session), []);
+}
+
+#[tokio::test]
+async fn of_lists_that_others_append_to_new_items_alone_are_read_over_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    new_items_alone_are_read(SqliteStore::open(folder.path().join("sessions.db")).unwrap()).await;
+}
+
+#[tokio::test]
+async fn of_lists_that_others_append_to_new_items_alone_are_read_over_postgres() {
+    let Some(server) = crate::server::server() else { return };
+    let options = PostgresOptions::new(server.database("appended").await).connections(1);
+    new_items_alone_are_read(options.open().await.unwrap()).await;
 }

@@ -17,7 +17,7 @@ use stepfold_session_scopes::{
 };
 use stepfold_state_core::chat::Message;
 
-use crate::scenario::{append, at, create, get, key, writing};
+use crate::scenario::{append, at, create, get, key, schema, writing};
 use crate::server::server;
 
 /// How many bits are flipped, and the luck that chooses them: `STEPFOLD_FLIPS=10000`, `STEPFOLD_SEED=7`.
@@ -388,6 +388,16 @@ async fn each_kind_of_damage_is_named() {
             app(Some("app:list")),
             FaultKind::Damaged,
         ),
+        (
+            "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
+            app(Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_shared SET changed = changed - 1 WHERE key = 'app:n'",
+            app(Some("app:n")),
+            FaultKind::Damaged,
+        ),
         ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), FaultKind::Missing),
         ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
     ] {
@@ -399,34 +409,66 @@ async fn each_kind_of_damage_is_named() {
     }
 }
 
+/// What is done by hand to the claim and the inbox of session 4, and whether the claim is meant.
+const WORK_DAMAGES: [(&str, bool); 7] = [
+    ("UPDATE stepfold_sessions SET claims = claims - 1 WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET claim_owner = 'worker-3' WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET claim_expires = claim_expires - 1 WHERE number = 4", true),
+    ("UPDATE stepfold_sessions SET inbox = 0 WHERE number = 4", true),
+    ("DELETE FROM stepfold_inbox WHERE number = 4 AND position = 4", false),
+    ("UPDATE stepfold_inbox SET position = 9 WHERE number = 4 AND position = 4", false),
+    ("UPDATE stepfold_inbox SET body = replace(body, 'do 2', 'do 3') WHERE number = 4", false),
+];
+
+/// Whoever reads the damaged inbox of a session hears of it; whoever claims it, if its row is damaged.
+async fn check_work_told(store: &impl SessionStore, key: &SessionKey, sql: &str, is_claim: bool) {
+    let read = store.inbox(ReadInbox::new(key.clone())).await;
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
+    let claim = ClaimSession {
+        key: key.clone(),
+        owner: WorkerId::new("worker-2").unwrap(),
+        duration: Duration::from_secs(60),
+        at: at(9),
+        take_over: TakeOver::Always,
+    };
+    let claimed = store.claim(claim).await;
+    assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
+}
+
 /// Nobody gets another token, or hears that nothing waits, because of damage.
 #[tokio::test]
-async fn damaged_claims_and_inboxes_are_errors() {
+async fn damaged_claims_and_inboxes_of_a_file_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let written = written(&path).await;
     let key = SessionKey::new("app", "bob", "session-3").unwrap();
-    for (sql, is_claim) in [
-        ("UPDATE stepfold_sessions SET claims = claims - 1 WHERE number = 4", true),
-        ("UPDATE stepfold_sessions SET claim_owner = 'worker-3' WHERE number = 4", true),
-        ("UPDATE stepfold_sessions SET inbox = 0 WHERE number = 4", true),
-        ("DELETE FROM stepfold_inbox WHERE number = 4 AND position = 4", false),
-        ("UPDATE stepfold_inbox SET position = 9 WHERE number = 4 AND position = 4", false),
-    ] {
+    for (sql, is_claim) in WORK_DAMAGES {
         fs::write(&path, &written.bytes).unwrap();
         damage(&path, sql);
-        let store = SqliteStore::open(&path).unwrap();
-        let read = store.inbox(ReadInbox::new(key.clone())).await;
-        assert_eq!(read.unwrap_err().kind(), ErrorKind::Broken, "{sql}");
-        let claim = ClaimSession {
-            key: key.clone(),
-            owner: WorkerId::new("worker-2").unwrap(),
-            duration: Duration::from_secs(60),
-            at: at(9),
-            take_over: TakeOver::Always,
-        };
-        let claimed = store.claim(claim).await;
-        assert_eq!(claimed.is_err(), is_claim, "{sql}: {claimed:?}");
+        check_work_told(&SqliteStore::open(&path).unwrap(), &key, sql, is_claim).await;
+    }
+}
+
+#[tokio::test]
+async fn damaged_claims_and_inboxes_of_a_database_are_named_and_told() {
+    let Some(server) = server() else { return };
+    let store = PostgresStore::open(server.database("damaged_work").await).await.unwrap();
+    let damages = WORK_DAMAGES.into_iter().map(|(sql, is_claim)| (sql, Some(is_claim)));
+    // An idempotency key that was taken is known by nobody else than who checks the store or uses it again.
+    let taken = "UPDATE stepfold_taken SET position = 7 WHERE number = 4";
+    let damages: Vec<(&str, Option<bool>)> = damages.chain([(taken, None)]).collect();
+    for (place, (sql, is_claim)) in damages.into_iter().enumerate() {
+        let key = key(format!("worked-{place}"));
+        create(&store, &key).await;
+        work(&store, &key).await;
+        assert_eq!(store.verify(VerifySessions::session(key.clone())).await.unwrap().faults, [], "{sql}");
+        let sql = sql.replace("number = 4", &format!("number = {}", place + 1));
+        server.run("damaged_work", &sql).await;
+        let report = store.verify(VerifySessions::session(key.clone())).await.unwrap();
+        assert!(names(&report, &key), "{sql}: {report:#?}");
+        if let Some(is_claim) = is_claim {
+            check_work_told(&store, &key, &sql, is_claim).await;
+        }
     }
 }
 
@@ -745,7 +787,7 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
     };
     let of_alice = "scope = (SELECT scope FROM stepfold_scopes WHERE owner = 'alice')";
     let last_of_alice = format!("DELETE FROM stepfold_shared WHERE {of_alice}");
-    let damages: [(&str, FaultPlace, FaultKind); 4] = [
+    let damages: [(&str, FaultPlace, FaultKind); 5] = [
         (
             "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
             scope(None, Some("app:n")),
@@ -753,6 +795,11 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
         ),
         (
             "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
+            scope(None, Some("app:list")),
+            FaultKind::Damaged,
+        ),
+        (
+            "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
             scope(None, Some("app:list")),
             FaultKind::Damaged,
         ),
@@ -786,4 +833,53 @@ async fn workers_that_do_not_read_make_one_chain() {
     let session = get(&stores[0], &key("s")).await;
     assert_eq!((session.version, session.events.len()), (20, 20));
     assert_eq!(stores[1].verify(VerifySessions::all()).await.unwrap().faults, []);
+}
+
+/// Whoever reads the new items of a shared list hears of the damage to them, and to the one before them.
+async fn damaged_new_items_are_errors<S: SessionStore>(store: S, damage: impl AsyncFn(&str)) {
+    let (mine, other) = (key("mine"), key("other"));
+    create(&store, &other).await;
+    append(&store, &other, 0, writing("e0", &[("user:list", json!([0, 1, 2]))])).await.unwrap();
+    let before = create(&store, &mine).await;
+    append(&store, &other, 1, writing("e1", &[("user:list", json!([3, 4]))])).await.unwrap();
+    let get = GetSession::new(mine).changed_since(before.seen()).incremental(&schema());
+    let appended = async || {
+        let values = store.get(get.clone()).await.map_err(|error| error.kind())?.values.unwrap();
+        let lists: Vec<usize> = values.user.appended().map(|(_, list)| list.items.len()).collect();
+        Ok::<_, ErrorKind>(lists)
+    };
+    assert_eq!(appended().await, Ok(vec![2]));
+    // What stands before them is not read.
+    damage("UPDATE stepfold_shared_items SET item = '7' WHERE place = 1").await;
+    assert_eq!(appended().await, Ok(vec![2]));
+    for (sql, undo) in [
+        ("SET item = '7' WHERE place = 3", "SET item = '3' WHERE place = 3"),
+        ("SET version = 1 WHERE place = 4", "SET version = 2 WHERE place = 4"),
+        ("SET version = 2 WHERE place = 2", "SET version = 1 WHERE place = 2"),
+        ("SET place = 9 WHERE place = 2", "SET place = 2 WHERE place = 9"),
+        ("SET place = 9 WHERE place = 4", "SET place = 4 WHERE place = 9"),
+    ] {
+        damage(&format!("UPDATE stepfold_shared_items {sql}")).await;
+        assert_eq!(appended().await, Err(ErrorKind::Broken), "{sql}");
+        damage(&format!("UPDATE stepfold_shared_items {undo}")).await;
+        assert_eq!(appended().await, Ok(vec![2]), "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn damaged_new_items_of_a_file_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    damaged_new_items_are_errors(store, async |sql: &str| damage(&path, sql)).await;
+}
+
+#[tokio::test]
+async fn damaged_new_items_of_a_database_are_errors() {
+    let Some(server) = server() else { return };
+    let options = PostgresOptions::new(server.database("damaged_items").await).connections(1);
+    damaged_new_items_are_errors(options.open().await.unwrap(), async |sql: &str| {
+        server.run("damaged_items", sql).await;
+    })
+    .await;
 }

@@ -84,6 +84,8 @@ pub enum ModelErrorKind {
     Cancelled,
     /// This model or provider cannot do what was asked.
     Unsupported,
+    /// The server could not show that it is the one at this address: its certificate is not trusted.
+    Untrusted,
 }
 
 /// What took too long.
@@ -122,6 +124,7 @@ impl ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
             ModelErrorKind::Cancelled => "start again when ready",
             ModelErrorKind::Unsupported => "use a model or a provider that can do it",
+            ModelErrorKind::Untrusted => "check the base URL, and the certificates that this machine trusts",
         }
     }
 
@@ -168,6 +171,7 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "tool choice ignored",
             ModelErrorKind::Cancelled => "cancelled",
             ModelErrorKind::Unsupported => "unsupported",
+            ModelErrorKind::Untrusted => "server not trusted",
         };
         f.write_str(text)
     }

@@ -1,6 +1,7 @@
 //! Reading what has changed since, and the values of some keys.
 
 use serde_json::{Value, json};
+use stepfold_state_core::state::{Handler, Schema};
 
 use crate::changes::{ScopeVersions, Seen};
 use crate::contract::room::{Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, schema, values_of};
@@ -25,6 +26,9 @@ cases! {
     an_erased_user_is_not_taken_for_an_earlier_one,
     only_the_keys_that_are_asked_for_are_read,
     more_removals_than_a_scope_remembers,
+    an_incremental_read_brings_every_earlier_state_up_to_date,
+    an_incremental_read_under_another_type_brings_a_state_up_to_date,
+    an_incremental_read_leaves_out_what_the_schema_does_not_know,
 }
 
 async fn since(room: &Room, key: &SessionKey, seen: Seen) -> Result<Session, SessionError> {
@@ -259,6 +263,86 @@ async fn only_the_keys_that_are_asked_for_are_read(room: Room) -> Checked {
 
 fn value(state: &stepfold_state_core::state::State, key: &str) -> Value {
     state.get(key).map(stepfold_state_core::state::ValueRef::to_json).unwrap_or_default()
+}
+
+/// What a state needs of what has changed brings it up to date.
+async fn ensure_updated_incrementally(room: &Room, schema: &SessionSchema, before: &Session) -> Checked {
+    let get = GetSession::new(before.key.clone()).changed_since(before.seen()).incremental(schema);
+    let kept = room.store.get(get).await?.update(before.state(schema)?, schema)?;
+    ensure_eq!(values_of(&kept), values_of(&room.get(&before.key).await?.state(schema)?));
+    Ok(())
+}
+
+async fn an_incremental_read_brings_every_earlier_state_up_to_date(room: Room) -> Checked {
+    let schema = schema()?;
+    let values = json!({"user:list": [0, 1], "app:tasks": [{"id": 1}], "user:recent": [1, 2], "list": [1]});
+    let key = room.create(&schema, "s1", values).await?.key;
+    let other = room.create(&schema, "s2", json!({})).await?.key;
+    let mut seen = vec![room.get(&key).await?];
+    for (number, writes) in [
+        vec![("user:list", json!([2, 3])), ("app:tasks", json!([{"id": 2}]))],
+        vec![("user:list", json!([4])), ("user:recent", json!([3, 4]))],
+        // An item in the middle is another one.
+        vec![("app:tasks", json!([{"id": 1, "done": true}, {"id": 3}]))],
+        vec![("user:recent", json!([5, 6, 7, 8, 9])), ("user:union", json!([1, 2]))],
+        vec![("user:union", json!([2, 1])), ("user:recent", json!([]))],
+        vec![("user:union", json!([3, 2])), ("app:list", json!([])), ("list", json!([2]))],
+        vec![("app:list", json!([1])), ("user:recent", json!([10]))],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        room.write(&other, Expected::Any, &format!("e{number}"), &schema, &writes).await?;
+        for before in &seen {
+            ensure_updated_incrementally(&room, &schema, before).await?;
+        }
+        seen.push(room.get(&key).await?);
+    }
+    // A list that is begun anew, and one that is removed and begun anew.
+    let user = ScopeKey::user(room.app.as_str(), "alice")?;
+    let replace = Handler::replace_values();
+    let again = schema.schema().write_with("user:list", json!([7, 8, 9]), &replace)?;
+    for write in [again, schema.schema().removal("user:union")?, schema.schema().write("user:union", [3])?] {
+        let delta = [write].into_iter().collect();
+        room.store.write_scope(WriteScope::new(user.clone(), delta, &schema)).await?;
+        for before in &seen {
+            ensure_updated_incrementally(&room, &schema, before).await?;
+        }
+        seen.push(room.get(&key).await?);
+    }
+    Ok(())
+}
+
+async fn an_incremental_read_under_another_type_brings_a_state_up_to_date(room: Room) -> Checked {
+    let opened = |item: &str| {
+        let list = json!({"type": "array", "items": {"type": item}});
+        let schema = Schema::builder().key_schema("user:list", list).build()?;
+        Ok::<_, Fault>(SessionSchema::new(schema))
+    };
+    let texts = opened("string")?;
+    let of_texts = |old: Value| Ok(old.as_array().into_iter().flatten().map(Value::to_string).collect());
+    let (texts, numbers) = (texts.migration("user:list", of_texts), opened("integer")?);
+    let before = room.create(&numbers, "s1", json!({"user:list": [1, 2]})).await?;
+    let state = values_of(&before.state(&texts)?);
+    ensure_eq!(state, json!({"user:list": ["1", "2"]}));
+    // Others go on under the type that the reader converts, and then under the reader's.
+    let other = room.create(&numbers, "s2", json!({})).await?.key;
+    room.write(&other, 0, "e1", &numbers, &[("user:list", json!([3]))]).await?;
+    ensure_updated_incrementally(&room, &texts, &before).await?;
+    room.write(&other, 1, "e2", &texts, &[("user:list", json!(["4"]))]).await?;
+    ensure_updated_incrementally(&room, &texts, &before).await
+}
+
+async fn an_incremental_read_leaves_out_what_the_schema_does_not_know(room: Room) -> Checked {
+    let all = schema()?;
+    let one = SessionSchema::new(Schema::builder().key::<String>("user:text").build()?);
+    let before = room.create(&all, "s1", json!({"user:text": "x", "text": "x"})).await?;
+    let writes =
+        [("user:text", json!("y")), ("user:list", json!([1])), ("app:sum", json!(1)), ("text", json!("y"))];
+    room.write(&before.key, 0, "e1", &all, &writes).await?;
+    let get = GetSession::new(before.key.clone()).changed_since(before.seen()).incremental(&one);
+    ensure_eq!(room.store.get(get).await?.to_json(), json!({"user:text": "y"}));
+    ensure_updated_incrementally(&room, &one, &before).await
 }
 
 async fn more_removals_than_a_scope_remembers(room: Room) -> Checked {

@@ -1,0 +1,145 @@
+//! What the rows of databases tell of claims and inboxes, each with a checksum.
+
+use crate::digest::Check;
+use crate::error::SessionError;
+use crate::ids::{SessionKey, WorkerId};
+use crate::rows::{from_db, inbox_entry, to_db};
+use crate::seal::compare;
+use crate::store::{Fence, InboxEntry, PreparedInput};
+use crate::time::Timestamp;
+
+/// What a session's row tells of its claim and its inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) fence: Fence,
+    /// The position of the newest entry that waits in the inbox; 0 if none does.
+    pub(crate) inbox: u64,
+    /// The newest position that was ever given.
+    pub(crate) last: u64,
+    /// The checksums of the entries that wait, each in exclusive or with the others: one that is gone is missed.
+    pub(crate) waiting: i64,
+}
+
+impl Work {
+    /// That of a new session.
+    pub(crate) fn new(number: i64) -> Self {
+        Work { fence: Fence::of_new(number), inbox: 0, last: 0, waiting: 0 }
+    }
+
+    /// Its checksum, in the session with this number.
+    pub(crate) fn checksum(&self, number: i64) -> i64 {
+        let (owner, expires) = self.holder();
+        let mut check = Check::new("work of stepfold_sessions");
+        check.int(number).int(self.fence.claims(number)).optional_text(owner).optional_int(expires);
+        check.int(to_db(self.inbox)).int(to_db(self.last)).int(self.waiting).sum()
+    }
+
+    /// Refuses what was not written so.
+    pub(crate) fn check(&self, number: i64, stored: i64, key: &SessionKey) -> Result<(), SessionError> {
+        compare(self.checksum(number), stored, || format!("claim or inbox of session {key}"))
+    }
+
+    /// The columns of the claim: its owner, and when it expires.
+    pub(crate) fn holder(&self) -> (Option<&str>, Option<i64>) {
+        let holder = self.fence.holder.as_ref();
+        (holder.map(|(owner, _)| owner.as_str()), holder.map(|(_, expires)| expires.as_micros()))
+    }
+
+    /// Refuses entries that are not those that wait, by their combined checksums.
+    pub(crate) fn check_waiting(&self, sum: i64) -> Result<(), SessionError> {
+        if sum == self.waiting {
+            return Ok(());
+        }
+        let why = "what waits in it is not what was accepted: an entry is missing, or too many";
+        Err(SessionError::damaged("inbox", why))
+    }
+}
+
+/// The holder of a claim, from its columns. An owner that is stored has the form of one.
+pub(crate) fn holder(
+    owner: Option<impl Into<std::sync::Arc<str>>>,
+    expires: Option<i64>,
+) -> Result<Option<(WorkerId, Timestamp)>, SessionError> {
+    let Some(owner) = owner else { return Ok(None) };
+    Ok(Some((WorkerId::new(owner)?, Timestamp::from_micros(expires.unwrap_or_default()))))
+}
+
+/// The row of an entry that waits in an inbox.
+pub(crate) struct InputRow {
+    pub(crate) position: i64,
+    pub(crate) checksum: i64,
+    pub(crate) key: String,
+    pub(crate) digest: Vec<u8>,
+    pub(crate) kind: String,
+    pub(crate) body: String,
+    pub(crate) at: i64,
+}
+
+impl InputRow {
+    /// The row of an input at a position of the inbox of the session with this number.
+    pub(crate) fn new(number: i64, position: u64, prepared: &PreparedInput) -> Self {
+        let input = &prepared.input;
+        let mut row = InputRow {
+            position: to_db(position),
+            checksum: 0,
+            key: input.idempotency_key.to_string(),
+            digest: prepared.digest.to_bytes().to_vec(),
+            kind: input.kind.as_str().to_owned(),
+            body: prepared.body.clone(),
+            at: input.at.as_micros(),
+        };
+        row.checksum = row.sum(number);
+        row
+    }
+
+    fn sum(&self, number: i64) -> i64 {
+        let InputRow { position, checksum: _, key, digest, kind, body, at } = self;
+        let mut check = Check::new("stepfold_inbox");
+        check.int(number).int(*position).text(key).bytes(digest).text(kind).text(body).int(*at).sum()
+    }
+
+    /// Refuses a row that is not what was written.
+    pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
+        compare(self.sum(number), self.checksum, || format!("entry {} of an inbox", self.position))
+    }
+
+    pub(crate) fn entry(&self) -> Result<InboxEntry, SessionError> {
+        let at = Timestamp::from_micros(self.at);
+        inbox_entry(self.position, &self.kind, &self.key, &self.body, at)
+    }
+
+    /// What is kept of it once it is taken.
+    pub(crate) fn taken(&self, number: i64) -> TakenRow<'_> {
+        let InputRow { position, key, digest, .. } = self;
+        let (position, checksum) = (*position, of_taken(number, key, *position, digest));
+        TakenRow { position, checksum, key, digest }
+    }
+}
+
+/// The row of an entry that was taken from an inbox: its idempotency key stays known.
+pub(crate) struct TakenRow<'a> {
+    pub(crate) position: i64,
+    pub(crate) checksum: i64,
+    pub(crate) key: &'a str,
+    pub(crate) digest: &'a [u8],
+}
+
+impl TakenRow<'_> {
+    /// Refuses a row that is not what was written.
+    pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
+        let sum = of_taken(number, self.key, self.position, self.digest);
+        compare(sum, self.checksum, || format!("entry {} that was taken from an inbox", self.position))
+    }
+}
+
+fn of_taken(number: i64, key: &str, position: i64, digest: &[u8]) -> i64 {
+    Check::new("stepfold_taken").int(number).text(key).int(position).bytes(digest).sum()
+}
+
+/// The position of an entry that was accepted before, if it had this content.
+pub(crate) fn repeated(prepared: &PreparedInput, digest: &[u8], position: i64) -> Result<u64, SessionError> {
+    if digest == prepared.digest.to_bytes() {
+        return Ok(from_db(position));
+    }
+    Err(SessionError::input_reused(&prepared.input.key, &prepared.input.idempotency_key))
+}
