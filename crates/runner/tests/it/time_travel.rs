@@ -594,7 +594,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default()).instructions("{app:n?} times, {n?} here");
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             say(&session, "look").await;
             let first = version(&session).await;
             say(&session, "look look").await;
