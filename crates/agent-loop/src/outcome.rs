@@ -34,11 +34,12 @@ pub struct Outcome {
     run: Run,
     exit: Exit,
     recovered: Vec<Arc<Outcome>>,
+    missing_temp: Vec<String>,
 }
 
 impl Outcome {
     pub(crate) fn new(run: Run, exit: Exit) -> Self {
-        Outcome { run, exit, recovered: Vec::new() }
+        Outcome { run, exit, recovered: Vec::new(), missing_temp: Vec::new() }
     }
 
     #[cfg(feature = "test-kit")]
@@ -181,6 +182,20 @@ impl Outcome {
     pub fn with_recovered(mut self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
         let of_others = |other: &Arc<Outcome>| other.run.id() != self.run.id();
         self.recovered.extend(recovered.into_iter().filter(of_others));
+        self
+    }
+
+    /// The `temp:` keys that the run had written before it was resumed without their values: no store has them. It was
+    /// resumed by another process, after a failure, or after so many other runs had paused that the process forgot them.
+    pub fn missing_temp(&self) -> &[String] {
+        &self.missing_temp
+    }
+
+    /// The same with the `temp:` keys whose values were not there when the run was resumed. It is for programs that go on
+    /// with stored runs by themselves; a runner of sessions does it.
+    #[must_use]
+    pub fn with_missing_temp(mut self, keys: impl IntoIterator<Item = String>) -> Self {
+        self.missing_temp.extend(keys);
         self
     }
 

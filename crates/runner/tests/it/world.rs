@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::BoxFuture;
 use proptest::prelude::ProptestConfig;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
@@ -344,6 +345,10 @@ pub(crate) struct Wire {
     trace: Trace,
     faults: Mutex<BTreeMap<usize, Fault>>,
     appends: AtomicUsize,
+    /// What another worker does before the append with this number is made.
+    meanwhile: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
+    /// What was committed that is no append.
+    commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
     died: Notify,
     /// How often a session was read, and how many events came of it.
@@ -365,6 +370,16 @@ impl Wire {
         self.appends.load(Ordering::SeqCst)
     }
 
+    /// From now on the appends, forks and rewinds are counted from 0, and this happens before one of them is made.
+    pub(crate) fn before(&self, append: usize, happens: impl Future<Output = ()> + Send + 'static) {
+        self.faults([]);
+        *self.meanwhile.lock().unwrap() = Some((append, Box::pin(happens)));
+    }
+
+    fn take_meanwhile(&self, append: usize) -> Option<BoxFuture<'static, ()>> {
+        self.meanwhile.lock().unwrap().take_if(|(number, _)| *number == append).map(|(_, happens)| happens)
+    }
+
     /// From now on what goes over it is noted in the trace.
     pub(crate) fn listen(&self) {
         self.is_loud.store(true, Ordering::SeqCst);
@@ -380,15 +395,27 @@ impl Wire {
         std::mem::take(&mut self.values.lock().unwrap())
     }
 
+    /// What was committed since the last look beside appends, forks and rewinds.
+    pub(crate) fn take_commits(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.commits.lock().unwrap())
+    }
+
+    fn commits(&self, what: &'static str) {
+        self.commits.lock().unwrap().push(what);
+    }
+
     /// A process that may die before it is done.
     pub(crate) fn process<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        process(async {
-            tokio::select! {
-                biased;
-                () = self.died.notified() => None,
-                done = future => Some(done),
-            }
-        })
+        process(self.until_it_dies(future))
+    }
+
+    /// What a process does until it dies, if it does; another one goes on.
+    pub(crate) async fn until_it_dies<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.died.notified() => None,
+            done = future => Some(done),
+        }
     }
 
     fn note(&self, what: impl FnOnce() -> String) {
@@ -403,24 +430,8 @@ impl Wire {
     }
 }
 
-/// Methods of a store that another one does: these, or those that no store of a test looks at.
+/// Methods of a store that another one does.
 macro_rules! hand_on {
-    ($store:tt) => {
-        $crate::world::hand_on! { $store =>
-            create: CreateSession => Session;
-            list: ListSessions => SessionPage;
-            delete: DeleteSession => Deleted;
-            read_scope: ScopeKey => Values;
-            write_scope: WriteScope => Values;
-            prune: PruneSession => Pruned;
-            claim: ClaimSession => Claim;
-            renew: RenewClaim => Renewed;
-            release: ReleaseClaim => ();
-            enqueue: EnqueueInput => Enqueued;
-            inbox: ReadInbox => Vec<InboxEntry>;
-            dequeue: DequeueInput => Vec<u64>;
-        }
-    };
     ($store:tt => $($method:ident: $request:ty => $answer:ty;)*) => {
         $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
             self.$store.$method(request).await
@@ -446,6 +457,9 @@ impl Watched {
         write: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
         let number = self.wire.appends.fetch_add(1, Ordering::SeqCst);
+        if let Some(meanwhile) = self.wire.take_meanwhile(number) {
+            meanwhile.await;
+        }
         let fault = self.wire.faults.lock().unwrap().get(&number).copied();
         let lost = || SessionError::Unavailable { what, source: "it was lost".into() };
         match fault {
@@ -475,9 +489,12 @@ impl SessionStore for Watched {
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let name = format!("{} {}", request.event.kind, request.event.id);
         let append = async {
-            let receipt = self.store.append(request).await?;
-            self.wire.note(|| format!("stored: {name} at {}", receipt.version));
-            Ok(receipt)
+            let appended = self.store.append(request).await;
+            self.wire.note(|| match &appended {
+                Ok(receipt) => format!("stored: {name} at {}", receipt.version),
+                Err(_) => format!("refused: {name}"),
+            });
+            appended
         };
         self.write("append an event", name.clone(), append).await
     }
@@ -505,5 +522,38 @@ impl SessionStore for Watched {
         self.write("rewind a session", "rewind".to_owned(), self.store.rewind(request)).await
     }
 
-    hand_on!(store);
+    hand_on! { store =>
+        create: CreateSession => Session;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
+        inbox: ReadInbox => Vec<InboxEntry>;
+    }
+
+    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.wire.commits("claim");
+        self.store.claim(request).await
+    }
+
+    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.wire.commits("renew");
+        self.store.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.wire.commits("release");
+        self.store.release(request).await
+    }
+
+    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        self.wire.commits("enqueue");
+        self.store.enqueue(request).await
+    }
+
+    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.wire.commits("dequeue");
+        self.store.dequeue(request).await
+    }
 }

@@ -54,11 +54,22 @@ impl<W: Watch> SessionStore for Watched<W> {
         Ok(receipt)
     }
 
-    hand_on!(store);
     hand_on! { store =>
+        create: CreateSession => Session;
         get: GetSession => Session;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
+        claim: ClaimSession => Claim;
+        renew: RenewClaim => Renewed;
+        release: ReleaseClaim => ();
+        enqueue: EnqueueInput => Enqueued;
+        inbox: ReadInbox => Vec<InboxEntry>;
+        dequeue: DequeueInput => Vec<u64>;
     }
 }
 
