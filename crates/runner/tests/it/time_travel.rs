@@ -710,7 +710,7 @@ fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
                     let messages = session.last_run().await.unwrap().unwrap().request().messages;
                     assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
                 }
-                let seen = [&early, &late].map(|session| session.last_run());
+                let seen = [&early, &late].map(SessionHandle::last_run);
                 let [early, late] = futures_util::future::join_all(seen).await.try_into().unwrap();
                 let request = |run: Result<Option<Run>, _>| run.unwrap().unwrap().request().messages;
                 assert_eq!(request(early).to_string(), request(late).to_string(), "pruned at {at}");
