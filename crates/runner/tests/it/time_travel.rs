@@ -252,7 +252,8 @@ struct Story {
 
 impl Story {
     fn agent(&self, keys: &Keys) -> Agent {
-        let office = agent(keys).build().unwrap();
+        let instructions = "Be {app:motto?}. Look at {topic?}, {n?} times.";
+        let office = agent(keys).instructions(instructions).build().unwrap();
         if !self.is_graph {
             return office;
         }

@@ -354,7 +354,7 @@ pub(crate) struct Wire {
     /// How often a session was read, and how many events came of it.
     reads: AtomicUsize,
     events: AtomicUsize,
-    /// The keys whose values were read.
+    /// The keys whose values were read; of lists of which new items were read, with their number.
     values: Mutex<Vec<String>>,
 }
 
@@ -505,9 +505,11 @@ impl SessionStore for Watched {
         self.wire.reads.fetch_add(1, Ordering::SeqCst);
         self.wire.events.fetch_add(session.events.len(), Ordering::SeqCst);
         if let Some(values) = &session.values {
-            let keys = [&values.app, &values.user, &values.session];
-            let keys = keys.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
-            let mut keys: Vec<String> = keys.collect();
+            let scopes = [&values.app, &values.user, &values.session];
+            let whole = scopes.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
+            let appended = scopes.into_iter().flat_map(Values::appended);
+            let appended = appended.map(|(key, list)| format!("{key} +{}", list.items.len()));
+            let mut keys: Vec<String> = whole.chain(appended).collect();
             keys.sort();
             self.wire.values.lock().unwrap().extend(keys);
         }

@@ -152,7 +152,7 @@ async fn unknown_blocks_and_events_are_kept_or_ignored() {
             end(),
         ],
         expect![[r#"
-            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   "ok"
+            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}
             stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
