@@ -167,14 +167,14 @@ impl Desk {
             Some(id) => self.session_named(id).await,
             None => self.session_named(&self.newest().await?).await,
         };
-        self.work_in(session?)
+        Ok(self.work_in(session?))
     }
 
     /// Notes the session that the command works in.
-    fn work_in(&self, session: SessionHandle) -> anyhow::Result<SessionHandle> {
+    fn work_in(&self, session: SessionHandle) -> SessionHandle {
         // A command works in one session, so it is set once.
         let _ = self.at_work.set(session.key().id.to_string());
-        Ok(session)
+        session
     }
 
     /// A session that must exist.
@@ -221,7 +221,7 @@ impl Desk {
             None if self.asked.as_ref().is_some_and(|asked| asked.last) => self.session().await?,
             None => self.new_session().await?,
         };
-        self.work_in(session)
+        Ok(self.work_in(session))
     }
 
     async fn new_session(&self) -> anyhow::Result<SessionHandle> {

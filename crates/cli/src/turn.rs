@@ -582,7 +582,7 @@ impl Turns<'_> {
         if first.can_modify() {
             ways.push(format!("--modify {}", quoted(&format!("{id}=JSON"))));
         }
-        let ways: String = ways.iter().map(|way| format!("\n  {resume} {way}")).collect();
+        let ways = ways.iter().map(|way| format!("\n  {resume} {way}")).collect::<Vec<_>>().concat();
         show::note(format!("the run waits for a decision, and is stored; decide with{ways}"));
     }
 
