@@ -52,36 +52,38 @@ impl Desk {
     pub(crate) fn to_run(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
         let open = |path: &Path| if asked.last { open_existing(place, path) } else { open_or_create(path) };
-        Desk::open(place, Some(asked), &models, failures, open)
+        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, open)
     }
 
     /// With a model, for commands that go on in a session.
     pub(crate) fn to_resume(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let (models, failures) = Models::asked(asked);
-        Desk::open(place, Some(asked), &models, failures, |path| open_existing(place, path))
+        Desk::open(place, Some(asked), asked.when_claimed, &models, failures, |path| {
+            open_existing(place, path)
+        })
     }
 
     /// Without one, for a command that ends a run.
     pub(crate) fn to_give_up(place: &Place, asked: &Asked) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(place, path);
-        Desk::open(place, Some(asked), &Models::None, unbounded_channel().1, open)
+        Desk::open(place, Some(asked), asked.when_claimed, &Models::None, unbounded_channel().1, open)
     }
 
     /// Without a model, for commands that write to a session.
     pub(crate) fn to_write(place: &Place) -> anyhow::Result<Self> {
-        Desk::open(place, None, &Models::None, unbounded_channel().1, |path| open_existing(place, path))
+        Desk::to_change(place, WhenBusy::default())
     }
 
     /// Without a model, for commands that change a session in which another process may be at work.
     pub(crate) fn to_change(place: &Place, when_claimed: WhenBusy) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(place, path);
-        Desk::open_when(when_claimed, place, None, &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, when_claimed, &Models::None, unbounded_channel().1, open)
     }
 
     /// Without a model, for commands that only read: no file is created or changed.
     pub(crate) fn to_read(place: &Place) -> anyhow::Result<Self> {
         let open = |path: &Path| if_existing(place, path, SqliteOptions::new(path).read_only().open());
-        Desk::open(place, None, &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
     }
 
     /// For commands that check a store: it must exist.
@@ -89,24 +91,13 @@ impl Desk {
         let open = |path: &Path| {
             SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
         };
-        Desk::open(place, None, &Models::None, unbounded_channel().1, open)
+        Desk::open(place, None, WhenBusy::default(), &Models::None, unbounded_channel().1, open)
     }
 
     fn open(
         place: &Place,
         asked: Option<&Asked>,
-        models: &Models<'_>,
-        failures: Failures,
-        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
-    ) -> anyhow::Result<Self> {
-        let when_claimed = asked.map(|asked| asked.when_claimed).unwrap_or_default();
-        Desk::open_when(when_claimed, place, asked, models, failures, open_store)
-    }
-
-    fn open_when(
         when_claimed: WhenBusy,
-        place: &Place,
-        asked: Option<&Asked>,
         models: &Models<'_>,
         failures: Failures,
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
@@ -176,14 +167,14 @@ impl Desk {
             Some(id) => self.session_named(id).await,
             None => self.session_named(&self.newest().await?).await,
         };
-        self.work_in(session?)
+        Ok(self.work_in(session?))
     }
 
     /// Notes the session that the command works in.
-    fn work_in(&self, session: SessionHandle) -> anyhow::Result<SessionHandle> {
+    fn work_in(&self, session: SessionHandle) -> SessionHandle {
         // A command works in one session, so it is set once.
         let _ = self.at_work.set(session.key().id.to_string());
-        Ok(session)
+        session
     }
 
     /// A session that must exist.
@@ -230,7 +221,7 @@ impl Desk {
             None if self.asked.as_ref().is_some_and(|asked| asked.last) => self.session().await?,
             None => self.new_session().await?,
         };
-        self.work_in(session)
+        Ok(self.work_in(session))
     }
 
     async fn new_session(&self) -> anyhow::Result<SessionHandle> {

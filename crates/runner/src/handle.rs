@@ -428,7 +428,7 @@ impl SessionHandle {
         let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
         (request.user_state, request.take_over) = (with_user_state, take_over);
         let deleted = self.runner.0.store.delete(request).await.map_err(|error| self.failed(error))?;
-        (known.history, known.left, known.stopped) = (None, None, None);
+        (known.history, known.stopped) = (None, None);
         self.slot.mail.forget();
         self.slot.held.take();
         Ok(deleted)

@@ -31,10 +31,6 @@ use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
 /// An invocation at work.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own about the invocation or its runs"
-)]
 pub(crate) struct Work<'a> {
     turn: Turn,
     known: OwnedMutexGuard<Known>,
@@ -48,8 +44,6 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
-    /// The store has no claims, so nobody else can hold one.
-    has_no_claims: bool,
     /// How long it waited for another worker.
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
@@ -58,8 +52,6 @@ pub(crate) struct Work<'a> {
     own_seen: OwnSeen,
     /// Whether the last run has stored an event.
     has_stored: bool,
-    /// Whether the run that is driven comes before the one of this invocation.
-    is_earlier: bool,
     /// How the last run failed, if it did.
     failed: Option<Failed>,
 }
@@ -102,13 +94,11 @@ impl<'a> Work<'a> {
             decisions: Decisions::new(),
             receipts: Receipts::default(),
             with_changed_agent: false,
-            has_no_claims: false,
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
             own_seen: OwnSeen::Never,
             has_stored: false,
-            is_earlier: false,
             failed: None,
         };
         work.wants = match order {
@@ -117,6 +107,7 @@ impl<'a> Work<'a> {
                 Wants::Begin
             }
             Order::TakeInbox => Wants::TakeInbox,
+            Order::TakeLeft => Wants::TakeLeft,
             Order::Resume { decisions, with_changed_agent, receipts } => {
                 (work.decisions, work.with_changed_agent) = (decisions, with_changed_agent);
                 work.receipts = receipts;
@@ -141,13 +132,12 @@ impl<'a> Work<'a> {
 
     /// The control flow of an invocation.
     async fn run_all(&mut self) -> Ended {
-        let (mut outcome, mut is_joined) = (None, false);
+        let mut outcome = None;
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
             let next = next(wants, seen, self.turn.runner.claims.when_claimed);
-            self.is_earlier = next == Next::Recover;
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -194,14 +184,10 @@ impl<'a> Work<'a> {
                     Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
                 }
                 (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
-                    // The worker came by itself, for what is taken by now. A message that has joined it meanwhile may
-                    // still stand in the inbox; else the last run took it.
+                    // A message that has joined this one may still stand in the inbox.
                     Err(RunnerError::NothingToResume { .. }) if self.turn.slot.desk().take_joined() => {
-                        (self.wants, is_joined) = (Wants::TakeInbox, true);
+                        self.wants = Wants::TakeLeft;
                         None
-                    }
-                    Err(RunnerError::NothingToResume { .. }) if is_joined => {
-                        return self.outcome_of_last_run(&found.read).await;
                     }
                     Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
                     ended => return ended,
@@ -212,10 +198,21 @@ impl<'a> Work<'a> {
                 (Next::Refuse(pending), _) => return Err(self.pending(pending, wants)),
                 (Next::RefuseClaimed, Some(found)) => return Err(self.claimed(&found.read.1, wants)),
                 (Next::NothingToResume, _) => return Err(self.nothing_to_resume()),
-                (Next::End, _) => match outcome {
-                    Some(outcome) if !self.turn.slot.desk().take_joined() => return Ok(outcome),
-                    outcome => outcome,
-                },
+                (Next::End, found) => {
+                    let has_joined = self.turn.slot.desk().take_joined();
+                    match (outcome, found) {
+                        (Some(outcome), _) if !has_joined => return Ok(outcome),
+                        // What was left is taken by now, and so is what has joined it.
+                        (None, Some(found)) if !has_joined => {
+                            return self.outcome_of_last_run(&found.read).await;
+                        }
+                        (None, _) => {
+                            self.wants = Wants::TakeLeft;
+                            None
+                        }
+                        (outcome, _) => outcome,
+                    }
+                }
                 (next, None | Some(_)) => unreachable!("{next:?} needs the session as it was read"),
             };
         }
@@ -257,6 +254,11 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Whether the run that is driven comes before what this invocation is about.
+    fn is_earlier(&self) -> bool {
+        self.wants != Wants::Nothing
+    }
+
     fn first(&self) -> Option<Kind> {
         self.turn.slot.mail.front().first().map(|entry| entry.kind)
     }
@@ -268,17 +270,16 @@ impl<'a> Work<'a> {
         if holder != Holder::Us {
             held.take();
         }
-        if self.has_no_claims { Holder::Us } else { holder }
+        // The store has no claims, so nobody else can hold one.
+        if held.is_needless() { Holder::Us } else { holder }
     }
 
     async fn claim(&mut self, take_over: TakeOver) -> Result<(), RunnerError> {
         match self.turn.claim(take_over).await {
-            Ok(()) => self.has_no_claims = self.turn.slot.held.token().is_none(),
             // The next look sees who was faster.
-            Err(SessionError::Claimed { .. }) => {}
-            Err(error) => return Err(self.failed(error)),
+            Ok(()) | Err(SessionError::Claimed { .. }) => Ok(()),
+            Err(error) => Err(self.failed(error)),
         }
-        Ok(())
     }
 
     /// Waits a while for the worker that holds the claim.
@@ -403,21 +404,20 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let entries = self.turn.slot.mail.front();
         let is_own = entries.iter().any(|entry| entry.id == *self.ticket.current.invocation.id());
-        let goes_on_with =
-            if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
-        self.wants = goes_on_with;
-        self.is_earlier = goes_on_with == Wants::TakeInbox;
+        self.wants = if wants == Wants::TakeInbox && !is_own { wants } else { Wants::Nothing };
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
             Err(error) if self.is_overtaken(&error, &entries).await => {
-                // Whoever resumes has no message of its own that another worker could have taken.
-                self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
+                // What came too late to join a run was taken; the own message was before.
+                self.wants = if wants == Wants::Nothing { Wants::TakeInbox } else { wants };
                 Ok(None)
             }
             Err(error) if !self.has_stored && cannot_begin(&error) => {
                 Err(self.cannot_begin(error, &entries, wants).await)
             }
-            Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
+            Err(RunnerError::Run { key, source }) if self.is_earlier() => {
+                Err(self.earlier_failed(key, source))
+            }
             ended => ended.map(Some),
         }
     }
@@ -435,7 +435,7 @@ impl<'a> Work<'a> {
             (None, Some(first)) => RunnerError::EarlierCannotBegin {
                 key: Box::new(self.turn.slot.key.clone()),
                 earlier: first.id.clone(),
-                is_accepted: wants == Wants::TakeInbox,
+                is_accepted: wants.is_in_inbox(),
                 source: Arc::new(error),
             },
             (None, None) => error,
@@ -563,14 +563,14 @@ impl<'a> Work<'a> {
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
         let key = Box::new(self.turn.slot.key.clone());
         let outcome = self.ticket.current.invocation.recovered().pop();
-        RunnerError::Pending { key, pending, is_accepted: wants == Wants::TakeInbox, outcome }
+        RunnerError::Pending { key, pending, is_accepted: wants.is_in_inbox(), outcome }
     }
 
     fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
         let key = Box::new(self.turn.slot.key.clone());
         match session.claim.clone() {
             Some(claim) => {
-                let is_accepted = wants == Wants::TakeInbox;
+                let is_accepted = wants.is_in_inbox();
                 RunnerError::Claimed { key, owner: claim.owner, expires: claim.expires, is_accepted }
             }
             None => RunnerError::Busy { key, reason: "another worker is at work" },
@@ -587,7 +587,7 @@ impl<'a> Work<'a> {
         let mark = mail.mark();
         let known = self.known.history.take();
         let life = known.as_ref().and_then(|history| history.life.clone());
-        let (history, session) = self.turn.read_since(known, self.known.left.take()).await?;
+        let (history, session) = self.turn.read_since(known, self.known.left()).await?;
         if life.is_some_and(|life| life != session.life) {
             mail.forget();
         }
@@ -707,7 +707,7 @@ impl<'a> Work<'a> {
         };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
-        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier };
+        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier() };
         let is_stored = place > 0;
         let run = run
             .resume()
@@ -726,7 +726,6 @@ impl<'a> Work<'a> {
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
-                self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
                 Ok(Arc::new(outcome.with_missing_temp(missing_temp)))

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use expect_test::expect;
 
-use crate::room::Room;
+use crate::room::{Room, json_lines};
 
 const SCRIPT: &str = "assistant: > c1 slow()\nassistant: Done.";
 
@@ -103,8 +103,7 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
     );
 
     let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks --json", "");
-    let lines: Vec<serde_json::Value> =
-        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lines = json_lines(&said);
     let outcome = &lines.last().unwrap()["outcome"];
     assert_eq!((&outcome["text"], &outcome["unknown"][0]["id"]), (&"You are welcome.".into(), &"c1".into()));
     let events = lines.iter().filter(|line| line.get("event").is_some());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::crashes::killed;
-use crate::room::Room;
+use crate::room::{Room, json_lines as lines};
 
 const ASKS: &str = "[tools.now]\nbuiltin = { name = \"clock\" }\napproval = \"always\"";
 
@@ -12,11 +12,6 @@ fn asked() -> Room {
     let room = Room::new(ASKS, "assistant: > c1 now()\nassistant: Now.");
     room.say("run a.toml -s s1 go", "");
     room
-}
-
-/// The objects of a command's lines.
-fn lines(said: &str) -> Vec<Value> {
-    said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 #[test]

@@ -16,7 +16,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Handler, Schema, Template};
 use stepfold_tools::{Approval, Effect, RawArgs, Tool, ToolContext, ToolError};
 
-use crate::world::{World, each_store, process};
+use crate::world::{World, each_store, one_of, process};
 
 const KEYS: [&str; 9] = ["app:log", "app:n", "last", "log", "n", "temp:note", "topic", "user:log", "user:n"];
 
@@ -295,13 +295,8 @@ impl Sessions {
     }
 }
 
-fn config() -> ProptestConfig {
-    let usual = ProptestConfig::default();
-    ProptestConfig { cases: usual.cases / 16, failure_persistence: None, ..usual }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(one_of(16))]
 
     #[test]
     fn a_turn_begins_with_the_values_of_the_store(

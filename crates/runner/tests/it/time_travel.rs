@@ -26,7 +26,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Handler, Schema, State, ValueRef};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError, Toolset};
 
-use crate::world::{Fault, World, each_store, process};
+use crate::world::{Fault, World, each_store, one_of, process};
 
 /// The keys that were handed out, over all processes.
 #[derive(Clone, Default)]
@@ -113,10 +113,6 @@ fn agent(keys: &Keys) -> AgentBuilder {
         .schema(schema())
         .instructions("Be {app:motto?}. Look at {topic?}.")
         .tools([keys.tool("look"), keys.tool("see"), keys.tool("pay"), clerk])
-}
-
-async fn open(world: &World, agent: AgentBuilder) -> SessionHandle {
-    world.runner(agent.build().unwrap()).build().session("ada", "s1").await.unwrap()
 }
 
 /// Another session of the application changes what all of them share.
@@ -213,7 +209,7 @@ fn a_replay_writes_nothing() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default());
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             say(&session, "look pay").await;
             let fork = session.fork("fork", Some(2)).await.unwrap();
             finish(&fork).await;
@@ -428,13 +424,8 @@ async fn is_stored_as_it_is(session: &SessionHandle) {
     assert_eq!(loaded.pending(), run.pending());
 }
 
-fn config() -> ProptestConfig {
-    let usual = ProptestConfig::default();
-    ProptestConfig { cases: usual.cases.div_ceil(64), failure_persistence: None, ..usual }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(one_of(64))]
 
     #[test]
     fn every_version_is_forked_rewound_stored_and_replayed(story in stories()) {
@@ -449,7 +440,7 @@ proptest! {
 #[test]
 fn every_version_is_forked_rewound_stored_and_replayed_over_postgres() {
     let Some(server) = crate::crash::server::server() else { return };
-    let config = ProptestConfig { cases: config().cases.div_ceil(2), ..config() };
+    let config = one_of(128);
     let databases = AtomicUsize::new(0);
     let law = |story: Story| {
         let in_memory = process(obeys_the_laws(&World::in_memory(), &story));
@@ -493,7 +484,7 @@ fn a_rewind_of_a_session_that_wrote_to_what_is_shared_replays() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default()).instructions("{app:n?} times");
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             say(&session, "look look").await;
             let before = version(&session).await;
             say(&session, "look").await;
@@ -511,7 +502,7 @@ fn a_fork_whose_instructions_show_what_is_shared_replays() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default());
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             others_write(world, "brief").await;
             say(&session, "look").await;
             others_write(world, "kind").await;
@@ -562,7 +553,7 @@ fn a_pruned_session_replays_from_where_its_record_begins() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default()).instructions("{app:n?} times, {n?} here");
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             say(&session, "look look").await;
             let first = version(&session).await;
             say(&session, "look").await;
@@ -582,7 +573,7 @@ fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
         process(async {
             let keys = Keys::default();
             let agent = || agent(&keys);
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             for words in ["look look", "see", "look", ""] {
                 say(&session, words).await;
             }
@@ -720,7 +711,7 @@ fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
                     let messages = session.last_run().await.unwrap().unwrap().request().messages;
                     assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
                 }
-                let seen = [&early, &late].map(|session| session.last_run());
+                let seen = [&early, &late].map(SessionHandle::last_run);
                 let [early, late] = futures_util::future::join_all(seen).await.try_into().unwrap();
                 let request = |run: Result<Option<Run>, _>| run.unwrap().unwrap().request().messages;
                 assert_eq!(request(early).to_string(), request(late).to_string(), "pruned at {at}");
@@ -735,7 +726,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default()).instructions("{app:n?} times, {n?} here");
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             say(&session, "look").await;
             let first = version(&session).await;
             say(&session, "look look").await;
@@ -809,7 +800,7 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
                     async move { Ok(tools) }
                 }))
             };
-            let session = open(world, remote(&["look", "see"])).await;
+            let session = world.session(remote(&["look", "see"])).await;
             say(&session, "look").await;
             say(&session, "").await;
             assert_eq!(session.replay(&remote(&["look", "see"]).build().unwrap()).await.unwrap(), 2);
@@ -844,7 +835,7 @@ fn a_replay_says_where_a_live_run_would_fail() {
     each_store(|world| {
         process(async {
             let keys = Keys::default();
-            let session = open(world, agent(&keys)).await;
+            let session = world.session(agent(&keys)).await;
             say(&session, "look").await;
             let told = async |agent: AgentBuilder| {
                 let error = session.replay(&agent.build().unwrap()).await.unwrap_err();
@@ -878,7 +869,7 @@ fn two_forks_are_compared() {
     each_store(|world| {
         process(async {
             let keys = Keys::default();
-            let session = open(world, agent(&keys)).await;
+            let session = world.session(agent(&keys)).await;
             say(&session, "look").await;
             let common = version(&session).await;
             let (left, right) =
@@ -910,7 +901,7 @@ fn inputs_to_what_is_shared_replay() {
     each_store(|world| {
         process(async {
             let agent = || agent(&Keys::default());
-            let session = open(world, agent()).await;
+            let session = world.session(agent()).await;
             let input = Input::new().say("look").with_values(json!({"app:motto": "loud"}));
             session.run(input).await.unwrap();
             others_write(world, "quiet").await;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
+use proptest::prelude::ProptestConfig;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
@@ -62,6 +63,12 @@ pub(crate) fn each_store(test: impl Fn(&World)) {
         println!("over {}", if world.is_in_memory() { "memory" } else { "SQLite" });
         test(&world);
     }
+}
+
+/// Properties whose cases are dozens of turns: one for so many of those that there usually are.
+pub(crate) fn one_of(usual: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig { cases: config.cases.div_ceil(usual), failure_persistence: None, ..config }
 }
 
 /// The id of the request that waits at a path, such as `c1`; the path itself if none does.
@@ -423,6 +430,17 @@ impl Wire {
     }
 }
 
+/// Methods of a store that another one does.
+macro_rules! hand_on {
+    ($store:tt => $($method:ident: $request:ty => $answer:ty;)*) => {
+        $(async fn $method(&self, request: $request) -> Result<$answer, SessionError> {
+            self.$store.$method(request).await
+        })*
+    };
+}
+
+pub(crate) use hand_on;
+
 /// A store at the end of a wire.
 #[derive(Clone)]
 pub(crate) struct Watched {
@@ -498,18 +516,6 @@ impl SessionStore for Watched {
         Ok(session)
     }
 
-    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
-        self.store.create(request).await
-    }
-
-    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.store.list(request).await
-    }
-
-    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        self.store.delete(request).await
-    }
-
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         self.write("fork a session", "fork".to_owned(), self.store.fork(request)).await
     }
@@ -518,16 +524,14 @@ impl SessionStore for Watched {
         self.write("rewind a session", "rewind".to_owned(), self.store.rewind(request)).await
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        self.store.read_scope(scope).await
-    }
-
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
-        self.store.write_scope(request).await
-    }
-
-    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.store.prune(request).await
+    hand_on! { store =>
+        create: CreateSession => Session;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
+        inbox: ReadInbox => Vec<InboxEntry>;
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
@@ -548,10 +552,6 @@ impl SessionStore for Watched {
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         self.wire.commits("enqueue");
         self.store.enqueue(request).await
-    }
-
-    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-        self.store.inbox(request).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
