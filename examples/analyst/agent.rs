@@ -1,6 +1,7 @@
 //! The analyst: its state, its tools, its instructions.
 
 use std::error::Error;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold::prelude::*;
@@ -62,13 +63,13 @@ pub(crate) fn analyst(model: impl ChatModel + 'static, database: Database) -> Re
 }
 
 /// Lists the tables of the database.
-#[tool(effect = "pure")]
+#[tool(effect(Effect::Pure))]
 fn list_tables(Resource(database): Resource<Database>) -> Result<Vec<Value>, ToolError> {
     database.tables()
 }
 
 /// Describes a table: its columns and their types.
-#[tool(effect = "pure", writes("tables"))]
+#[tool(effect(Effect::Pure), writes(["tables"]))]
 fn describe_table(
     /// The name of the table.
     table: String,
@@ -81,7 +82,7 @@ fn describe_table(
 }
 
 /// Checks a query without running it: whether it is one SELECT, and which columns it would give.
-#[tool(effect = "pure")]
+#[tool(effect(Effect::Pure))]
 fn validate_sql(
     /// The query, in SQLite's SQL.
     sql: String,
@@ -91,7 +92,11 @@ fn validate_sql(
 }
 
 /// Runs a query and gives its first 30 rows.
-#[tool(effect = "pure", time_out = "10s", writes("last_query", "last_rows", "app:queries"))]
+#[tool(
+    effect(Effect::Pure),
+    time_out(Duration::from_secs(10)),
+    writes(["last_query", "last_rows", "app:queries"])
+)]
 fn run_sql(
     /// The query, in SQLite's SQL.
     sql: String,
@@ -106,7 +111,7 @@ fn run_sql(
 }
 
 /// Remembers what the user wants of every answer, in this session and all others.
-#[tool(effect = "pure", writes("user:preferences"))]
+#[tool(effect(Effect::Pure), writes(["user:preferences"]))]
 async fn remember_preference(
     /// What the user wants, as a rule.
     preference: String,

@@ -10,18 +10,16 @@ mod data;
 mod show;
 mod sql;
 
-use std::error::Error;
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Parser;
 use stepfold::prelude::*;
-use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
-use stepfold::state_core::ErrorChain;
+use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::Role;
-use stepfold_examples::{Recording, ask as ask_for, live, say, tell, write};
+use stepfold_examples::{
+    Failure, Recording, ask as ask_for, ended, fork, inspect, is_unfinished, list, live, say, write,
+};
 
 use crate::agent::analyst;
 use crate::args::Arguments;
@@ -33,21 +31,15 @@ const CONVERSATION: &str = include_str!("conversation.txt");
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(format!("error: {}", ErrorChain(&*error)));
-            ExitCode::FAILURE
-        }
-    }
+    ended(run(Arguments::parse()).await)
 }
 
-async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<(), Failure> {
     let database = arguments.folder.join("time_zones.sqlite");
     data::make(&database)?;
     let store = SqliteStore::open(arguments.folder.join("sessions.sqlite"))?;
-    let recording = Recording::new(CONVERSATION, delay(&arguments))?;
-    let name = arguments.model_name();
+    let recording = Recording::new(CONVERSATION, arguments.options.delay(true))?;
+    let name = arguments.options.model_name();
     let model: Arc<dyn ChatModel> = match &name {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
@@ -55,10 +47,10 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
     let runner =
         Runner::builder(analyst(model, Database::new(&database))?, store).app(APP)?.process_worker().build();
-    if arguments.list {
-        return list(&runner, &arguments).await;
+    if arguments.options.list {
+        return list(&runner, &arguments.options.user).await;
     }
-    if let (Some(session), true) = (&arguments.session, looks_only(&arguments)) {
+    if let (Some(session), true) = (&arguments.options.session, looks_only(&arguments)) {
         return look(&runner, &arguments, session).await;
     }
     let session = match &name {
@@ -68,17 +60,12 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     farewell(&arguments, &session).await
 }
 
-fn delay(arguments: &Arguments) -> Duration {
-    let usual = if io::stdout().is_terminal() { 15 } else { 0 };
-    Duration::from_millis(arguments.delay.unwrap_or(usual))
-}
-
 /// Plays the written conversation, from where the session stopped.
 async fn replay(
     runner: &Runner,
     arguments: &Arguments,
     recording: &Recording,
-) -> Result<SessionHandle, Box<dyn Error>> {
+) -> Result<SessionHandle, Failure> {
     say(
         "There is no model here: what the analyst says was written beforehand (examples/analyst/conversation.txt).\n\
          The tools, the database, the state and the session are real. To ask a real model, set ANTHROPIC_API_KEY or\n\
@@ -88,7 +75,7 @@ async fn replay(
         [] => recording.questions(),
         given => given.to_vec(),
     };
-    let (session, asked) = match &arguments.session {
+    let (session, asked) = match &arguments.options.session {
         Some(id) => open(runner, arguments, id).await?,
         None => unfinished(runner, arguments, questions.len()).await?,
     };
@@ -101,9 +88,10 @@ async fn replay(
 }
 
 /// Asks a real model.
-async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Box<dyn Error>> {
+async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<SessionHandle, Failure> {
     say(format!("Asking {model}.\n"));
-    let (session, _) = open(runner, arguments, arguments.session.as_deref().unwrap_or("live")).await?;
+    let (session, _) =
+        open(runner, arguments, arguments.options.session.as_deref().unwrap_or("live")).await?;
     go_on(&session).await?;
     if !arguments.questions.is_empty() {
         for question in &arguments.questions {
@@ -122,15 +110,15 @@ async fn ask(runner: &Runner, arguments: &Arguments, model: &str) -> Result<Sess
     }
 }
 
-async fn turn(session: &SessionHandle, question: &str) -> Result<(), Box<dyn Error>> {
+async fn turn(session: &SessionHandle, question: &str) -> Result<(), Failure> {
     say(format!("\nyou: {question}"));
     show::follow(session.send(question).await?).await
 }
 
 /// Brings to its end what was cut off, if anything was.
-async fn go_on(session: &SessionHandle) -> Result<(), Box<dyn Error>> {
+async fn go_on(session: &SessionHandle) -> Result<(), Failure> {
     let Some(run) = session.last_run().await? else { return Ok(()) };
-    if run.exit().is_some_and(|exit| !exit.is_resumable()) {
+    if !is_unfinished(&run) {
         return Ok(());
     }
     let said: Vec<_> = run.transcript().iter().collect();
@@ -151,12 +139,8 @@ async fn go_on(session: &SessionHandle) -> Result<(), Box<dyn Error>> {
 }
 
 /// A session, and how often the user has asked there.
-async fn open(
-    runner: &Runner,
-    arguments: &Arguments,
-    id: &str,
-) -> Result<(SessionHandle, usize), Box<dyn Error>> {
-    let session = runner.session(arguments.user.as_str(), id).await?;
+async fn open(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(SessionHandle, usize), Failure> {
+    let session = runner.session(arguments.options.user.as_str(), id).await?;
     let said = session.read(EventRange::All).await?.transcript();
     let asked = said.iter().filter(|message| message.role() == Role::User).count();
     Ok((session, asked))
@@ -167,13 +151,11 @@ async fn unfinished(
     runner: &Runner,
     arguments: &Arguments,
     questions: usize,
-) -> Result<(SessionHandle, usize), Box<dyn Error>> {
+) -> Result<(SessionHandle, usize), Failure> {
     let mut number = 1_u64;
     loop {
         let (session, asked) = open(runner, arguments, &format!("replay-{number}")).await?;
-        let run = session.last_run().await?;
-        let has_ended = run.is_some_and(|run| run.exit().is_some_and(|exit| !exit.is_resumable()));
-        if asked < questions || !has_ended {
+        if asked < questions || session.last_run().await?.as_ref().is_none_or(is_unfinished) {
             return Ok((session, asked));
         }
         number += 1;
@@ -181,61 +163,28 @@ async fn unfinished(
 }
 
 fn looks_only(arguments: &Arguments) -> bool {
-    arguments.inspect || arguments.transcript || arguments.fork.is_some()
+    arguments.options.inspect || arguments.transcript || arguments.options.fork.is_some()
 }
 
-async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Box<dyn Error>> {
+async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Failure> {
     let (session, _) = open(runner, arguments, id).await?;
-    if let Some(version) = arguments.fork {
-        let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
-        say(format!("The session {} shares the past of {id} up to version {version}.", fork.key().id));
-        return farewell(arguments, &fork).await;
+    if let Some(version) = arguments.options.fork {
+        return farewell(arguments, &fork(&session, version).await?).await;
     }
-    let stored = session.read(EventRange::All).await?;
-    if arguments.transcript {
-        write(&stored.transcript().to_string());
-    } else {
-        show::inspect(&stored, runner.schema())?;
+    if !arguments.transcript {
+        return inspect(runner, &session).await;
     }
+    write(&session.read(EventRange::All).await?.transcript().to_string());
     Ok(())
-}
-
-async fn list(runner: &Runner, arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let mut cursor = None;
-    loop {
-        let request = ListSessions::new(APP, arguments.user.as_str())?.after(cursor);
-        let page = runner.store().list(request).await?;
-        for session in &page.sessions {
-            say(format!("{} (version {})", session.key.id, session.version));
-        }
-        cursor = page.next;
-        if cursor.is_none() {
-            return Ok(());
-        }
-    }
 }
 
 /// Where the session is, and what can be done with it.
-async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Box<dyn Error>> {
-    let stored = session.read(EventRange::None).await?;
-    let file = arguments.folder.join("sessions.sqlite");
-    let (id, version) = (&stored.key.id, stored.version);
-    let analyst = format!(
-        "cargo run -q -p stepfold-examples --bin analyst -- --folder {} --user {} --session {id}",
-        arguments.folder.display(),
-        arguments.user,
-    );
-    let model = arguments.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
-    say(format!(
-        "\nThe session {id} is in {}, at version {version}; another process may go on with it.",
-        file.display()
-    ));
-    say(format!("Look at it:\n  {analyst} --inspect"));
-    say(format!(
-        "Make another one that shares its past up to a version:\n  {analyst} --fork {}",
-        version / 2
-    ));
-    say(format!("Go on with it:\n  {analyst} --model {model}"));
-    say("A program that was killed goes on where it stopped: run it again.");
-    Ok(())
+async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
+    let (folder, user) = (arguments.folder.display(), &arguments.options.user);
+    let command =
+        format!("cargo run -q -p stepfold-examples --bin analyst -- --folder {folder} --user {user}");
+    let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
+    let go_on = [("Go on with it", &*format!("--model {model}"))];
+    say("");
+    stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &go_on).await
 }

@@ -14,9 +14,7 @@ mod show;
 mod tools;
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,9 +25,10 @@ use serde_json::Value;
 use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth, ResearchState, keys};
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
-use stepfold::session_scopes::{EventRange, ListSessions, SessionStore, SqliteStore};
-use stepfold::state_core::ErrorChain;
-use stepfold_examples::{Recording, live, say, tell, write as write_text};
+use stepfold::session_scopes::{EventRange, SqliteStore};
+use stepfold_examples::{
+    Failure, Recording, ended, fork, inspect, is_unfinished, list, live, say, write as write_text,
+};
 
 use crate::args::Arguments;
 use crate::ask::Person;
@@ -43,17 +42,9 @@ const CONVERSATION: &str = include_str!("conversation.txt");
 /// The model of that name is the written conversation.
 const WRITTEN: &str = "written";
 
-type Failure = Box<dyn Error>;
-
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(format!("error: {}", ErrorChain(&*error)));
-            ExitCode::FAILURE
-        }
-    }
+    ended(run(Arguments::parse()).await)
 }
 
 async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -61,8 +52,9 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(folder) => Corpus::of_folder(folder)?,
         None => Corpus::of_repository()?,
     };
-    let recording: Arc<dyn ChatModel> = Arc::new(Recording::new(CONVERSATION, delay(&arguments))?);
-    let model = match arguments.model_name() {
+    let recording: Arc<dyn ChatModel> =
+        Arc::new(Recording::new(CONVERSATION, arguments.options.delay(!arguments.json))?);
+    let model = match arguments.options.model_name() {
         Some(name) => live(&name)?,
         None => Arc::clone(&recording),
     };
@@ -79,24 +71,20 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let store = SqliteStore::open(&arguments.store)?;
     // Killed, it goes on at once where it was; a second one in the same folder waits while the first is at work.
     let runner = Runner::builder(graph, store).app(APP)?.process_worker().build();
-    if arguments.list {
-        return list(&runner, &arguments).await;
+    let options = &arguments.options;
+    if options.list {
+        return list(&runner, &options.user).await;
     }
-    if let (Some(session), true) = (&arguments.session, arguments.inspect || arguments.fork.is_some()) {
+    if let (Some(session), true) = (&options.session, options.inspect || options.fork.is_some()) {
         return look(&runner, &arguments, session).await;
     }
     research(&runner, &arguments, &corpus).await
 }
 
-fn delay(arguments: &Arguments) -> Duration {
-    let usual = if io::stdout().is_terminal() && !arguments.json { 15 } else { 0 };
-    Duration::from_millis(arguments.delay.unwrap_or(usual))
-}
-
 /// Begins a research, or goes on with the one that the session has, and writes its report.
 async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Result<(), Failure> {
-    let session = match &arguments.session {
-        Some(id) => runner.session(arguments.user.as_str(), id.as_str()).await?,
+    let session = match &arguments.options.session {
+        Some(id) => runner.session(arguments.options.user.as_str(), id.as_str()).await?,
         None => unfinished(runner, arguments).await?,
     };
     let last = session.last_run().await?;
@@ -113,7 +101,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
         follow(&session, first, &mut screen, &mut person).await?;
     } else if is_asked {
         let question = question(arguments)?;
-        let name = arguments.model_name();
+        let name = arguments.options.model_name();
         screen.line(&preface(name.as_deref(), corpus));
         screen.line(&format!("\nyou: {question}"));
         let input = Input::from(question.as_str()).with_values(values(arguments, &session, &question)?);
@@ -153,10 +141,6 @@ async fn go_on(session: &SessionHandle, person: &mut Person) -> Result<Option<In
     Ok(Some(session.resume().decide_all(decisions).with_changed_agent().start()?))
 }
 
-fn is_unfinished(run: &Run) -> bool {
-    run.exit().is_none_or(Exit::is_resumable)
-}
-
 /// What is asked: what the user says, or the first question of the written conversation.
 fn question(arguments: &Arguments) -> Result<String, Failure> {
     if let Some(question) = &arguments.question {
@@ -173,8 +157,8 @@ fn values(arguments: &Arguments, session: &SessionHandle, question: &str) -> Res
     let state = ResearchState {
         query: Some(question.to_owned()),
         session_id: Some(session.key().id.to_string()),
-        user_id: Some(arguments.user.clone()),
-        model_id: Some(arguments.model_name().unwrap_or_else(|| WRITTEN.to_owned())),
+        user_id: Some(arguments.options.user.clone()),
+        model_id: Some(arguments.options.model_name().unwrap_or_else(|| WRITTEN.to_owned())),
         mode: Some(Mode::from(arguments.mode)),
         auto: Some(!arguments.interactive),
         max_executions: Some(BTreeMap::from([("judge".to_owned(), bounds(depth).1)])),
@@ -212,7 +196,7 @@ fn preface(model: Option<&str>, corpus: &Corpus) -> String {
 async fn unfinished(runner: &Runner, arguments: &Arguments) -> Result<SessionHandle, Failure> {
     let mut number = 1_u64;
     loop {
-        let session = runner.session(arguments.user.as_str(), format!("research-{number}")).await?;
+        let session = runner.session(arguments.options.user.as_str(), format!("research-{number}")).await?;
         if session.last_run().await?.as_ref().is_none_or(is_unfinished) {
             return Ok(session);
         }
@@ -224,22 +208,20 @@ async fn unfinished(runner: &Runner, arguments: &Arguments) -> Result<SessionHan
 async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
     let stored = session.read(EventRange::None).await?;
     let state = stored.state(runner.schema())?;
-    let mut lines = Vec::new();
-    match state.get(REPORT)? {
+    let report = match state.get(REPORT)? {
         Some(report) => {
-            lines
-                .push(format!("The report is in {}.", write(&report, &state, session, arguments)?.display()));
+            format!("The report is in {}.", write(&report, &state, session, arguments)?.display())
         }
-        None => lines.push("There is no report yet.".to_owned()),
+        None => "There is no report yet.".to_owned(),
+    };
+    if arguments.json {
+        return Ok(());
     }
-    let errors = state.get(keys::ERRORS)?.unwrap_or_default();
-    lines.extend(errors.iter().map(|error| format!("  ! {}: {}", error.node, error.message)));
-    lines.extend(farewell(session, stored.version, arguments));
-    if !arguments.json {
-        say("");
-        say(lines.join("\n"));
+    say(format!("\n{report}"));
+    for error in state.get(keys::ERRORS)?.unwrap_or_default() {
+        say(format!("  ! {}: {}", error.node, error.message));
     }
-    Ok(())
+    farewell(session, arguments).await
 }
 
 fn write(
@@ -260,51 +242,18 @@ fn write(
 }
 
 /// Where the session is, and what can be done with it.
-fn farewell(session: &SessionHandle, version: u64, arguments: &Arguments) -> Vec<String> {
-    let id = &session.key().id;
-    let program = format!(
-        "cargo run -q -p stepfold-examples --bin deep_research -- --store {} --user {} --session {id}",
-        arguments.store.display(),
-        arguments.user
-    );
-    vec![
-        format!(
-            "The session {id} is in {}, at version {version}; another process may go on with it.",
-            arguments.store.display()
-        ),
-        format!("Look at it:\n  {program} --inspect"),
-        format!(
-            "Make another one that shares its past up to a version, and go on from there:\n  {program} --fork {}",
-            version / 2
-        ),
-        format!("The report in another form:\n  {program} --format html"),
-        "A program that was killed goes on where it stopped: run it again.".to_owned(),
-    ]
+async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
+    let (store, user) = (arguments.store.display(), &arguments.options.user);
+    let command =
+        format!("cargo run -q -p stepfold-examples --bin deep_research -- --store {store} --user {user}");
+    let format = [("The report in another form", "--format html")];
+    stepfold_examples::farewell(session, &arguments.store, &command, &format).await
 }
 
 async fn look(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(), Failure> {
-    let session = runner.session(arguments.user.as_str(), id).await?;
-    if let Some(version) = arguments.fork {
-        let fork = session.fork(format!("{id}-from-{version}"), Some(version)).await?;
-        let name = &fork.key().id;
-        say(format!("The session {name} shares the past of {id} up to version {version}."));
-        say(farewell(&fork, version, arguments).join("\n"));
-        return Ok(());
-    }
-    show::inspect(&session.read(EventRange::All).await?, runner.schema())
-}
-
-async fn list(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
-    let mut cursor = None;
-    loop {
-        let request = ListSessions::new(APP, arguments.user.as_str())?.after(cursor);
-        let page = runner.store().list(request).await?;
-        for session in &page.sessions {
-            say(format!("{} (version {})", session.key.id, session.version));
-        }
-        cursor = page.next;
-        if cursor.is_none() {
-            return Ok(());
-        }
+    let session = runner.session(arguments.options.user.as_str(), id).await?;
+    match arguments.options.fork {
+        Some(version) => farewell(&fork(&session, version).await?, arguments).await,
+        None => inspect(runner, &session).await,
     }
 }

@@ -4,7 +4,6 @@
 //! are the events and nothing else.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
@@ -15,18 +14,11 @@ use stepfold::agent_loop::graph::progress::{Progress, Task, TaskStatus, keys};
 use stepfold::agent_loop::{Event, EventKind};
 use stepfold::prelude::*;
 use stepfold::runner::{Invocation, Seen};
-use stepfold::session_scopes::{Session, SessionSchema};
 use stepfold::state_core::escape_all_invisible;
 use stepfold::tools::Status;
-use stepfold_examples::{say, write as put};
+use stepfold_examples::{Failure, cut, say, write as put};
 
 use crate::graph::{QUESTION, RESEARCH};
-
-/// Long values are cut after so many characters.
-const WIDTH: usize = 100;
-
-/// Why something could not be shown.
-pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// Shows a research, also when it is interrupted by questions.
 pub(crate) struct Screen {
@@ -343,40 +335,4 @@ fn words_of(value: &Value) -> String {
         },
     };
     cut(&words)
-}
-
-/// One line, not too long.
-pub(crate) fn cut(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    match line.char_indices().nth(WIDTH) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line,
-    }
-}
-
-/// Every event of a session, then its state.
-pub(crate) fn inspect(session: &Session, schema: &SessionSchema) -> Result<(), Failure> {
-    for committed in session.visible_events() {
-        let event = &committed.event;
-        say(format!("version {}: {} by {}", committed.version, event.kind.as_str(), event.author));
-        for message in &event.messages {
-            let line: Transcript = [Message::clone(message)].into_iter().collect();
-            put(&indented(&line));
-        }
-        for write in &event.actions.delta {
-            let handler = write.handler().map(Handler::name).unwrap_or_default();
-            let value = write.value().map(Value::to_string).unwrap_or_default();
-            say(format!("  + {} ({handler}) {}", write.key(), cut(&value)));
-        }
-    }
-    let state = session.state(schema)?;
-    say("state:");
-    for (key, value) in state.iter().filter(|(key, _)| *key != "messages") {
-        say(format!("  {key} = {}", cut(&value.to_string())));
-    }
-    Ok(())
-}
-
-fn indented(text: &impl Display) -> String {
-    text.to_string().lines().map(|line| format!("  {}\n", cut(line))).collect::<Vec<_>>().concat()
 }

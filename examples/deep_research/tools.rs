@@ -25,7 +25,7 @@ struct Found {
 }
 
 /// Searches the documents for words, and gives the sections that fit best. Read a section before you rely on it.
-#[tool(effect = "pure", writes("sources"))]
+#[tool(effect(Effect::Pure), writes(["sources"]))]
 fn search(
     /// A few words that stand in what you look for.
     query: String,
@@ -48,7 +48,7 @@ fn search(
 }
 
 /// Reads a section of a document. Without a section it lists the sections of the document.
-#[tool(effect = "pure", writes("sources"))]
+#[tool(effect(Effect::Pure), writes(["sources"]))]
 fn read_document(
     /// The name of the document, such as docs/status.md.
     document: String,

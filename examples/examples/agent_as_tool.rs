@@ -13,7 +13,7 @@ use stepfold::providers::Scripted;
 use stepfold_examples::say;
 
 /// Looks a word up.
-#[tool(effect = "pure", writes("sources"))]
+#[tool(effect(Effect::Pure), writes(["sources"]))]
 async fn look_up(word: String, state: StateWriter) -> Result<String, ToolError> {
     state.set("sources", json!([format!("dictionary: {word}")]))?;
     Ok(format!("{word}: to bend upon itself"))

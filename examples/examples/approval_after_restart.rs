@@ -16,7 +16,7 @@ use stepfold::session_scopes::SqliteStore;
 use stepfold_examples::say;
 
 /// Pays a bill.
-#[tool(approval = "always", writes("paid"))]
+#[tool(approval(Approval::Always), writes(["paid"]))]
 async fn pay(euro: u64, state: StateWriter) -> Result<String, ToolError> {
     state.set("paid", euro)?;
     Ok(format!("paid {euro} euro"))

@@ -55,7 +55,7 @@ fn called(tool: &str, numbers: &[u64]) -> Vec<Chunk> {
 }
 
 /// Adds numbers.
-#[tool(effect = "pure")]
+#[tool(effect(Effect::Pure))]
 fn add(numbers: Vec<u64>) -> u64 {
     numbers.iter().sum()
 }

@@ -131,7 +131,7 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 }
 
 /// Counts a visit.
-#[tool(writes("app:visits"))]
+#[tool(writes(["app:visits"]))]
 async fn visit(state: StateWriter) -> Result<&'static str, ToolError> {
     state.set("app:visits", 1)?;
     Ok("counted")

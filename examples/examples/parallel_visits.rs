@@ -17,7 +17,7 @@ const PROCESSES: usize = 4;
 const VISITS: usize = 10;
 
 /// Counts a visit.
-#[tool(writes("app:visits"))]
+#[tool(writes(["app:visits"]))]
 async fn visit(state: StateWriter) -> Result<&'static str, ToolError> {
     state.set("app:visits", 1)?;
     Ok("counted")

@@ -12,7 +12,7 @@ use stepfold::state_core::chat::ChatRequest;
 use stepfold_examples::say;
 
 /// Notes where the user is, and how often anybody was helped.
-#[tool(writes("user:city", "temp:draft", "topic", "app:helped"))]
+#[tool(writes(["user:city", "temp:draft", "topic", "app:helped"]))]
 async fn note(city: String, state: StateWriter) -> Result<&'static str, ToolError> {
     state.set("temp:draft", json!("only this invocation sees this"))?;
     state.set("topic", json!("the weather"))?;

@@ -13,8 +13,10 @@ use stepfold_examples::say;
 
 /// Searches documents.
 #[tool(
-    effect = "pure",
-    outputs_to_state(documents = "documents", result_count = "count", last_query = "query")
+    effect(Effect::Pure),
+    output_to_state("documents", "documents"),
+    output_to_state("result_count", "count"),
+    output_to_state("last_query", "query")
 )]
 async fn retrieve(query: String, #[from_state("user_name")] user: String) -> Result<Value, ToolError> {
     let documents = json!([
@@ -25,20 +27,20 @@ async fn retrieve(query: String, #[from_state("user_name")] user: String) -> Res
 }
 
 /// Keeps the first of the documents that were found.
-#[tool(effect = "pure", outputs_to_state(final_docs = "kept"))]
+#[tool(effect(Effect::Pure), output_to_state("final_docs", "kept"))]
 fn keep(max_results: usize, #[from_state("documents")] documents: Vec<Value>) -> Value {
     json!({"kept": documents.into_iter().take(max_results).collect::<Vec<_>>()})
 }
 
 /// The factorial of a small number.
-#[tool(effect = "pure", outputs_to_state(results = whole))]
+#[tool(effect(Effect::Pure), output_to_state("results", Source::Whole))]
 fn factorial(n: u64) -> Result<Vec<u64>, ToolError> {
     let result = (1..=n).try_fold(1_u64, u64::checked_mul);
     Ok(vec![result.ok_or_else(|| ToolError::permanent("this is too large"))?])
 }
 
 /// Multiplies two numbers.
-#[tool(effect = "pure", outputs_to_state(results = whole))]
+#[tool(effect(Effect::Pure), output_to_state("results", Source::Whole))]
 fn multiply(a: u64, b: u64) -> Result<Vec<u64>, ToolError> {
     Ok(vec![a.checked_mul(b).ok_or_else(|| ToolError::permanent("this is too large"))?])
 }

@@ -3,13 +3,17 @@
 //! `analyst` is a conversation with a database: `cargo run -p stepfold-examples --bin analyst`. `deep_research` is a
 //! graph of agents over a folder of documents: `cargo run -p stepfold-examples --bin deep_research`. The others show
 //! one idea each and are in `examples/examples/`, one file each: `cargo run -p stepfold-examples --example
-//! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model, and where text is
-//! shown.
+//! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model, the
+//! sessions with the options about them, and where text is shown.
 
 mod model;
 mod recording;
+mod sessions;
 mod show;
 
-pub use self::model::{live, named_by_environment};
+pub use self::model::live;
 pub use self::recording::Recording;
-pub use self::show::{ask, say, tell, write};
+pub use self::sessions::{
+    Failure, Options, change_in_words, ended, farewell, fork, inspect, is_unfinished, list,
+};
+pub use self::show::{ask, cut, say, tell, write};

@@ -10,7 +10,7 @@ const KEYS: &[(&str, &str)] =
     &[("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5"), ("OPENAI_API_KEY", "openai:gpt-4.1")];
 
 /// The name of the model that the environment names, or of the first of which it has the key.
-pub fn named_by_environment() -> Option<String> {
+pub(crate) fn named_by_environment() -> Option<String> {
     named_by(environment)
 }
 

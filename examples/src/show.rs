@@ -6,6 +6,18 @@ use std::io::{self, Write as _};
 
 use stepfold::state_core::escape_invisible;
 
+/// Long values are cut after so many characters.
+const WIDTH: usize = 100;
+
+/// A text in one line, not too long.
+pub fn cut(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match line.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 /// Shows a line. In place of `println!`, which panics when its reader is gone.
 pub fn say(text: impl Display) {
     write(&format!("{text}\n"));

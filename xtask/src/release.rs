@@ -10,7 +10,7 @@ use cargo_metadata::Metadata;
 use crate::Error;
 use crate::cli::ReleaseOptions;
 use crate::console::say;
-use crate::process::CargoCall;
+use crate::process::Call;
 use crate::workspace;
 
 /// Says the order, and packages the crates.
@@ -65,13 +65,13 @@ fn order(crates: &BTreeMap<String, BTreeSet<String>>) -> Result<Vec<String>, Err
 }
 
 /// Packages them together, so that each finds the others though none is published.
-fn package(order: &[String], verify: bool) -> CargoCall {
+fn package(order: &[String], verify: bool) -> Call {
     let mut arguments = vec!["package", "--allow-dirty"];
     if !verify {
         arguments.push("--no-verify");
     }
     arguments.extend(order.iter().flat_map(|name| ["--package", name.as_str()]));
-    CargoCall::new(arguments)
+    Call::cargo(arguments)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use crate::Error;
 use crate::cli::SimOptions;
 use crate::console::say;
-use crate::process::CargoCall;
+use crate::process::Call;
 use crate::workspace;
 
 /// Simulates.
@@ -20,9 +20,9 @@ pub fn run(options: SimOptions) -> Result<(), Error> {
 }
 
 /// The tests, in the build that the stages of `ci` share.
-fn call(options: SimOptions) -> CargoCall {
+fn call(options: SimOptions) -> Call {
     let tests = ["test", "--workspace", "--all-features", "--test", "it", "simulated", "--", "--nocapture"];
-    let call = CargoCall::new(tests).env("PROPTEST_CASES", options.runs.to_string());
+    let call = Call::cargo(tests).env("PROPTEST_CASES", options.runs.to_string());
     match options.seed {
         Some(seed) => call.env("PROPTEST_RNG_SEED", seed.to_string()),
         None => call,

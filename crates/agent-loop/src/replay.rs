@@ -241,7 +241,7 @@ impl Replay {
     async fn list_tools(&mut self, place: usize, recorded: &Event) -> Result<(), Divergence> {
         let agent = self.run.agent().clone();
         if agent.static_offer().is_none() {
-            let tools = agent.config().toolset.resolve(&self.run.state().snapshot()).await;
+            let tools = agent.config().toolset.resolve(&self.run.state().clone()).await;
             let failed = |source| Divergence::Toolset { event: place, step: recorded.step, source };
             self.run.offer_tools(tools.map_err(failed)?);
         }

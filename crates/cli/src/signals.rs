@@ -1,4 +1,11 @@
-//! Signals that tell the process to end. What is at work is stopped then, and others can resume it at once.
+//! Signals that tell the process to end. What is at work is stopped then, and others can resume it at once. Ctrl-C tells it
+//! to stop what is at work.
+
+use std::io;
+use std::pin::Pin;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
 
 #[cfg(unix)]
 pub(crate) use self::unix::Signals;
@@ -72,5 +79,26 @@ impl Signals {
 
     pub(crate) async fn received(&mut self) -> crate::error::Ending {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Listens to Ctrl-C, one after the other: from when it was asked for the first time, none goes by unheard.
+pub(crate) struct Interrupts(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
+
+impl Interrupts {
+    pub(crate) fn new() -> Self {
+        Interrupts(Box::pin(tokio::signal::ctrl_c()))
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<()> {
+        (&mut self.0).await.context("Ctrl-C cannot be waited for")?;
+        *self = Interrupts::new();
+        Ok(())
+    }
+
+    /// Whether one came already.
+    pub(crate) fn was_heard(&mut self) -> anyhow::Result<bool> {
+        self.next().now_or_never().transpose().map(|heard| heard.is_some())
     }
 }

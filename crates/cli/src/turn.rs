@@ -1,9 +1,6 @@
 //! A turn, from the question to its end: followed as it happens, stopped by Ctrl-C, decided about on the way.
 
-use std::pin::pin;
-
-use anyhow::Context as _;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, Observer as _, Traces};
 use stepfold::prelude::*;
@@ -16,6 +13,7 @@ use crate::error::{Ending, Misuse, Stop, Stored, chain};
 use crate::other::{Other, interrupted};
 use crate::prompt::{Line, Prompt};
 use crate::show::{self, Watch, counted};
+use crate::signals::Interrupts;
 
 /// What the commands that run an agent share.
 pub(crate) struct Turns<'a> {
@@ -54,20 +52,21 @@ impl Turns<'_> {
         input: Input,
         key: Option<&str>,
     ) -> anyhow::Result<Ending> {
-        if let Some(run) = self.interrupted(session).await.filter(|run| run.pending().is_empty()) {
+        let mut other = Other::in_session(self.desk, session).await;
+        if let Some(run) = self.left(session, other.as_ref()).await.filter(|run| run.pending().is_empty()) {
             self.tell_restart(&run);
         }
         // One that is stored is waited for by its key, whoever takes it, and is not stored again.
         let (mut key, mut is_stored) = (key.map(str::to_owned), false);
         loop {
-            let send = async || match &key {
-                Some(key) => match self.refused(session).await.filter(|_| !is_stored) {
-                    Some(refused) => Err(refused),
-                    None => session.send_once(key.as_str(), input.clone()).await,
-                },
-                None => session.send(input.clone()).await,
+            let refused =
+                other.as_ref().and_then(|other| self.refused(session, other)).filter(|_| !is_stored);
+            let send = async || match (&key, refused) {
+                (Some(_), Some(refused)) => Err(refused),
+                (Some(key), None) => session.send_once(key.as_str(), input.clone()).await,
+                (None, _) => session.send(input.clone()).await,
             };
-            let Some(first) = self.watch(session, About::Message, send).await? else {
+            let Some(first) = self.watch(session, About::Message, other, send).await? else {
                 return Ok(Ending::Interrupted);
             };
             let id = first.id.as_ref().map(|id| id.as_str().to_owned());
@@ -93,29 +92,29 @@ impl Turns<'_> {
                     return ended;
                 }
             }
+            other = Other::in_session(self.desk, session).await;
         }
     }
 
     /// The refusal of a message that would be stored first, if another process is at work and that is what to do then.
-    async fn refused(&self, session: &SessionHandle) -> Option<RunnerError> {
-        if self.desk.when_claimed() != WhenBusy::Refuse {
-            return None;
-        }
-        let Claim { owner, expires, .. } = self.other(session).await?.claim;
+    fn refused(&self, session: &SessionHandle, other: &Other) -> Option<RunnerError> {
+        let Claim { owner, expires, .. } = other.claim.clone();
         let key = Box::new(session.key().clone());
-        Some(RunnerError::Claimed { key, owner, expires, is_accepted: false })
+        let is_refused = self.desk.when_claimed() == WhenBusy::Refuse;
+        is_refused.then(|| RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
     /// Goes on with a run and follows it to its end; then with the messages that were stored while it waited.
     pub(crate) async fn resume(&mut self, session: &SessionHandle, resume: Resume) -> anyhow::Result<Ending> {
-        let stored = match self.other(session).await {
+        let other = Other::in_session(self.desk, session).await;
+        let stored = match &other {
             Some(_) => Vec::new(),
             None => session.inbox().await?,
         };
-        if let Some(run) = self.interrupted(session).await {
+        if let Some(run) = self.left(session, other.as_ref()).await {
             self.tell_restart(&run);
         }
-        let Some(resumed) = self.watch(session, About::Run, async || resume.start()).await? else {
+        let Some(resumed) = self.watch(session, About::Run, other, async || resume.start()).await? else {
             return Ok(Ending::Interrupted);
         };
         let ending = self.decide(session, resumed, About::Run).await?;
@@ -142,8 +141,9 @@ impl Turns<'_> {
                 let said = show::short(&show::said_in(first));
                 show::aside(&format!("goes on with a message that was stored: \"{said}\""));
             }
-            let Some(taken) = self.watch(session, About::Run, async || session.resume().start()).await?
-            else {
+            let other = Other::in_session(self.desk, session).await;
+            let start = async || session.resume().start();
+            let Some(taken) = self.watch(session, About::Run, other, start).await? else {
                 return Ok(Ending::Interrupted);
             };
             // Another process took it meanwhile.
@@ -196,7 +196,8 @@ impl Turns<'_> {
             let decisions = self.desk.decided(decisions);
             let decide = async || session.resume().decide_all(decisions).start();
             self.tell_recovered(&last.ended);
-            let Some(next) = self.watch(session, about, decide).await? else {
+            let other = Other::in_session(self.desk, session).await;
+            let Some(next) = self.watch(session, about, other, decide).await? else {
                 return Ok(Ending::Interrupted);
             };
             if let (
@@ -212,28 +213,21 @@ impl Turns<'_> {
         }
     }
 
-    /// Shows what happens. Ctrl-C cancels the run, and a second one ends the command; while another process is waited
-    /// for, it withdraws the message, which gives none.
+    /// Starts an invocation and shows what happens to its end. While another process is waited for, Ctrl-C withdraws the
+    /// message, which gives none.
     async fn watch(
         &self,
         session: &SessionHandle,
         about: About,
+        other: Option<Other>,
         start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Option<Followed>> {
-        // One listener, armed before anything happens and armed anew: no interrupt must go by unheard.
-        let mut interrupt = pin!(tokio::signal::ctrl_c());
-        let mut is_interrupted = false;
-        if let Some(heard) = (&mut interrupt).now_or_never() {
-            heard.context("Ctrl-C cannot be waited for")?;
-            interrupt.set(tokio::signal::ctrl_c());
-            is_interrupted = true;
-        }
+        let mut interrupts = Interrupts::new();
+        let is_interrupted = interrupts.was_heard()?;
         let mut watch = self.watcher(session, about).await;
-        let mut other = self.other(session).await;
         if let Some(other) = &other {
             self.tell_other(other);
         }
-        let mut failures = self.desk.failures.lock().await;
         let invocation = match start().await {
             Ok(invocation) => invocation,
             // The message was not accepted.
@@ -242,44 +236,9 @@ impl Turns<'_> {
         if is_interrupted {
             invocation.cancel();
         }
-        let mut traces = Traces::new(self.desk.runner.agent().name());
-        let mut events = invocation.subscribe(0);
-        let (mut turns, mut looks) = (Watch::turns(), Other::looks());
-        let mut interrupts = 0;
-        loop {
-            tokio::select! {
-                seen = events.next() => match seen {
-                    Some(seen) => {
-                        if let Some(other) = other.take() {
-                            watch.end();
-                            watch = self.take_up(session, other, &invocation, &seen, about).await?;
-                        }
-                        watch.see(&seen);
-                        if let Seen::Event { event, .. } = &seen {
-                            traces.observe(event).await.map_err(anyhow::Error::from_boxed)?;
-                        }
-                    }
-                    None => break,
-                },
-                Some(failure) = failures.recv() => watch.retry(&failure),
-                _ = turns.tick() => watch.turn(),
-                _ = looks.tick() => if let Some(other) = &mut other {
-                    other.look(self.desk, session).await;
-                },
-                heard = &mut interrupt => {
-                    heard.context("Ctrl-C cannot be waited for")?;
-                    interrupt.set(tokio::signal::ctrl_c());
-                    interrupts += 1;
-                    if interrupts > 1 {
-                        return Err(Stop(Ending::Interrupted).into());
-                    }
-                    let is_message = about == About::Message;
-                    if other.is_some() && (!is_message || self.withdraw(session, &invocation).await) {
-                        return Ok(None);
-                    }
-                    invocation.cancel();
-                }
-            }
+        let follow = self.follow(session, about, other, &invocation, &mut watch, &mut interrupts);
+        if !Box::pin(follow).await? {
+            return Ok(None);
         }
         watch.end();
         let ended = invocation.outcome().await;
@@ -292,6 +251,55 @@ impl Turns<'_> {
         Ok(Some(Followed { id: Some(invocation.id().clone()), is_shown: watch.has_seen_run(), ended }))
     }
 
+    /// Shows what happens, until nothing more does. Ctrl-C cancels the run, and a second one ends the command. Gives
+    /// whether the message was not withdrawn.
+    async fn follow(
+        &self,
+        session: &SessionHandle,
+        about: About,
+        mut other: Option<Other>,
+        invocation: &Invocation,
+        watch: &mut Watch,
+        interrupts: &mut Interrupts,
+    ) -> anyhow::Result<bool> {
+        let mut failures = self.desk.failures.lock().await;
+        let mut traces = Traces::new(self.desk.runner.agent().name());
+        let mut events = invocation.subscribe(0);
+        let (mut turns, mut looks) = (Watch::turns(), Other::looks());
+        let mut is_cancelled = false;
+        loop {
+            tokio::select! {
+                seen = events.next() => {
+                    let Some(seen) = seen else { return Ok(true) };
+                    if let Some(other) = other.take() {
+                        watch.end();
+                        *watch = self.take_up(session, other, invocation, &seen, about).await?;
+                    }
+                    watch.see(&seen);
+                    if let Seen::Event { event, .. } = &seen {
+                        traces.observe(event).await.map_err(anyhow::Error::from_boxed)?;
+                    }
+                }
+                Some(failure) = failures.recv() => watch.retry(&failure),
+                _ = turns.tick() => watch.turn(),
+                _ = looks.tick() => if let Some(other) = &mut other {
+                    other.look(self.desk, session).await;
+                },
+                heard = interrupts.next() => {
+                    heard?;
+                    if std::mem::replace(&mut is_cancelled, true) {
+                        return Err(Stop(Ending::Interrupted).into());
+                    }
+                    let is_message = about == About::Message;
+                    if other.is_some() && (!is_message || self.withdraw(session, invocation).await) {
+                        return Ok(false);
+                    }
+                    invocation.cancel();
+                }
+            }
+        }
+    }
+
     /// That decisions are stored: for programs, which may send them again.
     fn tell_receipt(&self, receipt: &DecisionReceipt) {
         if self.json {
@@ -301,14 +309,9 @@ impl Turns<'_> {
         }
     }
 
-    /// The other process that is at work in the session.
-    async fn other(&self, session: &SessionHandle) -> Option<Other> {
-        Other::in_session(self.desk, session).await
-    }
-
     /// The last run, if it has not ended and no other process is at work in it.
-    async fn interrupted(&self, session: &SessionHandle) -> Option<Run> {
-        match self.other(session).await {
+    async fn left(&self, session: &SessionHandle, other: Option<&Other>) -> Option<Run> {
+        match other {
             Some(_) => None,
             None => interrupted(session).await,
         }
@@ -371,7 +374,7 @@ impl Turns<'_> {
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
             show::note(show::approval(request));
-            match decision(prompt).await? {
+            match decision(prompt, request.can_modify()).await? {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
             }
@@ -410,7 +413,7 @@ impl Turns<'_> {
     async fn tell_stored(&self, session: &SessionHandle, id: Option<&str>, ended: &anyhow::Result<Ending>) {
         let Some(id) = id.filter(|_| !matches!(ended, Ok(Ending::Done))) else { return };
         // Its text says so.
-        if !self.json && ended.as_ref().is_err_and(|error| error.is::<Stored>()) {
+        if !self.json && ended.as_ref().is_err_and(anyhow::Error::is::<Stored>) {
             return;
         }
         let stored = session.inbox().await.unwrap_or_default();
@@ -446,7 +449,7 @@ impl Turns<'_> {
 
     /// The command that goes on with the session.
     fn resume_words(&self, session: &SessionHandle) -> String {
-        format!("stepfold resume {} --session {}", self.desk.words(), quoted(session.key().id.as_str()))
+        self.desk.resume_words(session.key().id.as_str())
     }
 
     /// What came of it, for whoever waits for it.
@@ -501,20 +504,12 @@ impl Turns<'_> {
 
     fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
         let resume = self.resume_words(session);
-        pending
-            .iter()
-            .map(|request| {
-                json!({
-                    "arguments": show::arguments(&request.call),
-                    "call": show::call(&request.call),
-                    "id": request.id,
-                    "reason": request.reason,
-                    "times": request.times,
-                    "tool": request.call.name,
-                    "resume": format!("{resume} --approve {}", quoted(&request.id)),
-                })
-            })
-            .collect()
+        let waits = |request: &ApprovalRequest| {
+            let mut waits = show::request_json(request);
+            waits["resume"] = json!(format!("{resume} --approve {}", quoted(&request.id)));
+            waits
+        };
+        pending.iter().map(waits).collect()
     }
 
     fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, about: About) {
@@ -580,12 +575,15 @@ impl Turns<'_> {
         }
         let resume = self.resume_words(session);
         let id = &first.id;
-        let (approve, reject, modify) =
-            (quoted(id), quoted(&format!("{id}=REASON")), quoted(&format!("{id}=JSON")));
-        show::note(format!(
-            "the run waits for a decision, and is stored; decide with\n  \
-             {resume} --approve {approve}\n  {resume} --reject {reject}\n  {resume} --modify {modify}"
-        ));
+        let mut ways = vec![
+            format!("--approve {}", quoted(id)),
+            format!("--reject {}", quoted(&format!("{id}=REASON"))),
+        ];
+        if first.can_modify() {
+            ways.push(format!("--modify {}", quoted(&format!("{id}=JSON"))));
+        }
+        let ways = ways.iter().map(|way| format!("\n  {resume} {way}")).collect::<Vec<_>>().concat();
+        show::note(format!("the run waits for a decision, and is stored; decide with{ways}"));
     }
 
     /// A failure, with what to do about it.
@@ -656,9 +654,13 @@ fn failure(error: &RunnerError) -> String {
     }
 }
 
-async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
+async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Option<Decision>> {
+    let (question, answers) = match can_modify {
+        true => ("run it? [y]es, [n]o, [m]odify, [l]ater: ", "answer y, n, m or l"),
+        false => ("run it? [y]es, [n]o, [l]ater: ", "answer y, n or l"),
+    };
     loop {
-        let answer = match prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await? {
+        let answer = match prompt.line(question).await? {
             Line::Text(answer) => answer,
             Line::NotText => String::new(),
             Line::Interrupted | Line::End => return Ok(None),
@@ -671,7 +673,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 };
                 return Ok(Some(Decision::reject(reason.trim())));
             }
-            "m" | "modify" => {
+            "m" | "modify" if can_modify => {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
                 match serde_json::from_str::<Value>(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
@@ -679,7 +681,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 }
             }
             "l" | "later" => return Ok(None),
-            _ => show::note("answer y, n, m or l"),
+            _ => show::note(answers),
         }
     }
 }

@@ -3,34 +3,26 @@
 
 use std::collections::HashSet;
 
-use stepfold_state_core::chat::{FinishReason, ToolChoice};
+use stepfold_state_core::chat::{FinishReason, ToolChoice, fresh_call_id};
 
 /// The ids of the calls of a reply.
 #[derive(Debug, Default)]
 pub(crate) struct CallIds {
     taken: HashSet<String>,
-    /// No number below it is free any more.
-    next: usize,
+    calls: usize,
 }
 
 impl CallIds {
     /// Makes the id of the next call: the server's, or a fresh one if it is missing or taken.
     pub(crate) fn unique(&mut self, id: Option<&str>) -> String {
-        let given = id.filter(|id| !id.is_empty() && !self.taken.contains(*id)).map(str::to_owned);
-        let id = given.unwrap_or_else(|| self.fresh());
+        let is_free = |id: &str| !self.taken.contains(id);
+        self.calls += 1;
+        let id = match id.unwrap_or_default() {
+            given if !given.is_empty() && is_free(given) => given.to_owned(),
+            given => fresh_call_id(given, self.calls, is_free),
+        };
         self.taken.insert(id.clone());
         id
-    }
-
-    /// The lowest free number. Numbers that were skipped are not checked again.
-    fn fresh(&mut self) -> String {
-        loop {
-            let id = format!("call_{}", self.next);
-            self.next += 1;
-            if !self.taken.contains(&id) {
-                return id;
-            }
-        }
     }
 }
 

@@ -118,7 +118,7 @@ impl Turn {
         let claim = || self.runner.store.claim(request.clone());
         match claim.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await {
             Ok(claim) => self.slot.held.set(Some(&claim)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => self.slot.held.set_needless(),
             Err(error) => return Err(error),
         }
         Ok(())

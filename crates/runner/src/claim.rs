@@ -1,6 +1,7 @@
 //! The claim of this process on a session: held while a run is at work, so that no other worker goes on with it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -143,11 +144,24 @@ impl Waited {
 
 /// The token of the claim that this process holds on a session, if it does.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<Option<u64>>);
+pub(crate) struct Held {
+    token: Mutex<Option<u64>>,
+    /// Whether the store has no claims.
+    is_needless: AtomicBool,
+}
 
 impl Held {
     fn inner(&self) -> MutexGuard<'_, Option<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store has no claims: none has to be held.
+    pub(crate) fn set_needless(&self) {
+        self.is_needless.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_needless(&self) -> bool {
+        self.is_needless.load(Ordering::SeqCst)
     }
 
     pub(crate) fn token(&self) -> Option<u64> {

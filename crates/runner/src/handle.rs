@@ -126,7 +126,7 @@ impl SessionHandle {
     fn may_wait(&self) -> Result<Waiting, RunnerError> {
         match self.runner.0.busy {
             Busy::Refuse => return Err(self.busy("an invocation is at work")),
-            Busy::Interrupt => self.cancel(),
+            Busy::Interrupt => self.interrupt(),
             Busy::Wait | Busy::Steer => {}
         }
         self.place_to_wait()
@@ -190,6 +190,13 @@ impl SessionHandle {
     pub fn cancel(&self) {
         if let Some(current) = self.current() {
             current.cancellation.cancel();
+        }
+    }
+
+    /// Cancels what runs in this process, and not what waits for another worker: that was accepted.
+    fn interrupt(&self) {
+        if let Some(current) = self.current() {
+            current.interruption.cancel();
         }
     }
 
@@ -421,7 +428,7 @@ impl SessionHandle {
         let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
         (request.user_state, request.take_over) = (with_user_state, take_over);
         let deleted = self.runner.0.store.delete(request).await.map_err(|error| self.failed(error))?;
-        (known.history, known.left, known.stopped) = (None, None, None);
+        (known.history, known.stopped) = (None, None);
         self.slot.mail.forget();
         self.slot.held.take();
         Ok(deleted)

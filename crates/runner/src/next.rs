@@ -12,12 +12,21 @@ pub(crate) enum Wants {
     Begin,
     /// To take its message from the inbox, after those that came before it.
     TakeInbox,
+    /// To take what stands first in the inbox, whose message that may be.
+    TakeLeft,
     /// To go on with the last run.
     Resume,
     /// To give the last run up.
     Abandon,
     /// Nothing: it has had its run.
     Nothing,
+}
+
+impl Wants {
+    /// Whether what it is about stands in the inbox.
+    pub(crate) fn is_in_inbox(self) -> bool {
+        matches!(self, Wants::TakeInbox | Wants::TakeLeft)
+    }
 }
 
 /// How the last run of a session is.
@@ -103,22 +112,19 @@ pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next 
 fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
     match (wants, last) {
         // What was accepted before a process died waits for whoever comes.
-        (Wants::Resume, Last::Ended) if first.is_some() => Next::Take,
+        (Wants::Resume | Wants::TakeInbox | Wants::TakeLeft, Last::Ended) if first.is_some() => Next::Take,
         (Wants::Resume | Wants::Abandon, Last::Ended) => Next::NothingToResume,
         (Wants::Resume, _) => Next::Resume,
         (Wants::Abandon, Last::Unreadable) => Next::Repair,
         (Wants::Abandon, _) => Next::Abandon,
-        (Wants::Begin | Wants::TakeInbox, Last::Waits(pending)) => Next::Refuse(pending),
+        (Wants::Begin | Wants::TakeInbox | Wants::TakeLeft, Last::Waits(pending)) => Next::Refuse(pending),
         (Wants::Begin, Last::Ended) if first.is_none() => Next::Begin,
         (Wants::Begin, _) => Next::Store,
-        (Wants::TakeInbox, Last::Interrupted | Last::Unreadable) => Next::Recover,
-        (Wants::TakeInbox, Last::Ended) => match first {
-            Some(_) => Next::Take,
-            None => Next::IsTaken,
-        },
+        (Wants::TakeInbox | Wants::TakeLeft, Last::Interrupted | Last::Unreadable) => Next::Recover,
+        (Wants::TakeInbox, Last::Ended) => Next::IsTaken,
         // What was to join the run, and came too late.
         (Wants::Nothing, Last::Ended) if first == Some(Kind::Steer) => Next::Take,
-        (Wants::Nothing, _) => Next::End,
+        (Wants::TakeLeft, Last::Ended) | (Wants::Nothing, _) => Next::End,
     }
 }
 
@@ -154,6 +160,13 @@ mod tests {
             assert_eq!(next(Wants::Resume, waits(), first), Next::Resume);
             assert_eq!(next(Wants::Abandon, waits(), first), Next::Abandon);
         }
+    }
+
+    #[test]
+    fn what_was_left_is_taken_once_nothing_comes_before_it() {
+        assert_eq!(next(Wants::TakeLeft, Last::Ended, Some(Kind::Message)), Next::Take);
+        assert_eq!(next(Wants::TakeLeft, Last::Interrupted, Some(Kind::Message)), Next::Recover);
+        assert_eq!(next(Wants::TakeLeft, Last::Ended, None), Next::End);
     }
 
     #[test]

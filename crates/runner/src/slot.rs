@@ -39,12 +39,19 @@ pub(crate) struct Slot {
 pub(crate) struct Known {
     /// None until it was read, and after anything that makes it doubtful.
     pub(crate) history: Option<Arc<History>>,
-    /// The values as the last run of this process has left them; they are newer than those of the history.
-    pub(crate) left: Option<Kept>,
-    /// The last run as it stopped in this process. It has its `temp:` values, and knows the conversation.
+    /// The last run as it stopped in this process: its values are newer than those of the history, and it has its `temp:`
+    /// values.
     pub(crate) stopped: Option<Left>,
     /// Whether the session is kept in memory for the `temp:` values of its run.
     pub(crate) is_kept: bool,
+}
+
+impl Known {
+    /// The values as the last run of this process has left them.
+    pub(crate) fn left(&self) -> Option<Kept> {
+        let stopped = self.stopped.as_ref()?;
+        Kept::left_by(stopped.run.state(), stopped.seen?)
+    }
 }
 
 /// A run as it stopped in this process, and the session as it left it.
@@ -87,6 +94,8 @@ pub(crate) struct Desk {
 pub(crate) struct Current {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
+    /// Cancels its run and nothing else: a later message interrupts it. Its own message stays where it waits.
+    pub(crate) interruption: CancellationToken,
 }
 
 /// An invocation from the side of the worker.
@@ -205,7 +214,8 @@ impl Ticket {
         let (hub, cancellation) = (Hub::new(), CancellationToken::new());
         let (ended, end) = watch::channel(None);
         let invocation = Invocation::new(id, key.clone(), Arc::clone(&hub), end, cancellation.clone());
-        Ticket { current: Current { invocation, cancellation }, hub, ended, waiting }
+        let interruption = cancellation.child_token();
+        Ticket { current: Current { invocation, cancellation, interruption }, hub, ended, waiting }
     }
 
     pub(crate) fn waits(&self) -> bool {

@@ -31,6 +31,8 @@ pub(crate) enum Order {
     Begin { input: Box<Input>, acceptance: Acceptance },
     /// A new turn, with a message that stands in the inbox.
     TakeInbox,
+    /// A new turn, with what was left in the inbox: nobody here waits for it.
+    TakeLeft,
     /// Go on with the last run.
     Resume { decisions: Decisions, with_changed_agent: bool, receipts: Receipts },
     /// Cancel the last run.
@@ -79,7 +81,7 @@ impl Turn {
         let left_in_inbox = || {
             let id = takes_more.then(|| self.runner.ids.next());
             let ticket = Ticket::new(&self.slot.key, InvocationId::new(id?).ok()?, None);
-            Some(Job { order: Order::TakeInbox, ticket })
+            Some(Job { order: Order::TakeLeft, ticket })
         };
         self.slot.desk().next(left_in_inbox)
     }
@@ -234,7 +236,7 @@ impl Turn {
     /// The session: what is new if this process knows it, and nobody is at work in it; else anew.
     pub(crate) async fn read(&self) -> Result<Read, RunnerError> {
         let Ok(mut known) = self.slot.gate.try_lock() else { return self.read_since(None, None).await };
-        let (history, left) = (known.history.take(), known.left.take());
+        let (history, left) = (known.history.take(), known.left());
         let read = self.read_since(history, left).await?;
         known.history = Some(Arc::clone(&read.0));
         Ok(read)

@@ -1,6 +1,7 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
@@ -23,16 +24,13 @@ use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
-use crate::record::{ends, failed_event, takes};
+use crate::observers::OnceStored;
+use crate::record::{ends, failed_event, takes, temp_keys_of};
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
 
 /// An invocation at work.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own about the invocation or its runs"
-)]
 pub(crate) struct Work<'a> {
     turn: Turn,
     known: OwnedMutexGuard<Known>,
@@ -46,8 +44,6 @@ pub(crate) struct Work<'a> {
     decisions: Decisions,
     pub(crate) receipts: Receipts,
     with_changed_agent: bool,
-    /// The store has no claims, so nobody else can hold one.
-    has_no_claims: bool,
     /// How long it waited for another worker.
     waited: Waited,
     /// The invocation of another worker that took the message, and whether it has ended.
@@ -56,8 +52,6 @@ pub(crate) struct Work<'a> {
     own_seen: OwnSeen,
     /// Whether the last run has stored an event.
     has_stored: bool,
-    /// Whether the run that is driven comes before the one of this invocation.
-    is_earlier: bool,
     /// How the last run failed, if it did.
     failed: Option<Failed>,
 }
@@ -84,6 +78,8 @@ struct Stopped {
     place: u64,
     /// The versions that the values of the run are of, if they are known.
     seen: Option<SeenVersions>,
+    /// The `temp:` keys that it has written and whose values are gone.
+    missing_temp: BTreeSet<String>,
 }
 
 impl<'a> Work<'a> {
@@ -98,13 +94,11 @@ impl<'a> Work<'a> {
             decisions: Decisions::new(),
             receipts: Receipts::default(),
             with_changed_agent: false,
-            has_no_claims: false,
             waited: Waited::default(),
             has_message: matches!(order, Order::Begin { .. } | Order::TakeInbox),
             taker: None,
             own_seen: OwnSeen::Never,
             has_stored: false,
-            is_earlier: false,
             failed: None,
         };
         work.wants = match order {
@@ -113,6 +107,7 @@ impl<'a> Work<'a> {
                 Wants::Begin
             }
             Order::TakeInbox => Wants::TakeInbox,
+            Order::TakeLeft => Wants::TakeLeft,
             Order::Resume { decisions, with_changed_agent, receipts } => {
                 (work.decisions, work.with_changed_agent) = (decisions, with_changed_agent);
                 work.receipts = receipts;
@@ -137,13 +132,12 @@ impl<'a> Work<'a> {
 
     /// The control flow of an invocation.
     async fn run_all(&mut self) -> Ended {
-        let (mut outcome, mut is_joined) = (None, false);
+        let mut outcome = None;
         loop {
             let (found, seen) = self.look(outcome.as_ref()).await?;
             let wants = std::mem::replace(&mut self.wants, Wants::Nothing);
             let holder = seen.holder;
             let next = next(wants, seen, self.turn.runner.claims.when_claimed);
-            self.is_earlier = next == Next::Recover;
             outcome = match (next, found) {
                 (Next::Begin, Some(found)) => self.begin(found.read).await?,
                 (Next::Store, _) => {
@@ -190,14 +184,10 @@ impl<'a> Work<'a> {
                     Some(self.turn(found.read, Input::new(), &id, Vec::new()).await?)
                 }
                 (Next::IsTaken, Some(found)) => match self.outcome_of_taker(&found.read).await {
-                    // The worker came by itself, for what is taken by now. A message that has joined it meanwhile may
-                    // still stand in the inbox; else the last run took it.
+                    // A message that has joined this one may still stand in the inbox.
                     Err(RunnerError::NothingToResume { .. }) if self.turn.slot.desk().take_joined() => {
-                        (self.wants, is_joined) = (Wants::TakeInbox, true);
+                        self.wants = Wants::TakeLeft;
                         None
-                    }
-                    Err(RunnerError::NothingToResume { .. }) if is_joined => {
-                        return self.outcome_of_last_run(&found.read).await;
                     }
                     Err(RunnerError::NothingToResume { .. }) => return Err(self.withdrawn()),
                     ended => return ended,
@@ -208,10 +198,21 @@ impl<'a> Work<'a> {
                 (Next::Refuse(pending), _) => return Err(self.pending(pending, wants)),
                 (Next::RefuseClaimed, Some(found)) => return Err(self.claimed(&found.read.1, wants)),
                 (Next::NothingToResume, _) => return Err(self.nothing_to_resume()),
-                (Next::End, _) => match outcome {
-                    Some(outcome) if !self.turn.slot.desk().take_joined() => return Ok(outcome),
-                    outcome => outcome,
-                },
+                (Next::End, found) => {
+                    let has_joined = self.turn.slot.desk().take_joined();
+                    match (outcome, found) {
+                        (Some(outcome), _) if !has_joined => return Ok(outcome),
+                        // What was left is taken by now, and so is what has joined it.
+                        (None, Some(found)) if !has_joined => {
+                            return self.outcome_of_last_run(&found.read).await;
+                        }
+                        (None, _) => {
+                            self.wants = Wants::TakeLeft;
+                            None
+                        }
+                        (outcome, _) => outcome,
+                    }
+                }
                 (next, None | Some(_)) => unreachable!("{next:?} needs the session as it was read"),
             };
         }
@@ -253,6 +254,11 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Whether the run that is driven comes before what this invocation is about.
+    fn is_earlier(&self) -> bool {
+        self.wants != Wants::Nothing
+    }
+
     fn first(&self) -> Option<Kind> {
         self.turn.slot.mail.front().first().map(|entry| entry.kind)
     }
@@ -264,17 +270,16 @@ impl<'a> Work<'a> {
         if holder != Holder::Us {
             held.take();
         }
-        if self.has_no_claims { Holder::Us } else { holder }
+        // The store has no claims, so nobody else can hold one.
+        if held.is_needless() { Holder::Us } else { holder }
     }
 
     async fn claim(&mut self, take_over: TakeOver) -> Result<(), RunnerError> {
         match self.turn.claim(take_over).await {
-            Ok(()) => self.has_no_claims = self.turn.slot.held.token().is_none(),
             // The next look sees who was faster.
-            Err(SessionError::Claimed { .. }) => {}
-            Err(error) => return Err(self.failed(error)),
+            Ok(()) | Err(SessionError::Claimed { .. }) => Ok(()),
+            Err(error) => Err(self.failed(error)),
         }
-        Ok(())
     }
 
     /// Waits a while for the worker that holds the claim.
@@ -380,7 +385,7 @@ impl<'a> Work<'a> {
         let input = self.input.clone().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
         match self.turn(read, input, &id, Vec::new()).await {
-            Err(error) if self.is_overtaken(&error).await => {
+            Err(error) if self.is_overtaken(&error, &[]).await => {
                 self.wants = Wants::Begin;
                 Ok(None)
             }
@@ -399,21 +404,20 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Arc<Outcome>>, RunnerError> {
         let entries = self.turn.slot.mail.front();
         let is_own = entries.iter().any(|entry| entry.id == *self.ticket.current.invocation.id());
-        let goes_on_with =
-            if wants == Wants::TakeInbox && !is_own { Wants::TakeInbox } else { Wants::Nothing };
-        self.wants = goes_on_with;
-        self.is_earlier = goes_on_with == Wants::TakeInbox;
+        self.wants = if wants == Wants::TakeInbox && !is_own { wants } else { Wants::Nothing };
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
-            Err(error) if self.is_overtaken(&error).await => {
-                // Whoever resumes has no message of its own that another worker could have taken.
-                self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
+            Err(error) if self.is_overtaken(&error, &entries).await => {
+                // What came too late to join a run was taken; the own message was before.
+                self.wants = if wants == Wants::Nothing { Wants::TakeInbox } else { wants };
                 Ok(None)
             }
-            Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {
+            Err(error) if !self.has_stored && cannot_begin(&error) => {
                 Err(self.cannot_begin(error, &entries, wants).await)
             }
-            Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
+            Err(RunnerError::Run { key, source }) if self.is_earlier() => {
+                Err(self.earlier_failed(key, source))
+            }
             ended => ended.map(Some),
         }
     }
@@ -431,21 +435,28 @@ impl<'a> Work<'a> {
             (None, Some(first)) => RunnerError::EarlierCannotBegin {
                 key: Box::new(self.turn.slot.key.clone()),
                 earlier: first.id.clone(),
-                is_accepted: wants == Wants::TakeInbox,
+                is_accepted: wants.is_in_inbox(),
                 source: Arc::new(error),
             },
             (None, None) => error,
         }
     }
 
-    /// Whether a turn did not begin because another worker was faster. Then the session is looked at again.
-    async fn is_overtaken(&mut self, error: &RunnerError) -> bool {
+    /// Whether a turn did not begin because another worker was faster, with these entries of the inbox or with something
+    /// else. Then the session is looked at again.
+    async fn is_overtaken(&mut self, error: &RunnerError, entries: &[Entry]) -> bool {
         match error {
             _ if self.has_stored => false,
             RunnerError::Claimed { .. } => true,
-            // It was faster, and is done.
-            RunnerError::Conflict { .. } => {
-                self.turn.claim(TakeOver::Never).await.is_ok() && self.turn.slot.held.token().is_some()
+            // It is still at work, or done.
+            RunnerError::Conflict { .. } => match self.turn.claim(TakeOver::Never).await {
+                Ok(()) => self.turn.slot.held.token().is_some(),
+                Err(error) => matches!(error, SessionError::Claimed { .. }),
+            },
+            // The invocation of this message has begun already.
+            error if is_event_reused(error) => {
+                let still_waits = |entry: &Entry| self.turn.slot.mail.entry(&entry.id).is_some();
+                self.turn.read_inbox().await.is_ok() && !entries.iter().any(still_waits)
             }
             _ => false,
         }
@@ -477,7 +488,8 @@ impl<'a> Work<'a> {
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         let seen = history.kept.as_ref().map(Kept::seen);
-        self.drive(Stopped { run, invocation: id.clone(), place: 0, seen }, entries, false).await
+        let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
+        self.drive(Stopped { run, invocation, place: 0, seen, missing_temp }, entries, false).await
     }
 
     /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
@@ -551,14 +563,14 @@ impl<'a> Work<'a> {
     fn pending(&self, pending: Vec<String>, wants: Wants) -> RunnerError {
         let key = Box::new(self.turn.slot.key.clone());
         let outcome = self.ticket.current.invocation.recovered().pop();
-        RunnerError::Pending { key, pending, is_accepted: wants == Wants::TakeInbox, outcome }
+        RunnerError::Pending { key, pending, is_accepted: wants.is_in_inbox(), outcome }
     }
 
     fn claimed(&self, session: &Session, wants: Wants) -> RunnerError {
         let key = Box::new(self.turn.slot.key.clone());
         match session.claim.clone() {
             Some(claim) => {
-                let is_accepted = wants == Wants::TakeInbox;
+                let is_accepted = wants.is_in_inbox();
                 RunnerError::Claimed { key, owner: claim.owner, expires: claim.expires, is_accepted }
             }
             None => RunnerError::Busy { key, reason: "another worker is at work" },
@@ -575,7 +587,7 @@ impl<'a> Work<'a> {
         let mark = mail.mark();
         let known = self.known.history.take();
         let life = known.as_ref().and_then(|history| history.life.clone());
-        let (history, session) = self.turn.read_since(known, self.known.left.take()).await?;
+        let (history, session) = self.turn.read_since(known, self.known.left()).await?;
         if life.is_some_and(|life| life != session.life) {
             mail.forget();
         }
@@ -644,28 +656,28 @@ impl<'a> Work<'a> {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let (run, seen) = if let Some(left) = &self.known.stopped {
+        let (run, seen, missing_temp) = if let Some(left) = &self.known.stopped {
             // Others may have written since to what the session shares with theirs.
             let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
-            (Some((*left.run).clone()), seen)
+            (Some((*left.run).clone()), seen, BTreeSet::new())
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
             let state = history.state(session, &self.turn.runner.schema)?;
-            (history.last_run(agent, state, key)?, None)
+            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place, seen }))
+        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 
     /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
-        let Stopped { run, invocation, place, seen } = from;
+        let Stopped { run, invocation, place, seen, missing_temp } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         // How another run failed before is nothing to this one.
         self.failed = None;
         slot.mail.read_again();
-        let cancellation = self.ticket.current.cancellation.child_token();
+        let cancellation = self.ticket.current.interruption.child_token();
         if is_given_up {
             cancellation.cancel();
         }
@@ -695,11 +707,13 @@ impl<'a> Work<'a> {
         };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
+        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier() };
+        let is_stored = place > 0;
         let run = run
             .resume()
             .record_with(&mut journal)
-            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
-            .observe(inner.observers.of(&slot.key))
+            .observe(OnceStored { observer: publish, is_stored })
+            .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
             .decide_all(std::mem::take(&mut self.decisions));
@@ -712,10 +726,9 @@ impl<'a> Work<'a> {
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         match ended {
             Ok(outcome) => {
-                self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
-                Ok(Arc::new(outcome))
+                Ok(Arc::new(outcome.with_missing_temp(missing_temp)))
             }
             Err(error) => {
                 // What runs still is told to stop.
@@ -825,6 +838,16 @@ fn joined(entries: &[Entry]) -> Input {
     let first = entries.next().unwrap_or_default();
     let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
     others.fold(first, |input, message| input.with_message((*message).clone()))
+}
+
+/// Whether a message cannot begin a run, however often it is tried.
+fn cannot_begin(error: &RunnerError) -> bool {
+    // A message that was sent again after the store had forgotten its key.
+    matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. }) || is_event_reused(error)
+}
+
+fn is_event_reused(error: &RunnerError) -> bool {
+    matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
 }
 
 /// Whether an input is nothing but messages of users.

@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, StateError, ValueType, Write};
+use stepfold_state_core::json_schema::{Kinds, ValueType};
+use stepfold_state_core::state::{Cell, Faults, Handler, HandlerError, Schema, StateError, Write};
 
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
@@ -141,13 +142,12 @@ impl SessionSchema {
     /// written under few, in any order.
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
         let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.iter().position(|stored| *stored.text == *text) {
-            Some(place) => known[..=place].rotate_right(1),
-            None => {
-                let schema = Arc::new(serde_json::from_str(text).ok()?);
-                known.truncate(KNOWN_SCHEMAS - 1);
-                known.insert(0, Stored { text: text.into(), schema });
-            }
+        if let Some(place) = known.iter().position(|stored| *stored.text == *text) {
+            known[..=place].rotate_right(1);
+        } else {
+            let schema = Arc::new(serde_json::from_str(text).ok()?);
+            known.truncate(KNOWN_SCHEMAS - 1);
+            known.insert(0, Stored { text: text.into(), schema });
         }
         known.first().map(|stored| Arc::clone(&stored.schema))
     }
@@ -224,21 +224,9 @@ fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
         // It was let in by an open schema: there is no type but that of the value.
-        _ => kind_of(value).to_owned(),
+        _ => Kinds::of_value(value).to_string(),
     };
     SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "list",
-        Value::Object(_) => "object",
-    }
 }
 
 #[cfg(test)]

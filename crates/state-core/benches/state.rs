@@ -35,10 +35,10 @@ fn append_with_snapshot(bencher: Bencher<'_, '_>, length: usize) {
     let base = with_list(length);
     bencher.counter(ItemsCount::new(MANY)).with_inputs(|| (grown(&base), items())).bench_local_values(
         |(mut state, items)| {
-            let mut held = state.snapshot();
+            let mut held = state.clone();
             for item in items {
                 state.set("list", item).unwrap();
-                held = black_box(state.snapshot());
+                held = black_box(state.clone());
             }
             (state, held)
         },
@@ -126,10 +126,10 @@ fn set_scalar_with_snapshot(bencher: Bencher<'_, '_>, keys: usize) {
     }
     let name = &names[keys / 2];
     bencher.counter(ItemsCount::new(MANY)).with_inputs(|| base.clone()).bench_local_values(|mut state| {
-        let mut held = state.snapshot();
+        let mut held = state.clone();
         for number in 0..MANY {
             state.set(name, number).unwrap();
-            held = black_box(state.snapshot());
+            held = black_box(state.clone());
         }
         (state, held)
     });
@@ -140,7 +140,7 @@ fn snapshot(bencher: Bencher<'_, '_>) {
     let state = with_list(100_000);
     bencher.counter(ItemsCount::new(MANY)).bench_local(|| {
         for _ in 0..MANY {
-            black_box(black_box(&state).snapshot());
+            black_box(black_box(&state).clone());
         }
     });
 }

@@ -9,7 +9,7 @@
 //! **State.** A [`Schema`](state::Schema) declares keys: the type of each and the
 //! [`Handler`](state::Handler) that merges writes to it. A [`State`](state::State) holds the values. A
 //! [`Delta`](state::Delta) is a list of writes as data; folding it over a state gives the next one. A
-//! [`Snapshot`](state::Snapshot) costs nothing and never changes. A [`Template`](state::Template) puts
+//! clone of a state costs nothing and does not change with it. A [`Template`](state::Template) puts
 //! values into a prompt.
 //!
 //! ```
@@ -36,7 +36,7 @@
 //! );
 //!
 //! // ... and folded all at once or not at all. A snapshot stays what it was.
-//! let before = state.snapshot();
+//! let before = state.clone();
 //! state.apply(&delta)?;
 //! assert_eq!(state.get(DOCUMENTS)?, Some(vec!["first".to_owned(), "second".to_owned()]));
 //! assert!(before.get(DOCUMENTS)?.is_none());
@@ -88,7 +88,9 @@ pub mod chat;
 mod decode;
 mod depth;
 mod error_chain;
+mod faults;
 mod invisible;
+pub mod json_schema;
 mod list;
 pub mod state;
 

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", instructions.render(&state)?);
 
     heading("A step: the model asks for two searches, and both answer");
-    let start = state.snapshot();
+    let start = state.clone();
     state.push_message(Message::user("which area has most stalls?"));
     let ask = |id: &str, query: &str| ToolCall::new(id, "search", json!({"q": query})).into();
     state.push_message(Message::from_parts(

@@ -13,7 +13,7 @@
 //! use stepfold::session_scopes::MemoryStore;
 //!
 //! /// Counts the stalls of an area.
-//! #[tool(effect = "pure")]
+//! #[tool(effect(Effect::Pure))]
 //! async fn count(area: u64) -> Result<u64, ToolError> {
 //!     Ok(area * 4)
 //! }
@@ -66,6 +66,7 @@
 //! | `validation` | yes | values and arguments are checked against their whole JSON Schema |
 //! | `openai` | | models that speak OpenAI's chat completions, at any address |
 //! | `anthropic` | | Anthropic's models |
+//! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |
@@ -108,8 +109,8 @@ pub mod prelude {
     #[cfg(feature = "macros")]
     pub use stepfold_tools::tool;
     pub use stepfold_tools::{
-        Approval, Args, Effect, FromState, Resource, StateWriter, Tool, ToolContext, ToolError, Toolset,
-        state_key,
+        Approval, Args, Effect, FromState, Resource, Source, StateWriter, Tool, ToolContext, ToolError,
+        Toolset, state_key,
     };
 }
 

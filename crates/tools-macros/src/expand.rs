@@ -135,7 +135,7 @@ impl<'a> Companion<'a> {
             (None, Some(_)) => quote!(cpu),
         };
         let (assertions, arguments, closure) = (self.assertions(), self.arguments(), self.closure());
-        let calls = options.calls.iter().map(|call| call.tokens(host));
+        let calls = &options.calls;
         let feeds = self.feeds();
         quote! {
             #(#conditions)*

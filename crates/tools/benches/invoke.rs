@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use divan::{Bencher, black_box};
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Schema, Snapshot, State, ValueType};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::{Schema, State};
 use stepfold_tools::{Args, Invocation, InvokeOptions, RawArgs, Tool, ToolError, Tools};
 use tokio::runtime::{Builder, Runtime};
 
@@ -26,8 +27,8 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().build().expect("a runtime can be built")
 }
 
-fn snapshot() -> Snapshot {
-    State::new(&Schema::builder().build().expect("an empty schema is valid")).snapshot()
+fn snapshot() -> State {
+    State::new(&Schema::builder().build().expect("an empty schema is valid")).clone()
 }
 
 fn calls(count: usize, tool: &str, arguments: &Value) -> Vec<ToolCall> {
@@ -163,7 +164,7 @@ fn error_of_a_reader(bencher: Bencher<'_, '_>, items: usize) {
     let tools = Tools::of([tool]).expect("one tool does not clash");
     let schema = Schema::builder().key::<Vec<String>>("items").build().expect("valid");
     let items: Vec<String> = (0..items).map(|item| format!("item {item}")).collect();
-    let state = State::with_values(&schema, json!({"items": items})).expect("it fits").snapshot();
+    let state = State::with_values(&schema, json!({"items": items})).expect("it fits").clone();
     bencher.with_inputs(|| calls(1, "fail", &json!({}))).bench_local_values(|calls| {
         let invocation = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
         runtime.block_on(invocation.finish())

@@ -11,11 +11,11 @@ use exmex::{Express, Val};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepfold_tools::state_core::chat::{Message, Transcript};
+use stepfold_tools::state_core::chat::{Message, Transcript, with_unique_call_ids};
 use stepfold_tools::state_core::state::{Schema, State};
 use stepfold_tools::{
     Args, Effect, Invocation, InvokeOptions, Outcome, RawArgs, Resources, Source, Tool, ToolError, Tools,
-    settle, with_unique_call_ids,
+    settle,
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -83,7 +83,7 @@ async fn search_with_user_context() -> Result<(), Box<dyn Error>> {
 #[cfg(feature = "macros")]
 fn search_documents() -> Result<Tool, Box<dyn Error>> {
     /// Search documents
-    #[stepfold_tools::tool(effect = "pure", outputs_to_state(search_results = "results"))]
+    #[stepfold_tools::tool(effect(Effect::Pure), output_to_state("search_results", "results"))]
     async fn search(
         /// What to look for.
         query: String,
@@ -262,7 +262,7 @@ impl Agent {
         let reply: Transcript = format!("assistant: {reply}").parse()?;
         let reply = with_unique_call_ids((**reply.get(0).unwrap()).clone(), 0, |_| false);
         let calls = reply.tool_calls().cloned().collect();
-        let invocation = Invocation::new(&self.tools, self.state.snapshot(), calls, InvokeOptions::default());
+        let invocation = Invocation::new(&self.tools, self.state.clone(), calls, InvokeOptions::default());
         let mut done = invocation.finish().await;
         settle(&mut self.state, &mut done.outcomes);
         let mut step = Transcript::new();

@@ -4,17 +4,17 @@
 //! are merged at the end of the step, in call order, by the handlers of the schema. That is why parallel
 //! tools cannot lose each other's updates.
 
-use std::any::{Any, TypeId, type_name};
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
-use stepfold_state_core::state::{Delta, Handler, ReadKey, Snapshot, StateError, Write, WriteKey};
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Delta, Handler, State, StateError, Write, WriteKey};
 use tokio_util::sync::CancellationToken;
 
+use crate::options::InvokeOptions;
 use crate::progress::Progress;
-use crate::tool::Access;
+use crate::tool::Tool;
 
 /// The surroundings of one call, handed to the tool.
 ///
@@ -36,143 +36,126 @@ use crate::tool::Access;
 pub struct ToolContext(Arc<Inner>);
 
 struct Inner {
-    tool: Arc<str>,
-    call: CallContext,
-    access: Arc<Access>,
-    arguments: Arc<Value>,
-    state: Snapshot,
-    /// None once the call, or this try of it, has ended.
+    call: Arc<CallContext>,
+    /// Of this attempt alone. Made on demand: most tools do not use it.
+    cancellation: OnceLock<CancellationToken>,
+    idempotency_key: OnceLock<String>,
+    /// None once this attempt of the call has ended.
     writes: Mutex<Option<Delta>>,
 }
 
-/// What stays the same for all tries of a call.
-#[derive(Clone)]
+/// One call with all that it needs, the same for all its attempts.
 pub(crate) struct CallContext {
+    pub(crate) tool: Tool,
+    /// All calls of the reply: shared, since the arguments of one may be large.
+    pub(crate) calls: Arc<[ToolCall]>,
     pub(crate) index: usize,
-    pub(crate) call_id: Arc<str>,
-    pub(crate) idempotency_key: Arc<str>,
+    /// The model's arguments and those fed from the state.
+    pub(crate) arguments: Value,
+    /// Which of the tool's inputs were fed from the state.
+    pub(crate) fed: Vec<usize>,
+    pub(crate) state: State,
+    pub(crate) invocation: Arc<InvocationContext>,
+}
+
+/// What all calls of a reply share.
+pub(crate) struct InvocationContext {
+    pub(crate) options: InvokeOptions,
+    /// Cancelled when the run is, and when the invocation is dropped.
     pub(crate) cancellation: CancellationToken,
-    pub(crate) resources: Resources,
     pub(crate) progress: Progress,
 }
 
+impl CallContext {
+    pub(crate) fn call(&self) -> &ToolCall {
+        &self.calls[self.index]
+    }
+
+    fn idempotency_key(&self) -> String {
+        key_of_call(&self.invocation.options.key_scope, &self.call().id)
+    }
+}
+
+/// The idempotency key of a call, under the scope of its step.
+///
+/// # Examples
+/// ```
+/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c1"), "session-7/1/c1");
+/// // A slash in an id must not make it look like one of several effects of another call.
+/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
+/// ```
+pub fn key_of_call(scope: &str, call_id: &str) -> String {
+    format!("{scope}/{}", call_id.replace('%', "%25").replace('/', "%2F"))
+}
+
 impl ToolContext {
-    pub(crate) fn new(
-        tool: Arc<str>,
-        access: Arc<Access>,
-        call: CallContext,
-        arguments: Arc<Value>,
-        state: Snapshot,
-    ) -> Self {
+    /// The context of one attempt of a call.
+    pub(crate) fn new(call: Arc<CallContext>) -> Self {
         ToolContext(Arc::new(Inner {
-            tool,
             call,
-            access,
-            arguments,
-            state,
+            cancellation: OnceLock::new(),
+            idempotency_key: OnceLock::new(),
             writes: Mutex::new(Some(Delta::new())),
         }))
     }
 
     /// The name of the tool as the model called it.
     pub fn tool_name(&self) -> &str {
-        &self.0.tool
+        self.0.call.tool.name()
     }
 
     /// The id of the call.
     pub fn call_id(&self) -> &str {
-        &self.0.call.call_id
+        &self.0.call.call().id
     }
 
     /// The arguments, those fed from state included, as a JSON object.
     pub fn arguments(&self) -> &Value {
-        &self.0.arguments
+        &self.0.call.arguments
     }
 
     /// The state as it was before the step, with the writes of those calls of the reply that this
     /// call was ordered behind. It never changes.
-    pub fn state(&self) -> &Snapshot {
-        &self.0.state
+    pub fn state(&self) -> &State {
+        &self.0.call.state
     }
 
-    /// Reads a key of [`state`](ToolContext::state).
-    ///
-    /// # Errors
-    /// With a typed key, when the value is not of its type.
-    pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
-        self.0.state.get(key)
-    }
-
-    /// Buffers a write with the key's own handler. The tool must have declared the key with
-    /// [`writes`](crate::ToolBuilder::writes).
-    ///
-    /// # Errors
-    /// When the key was not declared, the value does not fit it, or the call has ended (of a blocking tool
-    /// whose time was out, for instance); nothing is buffered then.
-    pub fn set<V, K: WriteKey<V>>(&self, key: K, value: V) -> Result<(), WriteError> {
-        self.check_declared(key.name())?;
-        let write = self.0.state.schema().write(key, value)?;
-        self.buffer(write)
-    }
-
-    /// Buffers a write with another handler.
-    ///
-    /// # Errors
-    /// As [`set`](ToolContext::set).
-    pub fn set_with<V, K: WriteKey<V>>(&self, key: K, value: V, handler: &Handler) -> Result<(), WriteError> {
-        self.check_declared(key.name())?;
-        let write = self.0.state.schema().write_with(key, value, handler)?;
-        self.buffer(write)
+    /// What the call writes to the state with. A function whose parameter is a [`StateWriter`] says by it that it writes.
+    pub fn writer(&self) -> StateWriter {
+        StateWriter(self.clone())
     }
 
     /// A key for the effect of this call that stays the same when the step runs again after a crash, and
     /// differs for every other call. Hand it to services that know idempotency keys.
     pub fn idempotency_key(&self) -> &str {
-        &self.0.call.idempotency_key
+        self.0.idempotency_key.get_or_init(|| self.0.call.idempotency_key())
     }
 
     /// The same for one of several effects of this call.
     pub fn key_for(&self, label: &str) -> String {
-        format!("{}/{label}", self.0.call.idempotency_key)
+        format!("{}/{label}", self.idempotency_key())
     }
 
     /// Is cancelled when the run is, and when the call's time is out. An async tool is dropped then; a
     /// blocking one should look here from time to time.
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.0.call.cancellation
+        self.0.cancellation.get_or_init(|| self.0.call.invocation.cancellation.child_token())
     }
 
-    /// Reports progress to whoever watches the run. Never waits: when nobody keeps up, the report is
+    /// Reports progress to the observers of the run. Never waits: when they do not keep up, the report is
     /// dropped.
     pub fn report(&self, progress: impl Into<Value>) {
-        self.0.call.progress.push((self.0.call.index, progress.into()));
+        self.0.call.invocation.progress.push((self.0.call.index, progress.into()));
     }
 
     /// A resource of the application: a pool, a client, a configuration.
     pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.0.call.resources.get()
+        self.0.call.invocation.options.resources.get()
     }
 
     /// The writes buffered so far. No more are taken.
     pub(crate) fn end(&self) -> Delta {
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
-    }
-
-    fn check_declared(&self, key: &str) -> Result<(), WriteError> {
-        if self.0.access.may_write(key) {
-            return Ok(());
-        }
-        Err(WriteError::Undeclared { tool: self.tool_name().to_owned(), key: key.to_owned() })
-    }
-
-    fn buffer(&self, write: Write) -> Result<(), WriteError> {
-        match &mut *self.0.writes.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(writes) => {
-                writes.push(write);
-                Ok(())
-            }
-            None => Err(WriteError::Ended { tool: self.tool_name().to_owned() }),
-        }
     }
 }
 
@@ -182,6 +165,63 @@ impl fmt::Debug for ToolContext {
             .field("tool", &self.tool_name())
             .field("call_id", &self.call_id())
             .finish_non_exhaustive()
+    }
+}
+
+/// Buffers writes to the state. They are merged at the end of the step, in call order, by the handlers of the schema.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::{StateWriter, Tool, ToolError};
+///
+/// async fn remember(state: StateWriter) -> Result<&'static str, ToolError> {
+///     state.set("visits", 1)?;
+///     Ok("noted")
+/// }
+/// let tool = Tool::new("remember", "Counts a visit.", remember).writes(["visits"]).build()?;
+/// # Ok::<(), stepfold_tools::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StateWriter(ToolContext);
+
+impl StateWriter {
+    /// Buffers a write with the key's own handler. The tool must have declared the key with
+    /// [`writes`](crate::ToolBuilder::writes).
+    ///
+    /// # Errors
+    /// When the key was not declared, the value does not fit it, or the call has ended (of a blocking tool
+    /// whose time was out, for instance); nothing is buffered then.
+    pub fn set<V, K: WriteKey<V>>(&self, key: K, value: V) -> Result<(), WriteError> {
+        self.check_declared(key.name())?;
+        let write = self.0.state().schema().write(key, value)?;
+        self.buffer(write)
+    }
+
+    /// Buffers a write with another handler.
+    ///
+    /// # Errors
+    /// As [`set`](StateWriter::set).
+    pub fn set_with<V, K: WriteKey<V>>(&self, key: K, value: V, handler: &Handler) -> Result<(), WriteError> {
+        self.check_declared(key.name())?;
+        let write = self.0.state().schema().write_with(key, value, handler)?;
+        self.buffer(write)
+    }
+
+    fn check_declared(&self, key: &str) -> Result<(), WriteError> {
+        if self.0.0.call.tool.inner().access.may_write(key) {
+            return Ok(());
+        }
+        Err(WriteError::Undeclared { tool: self.0.tool_name().to_owned(), key: key.to_owned() })
+    }
+
+    fn buffer(&self, write: Write) -> Result<(), WriteError> {
+        match &mut *self.0.0.writes.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(writes) => {
+                writes.push(write);
+                Ok(())
+            }
+            None => Err(WriteError::Ended { tool: self.0.tool_name().to_owned() }),
+        }
     }
 }
 
@@ -207,52 +247,4 @@ pub enum WriteError {
     /// The schema refuses the write.
     #[error(transparent)]
     State(#[from] StateError),
-}
-
-/// The application's own things that tools ask for by type.
-///
-/// # Examples
-/// ```
-/// use stepfold_tools::Resources;
-///
-/// struct Clock(u64);
-///
-/// let resources = Resources::new().with(Clock(7));
-/// assert_eq!(resources.get::<Clock>().unwrap().0, 7);
-/// assert!(resources.get::<String>().is_none());
-/// ```
-#[derive(Clone, Default)]
-pub struct Resources(Arc<HashMap<TypeId, Named>>);
-
-/// A resource with the name of its type.
-type Named = (&'static str, Arc<dyn Any + Send + Sync>);
-
-impl Resources {
-    /// No resources.
-    pub fn new() -> Self {
-        Resources::default()
-    }
-
-    /// These and `resource`, in place of one of the same type.
-    #[must_use]
-    pub fn with<T: Send + Sync + 'static>(mut self, resource: T) -> Self {
-        Arc::make_mut(&mut self.0).insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(resource)));
-        self
-    }
-
-    /// The resource of a type.
-    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        let (_, resource) = self.0.get(&TypeId::of::<T>())?;
-        Arc::clone(resource).downcast().ok()
-    }
-
-    pub(crate) fn has(&self, id: TypeId) -> bool {
-        self.0.contains_key(&id)
-    }
-}
-
-impl fmt::Debug for Resources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.values().map(|(name, _)| name)).finish()
-    }
 }

@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 }
 
 impl ToolError {
-    /// An error that the model reads. A tool that allows retries is tried again before.
+    /// An error that the model reads. A tool that allows retries is called again before.
     pub fn new(message: impl Into<String>) -> Self {
         ToolError(Kind::Failed { message: message.into(), is_permanent: false })
     }
@@ -52,7 +52,7 @@ impl ToolError {
         ToolError(Kind::Failed { message: message.into(), is_permanent: true })
     }
 
-    /// The same error, if it is for the model, without further tries.
+    /// The same error, if it is for the model, without further attempts.
     ///
     /// # Examples
     /// ```
@@ -82,7 +82,7 @@ impl ToolError {
         ToolError(Kind::InvalidArguments(faults))
     }
 
-    /// Whether another try may help.
+    /// Whether another attempt may help.
     pub(crate) fn is_retryable(&self) -> bool {
         matches!(self.0, Kind::Failed { is_permanent: false, .. })
     }

@@ -10,9 +10,10 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepfold_state_core::decode;
-use stepfold_state_core::state::{Fault, Handler, Key, WriteKey, json_schema_of};
+use stepfold_state_core::json_schema::json_schema_of;
+use stepfold_state_core::state::{Fault, Key};
 
-use crate::context::{ToolContext, WriteError};
+use crate::context::{StateWriter, ToolContext};
 use crate::error::ToolError;
 
 /// A parameter of a tool function that is made from the [`ToolContext`].
@@ -227,7 +228,7 @@ impl<K: StateKey> Extract for FromState<K> {
     }
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
-        match context.get(K::KEY) {
+        match context.state().get(K::KEY) {
             Ok(value) => Ok(FromState(value)),
             // The source may show the value, and values of the state are not for the model.
             Err(_) => Err(ToolError::fatal(format!(
@@ -238,47 +239,13 @@ impl<K: StateKey> Extract for FromState<K> {
     }
 }
 
-/// Buffers writes to the state; see [`ToolContext::set`].
-///
-/// # Examples
-/// ```
-/// use stepfold_tools::{StateWriter, Tool, ToolError};
-///
-/// async fn remember(state: StateWriter) -> Result<&'static str, ToolError> {
-///     state.set("visits", 1)?;
-///     Ok("noted")
-/// }
-/// let tool = Tool::new("remember", "Counts a visit.", remember).writes(["visits"]).build()?;
-/// # Ok::<(), stepfold_tools::BuildError>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct StateWriter(ToolContext);
-
-impl StateWriter {
-    /// Buffers a write with the key's own handler.
-    ///
-    /// # Errors
-    /// When the tool did not declare the key, or the value does not fit it.
-    pub fn set<V, K: WriteKey<V>>(&self, key: K, value: V) -> Result<(), WriteError> {
-        self.0.set(key, value)
-    }
-
-    /// Buffers a write with another handler.
-    ///
-    /// # Errors
-    /// As [`set`](StateWriter::set).
-    pub fn set_with<V, K: WriteKey<V>>(&self, key: K, value: V, handler: &Handler) -> Result<(), WriteError> {
-        self.0.set_with(key, value, handler)
-    }
-}
-
 impl Extract for StateWriter {
     fn needs(needs: &mut Needs) {
         needs.writes_state();
     }
 
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
-        Ok(StateWriter(context.clone()))
+        Ok(context.writer())
     }
 }
 

@@ -48,7 +48,7 @@
 //! let calls = vec![ToolCall::new("c1", "search", json!({"query": "stalls"}))];
 //! let tools = Tools::of([tool])?;
 //! let options = InvokeOptions::scoped("session/invocation/step");
-//! let mut done = Invocation::new(&tools, state.snapshot(), calls, options).finish().await;
+//! let mut done = Invocation::new(&tools, state.clone(), calls, options).finish().await;
 //! settle(&mut state, &mut done.outcomes);
 //!
 //! assert_eq!(done.outcomes[0].result.text(), r#"{"results":["stalls for Alice"]}"#);
@@ -89,8 +89,10 @@ mod error;
 mod extract;
 mod function;
 mod invoke;
+mod options;
 mod policy;
 mod progress;
+mod resources;
 mod schema;
 mod tool;
 mod toolset;
@@ -99,15 +101,16 @@ pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
 pub use crate::binding::{ResultText, Source};
-pub use crate::context::{Resources, ToolContext, WriteError};
+pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
-pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey, StateWriter};
+pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, InvokeOptions, Limits, MAX_BLOCKING_THREADS, Offload,
-    Outcome, Outcomes, Overflow, Status, key_of_call, settle, with_unique_call_ids,
+    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status, settle,
 };
+pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
+pub use crate::resources::Resources;
 pub use crate::tool::{Tool, ToolBuilder};
 #[cfg(feature = "search")]
 pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};

@@ -8,7 +8,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a call may do to the world, and so what may be done about a call that was cut off.
+/// What a call may do to the world, and so what may be done about an interrupted one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
@@ -16,7 +16,7 @@ pub enum Effect {
     Pure,
     /// The same whether it runs once or several times under one idempotency key.
     Idempotent,
-    /// Something that must not be repeated. A call that was cut off is not run again.
+    /// Something that must not be repeated. An interrupted call is not run again.
     #[default]
     AtMostOnce,
 }
@@ -46,19 +46,19 @@ const MAX_TIMES: usize = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Retry {
-    /// Up to this many more tries after the first, at most 16.
+    /// Up to this many more attempts after the first, at most 16.
     pub fn times(times: usize) -> Self {
         Retry { times: times.min(MAX_TIMES), first_pause: Duration::from_millis(200) }
     }
 
-    /// The pause before the second try; 200 ms unless said.
+    /// The pause before the second attempt; 200 ms by default.
     #[must_use]
     pub fn after(mut self, pause: Duration) -> Self {
         self.first_pause = pause;
         self
     }
 
-    /// The pauses before each further try.
+    /// The pauses before each further attempt.
     pub fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
         ExponentialBuilder::new()
             .with_factor(2.0)

@@ -1,10 +1,10 @@
-//! Reports of tools on their way to whoever watches: a bounded queue that never makes a tool wait.
+//! Progress reports of tools on their way to observers: a bounded queue that never makes a tool wait.
 //!
 //! A channel would do, but for its size: it sets a block of memory aside for each invocation, and most
 //! invocations never report anything.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -15,12 +15,9 @@ pub(crate) type Report = (usize, Value);
 /// Reports that wait to be read. More are dropped: progress is no record.
 pub(crate) const PROGRESS_QUEUE: usize = 256;
 
-/// The reports of one invocation. Clones share them; one of them reads.
-#[derive(Clone, Default)]
-pub(crate) struct Progress(Arc<Shared>);
-
+/// The reports of one invocation.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Progress {
     reports: Mutex<VecDeque<Report>>,
     arrived: Notify,
 }
@@ -31,7 +28,7 @@ impl Progress {
         let mut reports = self.reports();
         if reports.len() < PROGRESS_QUEUE {
             reports.push_back(report);
-            self.0.arrived.notify_one();
+            self.arrived.notify_one();
         }
     }
 
@@ -49,12 +46,12 @@ impl Progress {
             if let Some(report) = self.pop() {
                 return report;
             }
-            self.0.arrived.notified().await;
+            self.arrived.notified().await;
         }
     }
 
     fn reports(&self) -> MutexGuard<'_, VecDeque<Report>> {
-        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,10 +76,9 @@ mod tests {
     #[tokio::test]
     async fn wakes_whoever_waits() {
         let progress = Progress::default();
-        let writer = progress.clone();
-        let (report, ()) = tokio::join!(progress.next(), async move {
+        let (report, ()) = tokio::join!(progress.next(), async {
             tokio::task::yield_now().await;
-            writer.push((7, json!("half")));
+            progress.push((7, json!("half")));
         });
         assert_eq!(report, (7, json!("half")));
     }

@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
-use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, ValueType, check_key};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, check_key};
 
 use crate::binding::{InputBinding, OutputBinding, ResultText, Source};
-use crate::context::Resources;
 use crate::error::BuildError;
 use crate::extract::Needs;
 use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
-use crate::invoke::checked;
 use crate::policy::{Approval, Effect, Retry};
-use crate::schema;
+use crate::resources::Resources;
+use crate::schema::{self, drop_stand_in_nulls};
 
 /// The longest tool name, in bytes: what providers accept.
 const MAX_NAME_BYTES: usize = 64;
@@ -211,7 +211,7 @@ impl Tool {
         &self.0.approval
     }
 
-    /// The time that one try of a call may take, where the tool says so.
+    /// The timeout of one attempt of a call, if the tool has one of its own.
     pub fn time_out(&self) -> Option<Duration> {
         self.0.time_out
     }
@@ -243,7 +243,8 @@ impl Tool {
         self.0.access.writes.iter().map(|(key, _)| &**key)
     }
 
-    /// The bindings of the tool to the state, as JSON, to compare them with recorded ones.
+    /// The bindings of the tool to the state, and what of a result the model reads, as JSON, to compare them with recorded
+    /// ones. Of functions that format a result it has only that they are there.
     ///
     /// # Examples
     /// ```
@@ -264,18 +265,18 @@ impl Tool {
         let inputs = self.0.inputs.iter();
         let inputs = inputs.map(|input| json!([&*input.key, input.parameter, input.is_visible]));
         let outputs = self.0.outputs.iter().map(|output| {
-            let source = match &output.source {
-                Source::Field(name) => json!({ "field": name }),
-                Source::Whole => json!("whole"),
-            };
-            json!([&*output.key, source, output.handler.as_ref().map(ToString::to_string)])
+            json!([&*output.key, output.source.words(), output.handler.as_ref().map(ToString::to_string)])
         });
-        json!({
+        let mut bindings = json!({
             "inputs": inputs.collect::<Vec<_>>(),
             "outputs": outputs.collect::<Vec<_>>(),
             "reads": self.reads().collect::<Vec<_>>(),
             "writes": self.writes().collect::<Vec<_>>(),
-        })
+        });
+        if let Some(text) = &self.0.result_text {
+            bindings["text"] = text.words();
+        }
+        bindings
     }
 
     /// Checks the tool against the schema of the state that it will be used with and the resources that the
@@ -332,7 +333,33 @@ impl Tool {
     /// # Errors
     /// All faults, with their JSON paths.
     pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<(), Faults> {
-        checked(self, arguments).map(drop)
+        self.accept(arguments).map(drop)
+    }
+
+    /// The arguments that the model may set, if they fit; what only the state sets is ignored.
+    pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Faults> {
+        let mut arguments = sent.clone();
+        for input in self.0.inputs.iter().filter(|input| !input.is_visible) {
+            arguments.remove(&input.parameter);
+        }
+        let mut arguments = Value::Object(arguments);
+        if self.0.spec.strict {
+            drop_stand_in_nulls(self.parameters(), &mut arguments);
+            self.drop_fed_nulls(&mut arguments);
+        }
+        self.0.arguments.check(&arguments)?;
+        Ok(arguments)
+    }
+
+    /// In strict mode a model has no other way to leave a parameter out than null, also where null is a value
+    /// of it. What the state can fill counts as left out then.
+    fn drop_fed_nulls(&self, arguments: &mut Value) {
+        let Value::Object(arguments) = arguments else { return };
+        for input in self.0.inputs.iter() {
+            if arguments.get(&input.parameter).is_some_and(Value::is_null) {
+                arguments.remove(&input.parameter);
+            }
+        }
     }
 
     fn fail_with(&self, faults: Vec<Fault>) -> Result<(), BuildError> {
@@ -476,8 +503,7 @@ impl ToolBuilder {
         self
     }
 
-    /// Keys that the function writes through its [`StateWriter`](crate::StateWriter) or
-    /// [`ToolContext`](crate::ToolContext). Others it may not write.
+    /// Keys that the function writes through its [`StateWriter`](crate::StateWriter). Others it may not write.
     pub fn writes<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.writes.extend(keys.into_iter().map(Into::into));
         self
@@ -489,13 +515,13 @@ impl ToolBuilder {
         self
     }
 
-    /// The time that one try of a call may take.
+    /// Sets the timeout of one attempt of a call.
     pub fn time_out(mut self, time_out: Duration) -> Self {
         self.time_out = Some(time_out);
         self
     }
 
-    /// Tries a failed or timed-out call again. Only for tools that say they are pure or idempotent.
+    /// Retries a failed or timed-out call. Only for tools that say they are pure or idempotent.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self

@@ -4,22 +4,18 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::{printed, without_keys};
+
 const CONVERSATION: &str = include_str!("../../analyst/conversation.txt");
 
 fn analyst(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_analyst"));
-    command.arg("--folder").arg(folder).args(arguments).stdin(Stdio::null());
-    for variable in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "STEPFOLD_MODEL"] {
-        command.env_remove(variable);
-    }
+    let mut command = without_keys(env!("CARGO_BIN_EXE_analyst"));
+    command.arg("--folder").arg(folder).args(arguments);
     command
 }
 
-/// What it prints, or how it fails.
 fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = analyst(folder, arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+    printed(analyst(folder, arguments))
 }
 
 #[track_caller]

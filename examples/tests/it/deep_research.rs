@@ -9,23 +9,19 @@ use std::process::{Command, Stdio};
 use expect_test::expect;
 use serde_json::Value;
 
+use crate::{printed, without_keys};
+
 /// What comes of the written conversation.
 const REPORT: &str = include_str!("../../deep_research/report.md");
 
 fn program(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_deep_research"));
-    command.arg("--store").arg(folder.join("sessions.sqlite")).args(arguments).stdin(Stdio::null());
-    for variable in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "STEPFOLD_MODEL"] {
-        command.env_remove(variable);
-    }
+    let mut command = without_keys(env!("CARGO_BIN_EXE_deep_research"));
+    command.arg("--store").arg(folder.join("sessions.sqlite")).args(arguments);
     command
 }
 
-/// What it prints, or how it fails.
 fn run(folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = program(folder, arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+    printed(program(folder, arguments))
 }
 
 /// The same, with somebody who answers.

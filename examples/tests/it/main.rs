@@ -4,3 +4,22 @@
 mod analyst;
 mod deep_research;
 mod small;
+
+use std::process::{Command, Stdio};
+
+/// A program that reads nothing, and finds no key of a model in its environment.
+fn without_keys(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    for variable in ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "STEPFOLD_MODEL"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// What a program prints, or how it fails.
+fn printed(mut program: Command) -> Result<String, String> {
+    let output = program.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}

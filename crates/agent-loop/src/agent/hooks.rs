@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Message, ToolCall, ToolContent, Transcript, Usage};
-use stepfold_state_core::state::{Delta, Snapshot, WriteKey};
+use stepfold_state_core::state::{Delta, State, WriteKey};
 use stepfold_tools::Outcome;
 
 use crate::run::{Exit, HookVerdict};
@@ -48,7 +48,7 @@ pub struct HookContext {
     /// Where the run is.
     pub point: HookPoint,
     /// The state and the conversation. It never changes.
-    pub state: Snapshot,
+    pub state: State,
     /// The number of steps so far.
     pub steps: u64,
     /// The tokens used so far.

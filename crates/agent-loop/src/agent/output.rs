@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ResponseFormat, ToolSpec};
 use stepfold_state_core::decode;
-use stepfold_state_core::state::{Fault, ValueType, json_schema_of};
+use stepfold_state_core::json_schema::{ValueType, json_schema_of};
+use stepfold_state_core::state::Fault;
 
 /// The tool that takes the output in [`OutputMode::Tool`].
 pub const OUTPUT_TOOL: &str = "submit_output";

@@ -156,7 +156,7 @@ fn invocation(run: &Run, calls: Vec<ToolCall>, stop: CancellationToken) -> Invoc
         .hosting_calls();
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
-    Invocation::resume(&tools, run.state().snapshot(), calls, run.finished_calls(), options)
+    Invocation::resume(&tools, run.state().clone(), calls, run.finished_calls(), options)
 }
 
 /// The functions of nodes, as an [`Invocation`] is those of tools.

@@ -36,7 +36,7 @@ impl Host<'_> {
 fn context(run: &Run, state: &State, point: HookPoint) -> HookContext {
     HookContext {
         point,
-        state: state.snapshot(),
+        state: state.clone(),
         steps: run.steps(),
         usage: run.usage(),
         call: None,

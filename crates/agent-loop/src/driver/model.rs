@@ -75,7 +75,7 @@ impl Host<'_> {
             return Ok(());
         }
         let config = agent.config();
-        let state = run.state().snapshot();
+        let state = run.state().clone();
         let tools = tokio::select! {
             biased;
             () = self.cancellation.cancelled() => return Ok(()),

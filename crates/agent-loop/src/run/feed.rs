@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::chat::{Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage};
+use stepfold_state_core::chat::{
+    Message, Repaired, Reply, Role, ToolCall, ToolResult, Transcript, Usage, with_unique_call_ids,
+};
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
-use stepfold_tools::{Approval, Failure, Outcome, Status, with_unique_call_ids};
+use stepfold_tools::{Approval, Failure, Outcome, Status};
 
 use super::close::{Repeats, close, not_run};
 use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate, StepEnd};

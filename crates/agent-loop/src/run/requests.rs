@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::Faults;
 use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::{Event, EventKind};
 use super::machine::{Phase, Run};
 use super::work::{Item, ItemState, Items, Work, WorkOutcome};
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, rejection};
+use crate::approval::{
+    ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, path_of_call, rejection,
+};
 use crate::decisions::{DecisionError, Decisions, Settled};
 use crate::error::FeedError;
 
@@ -46,12 +50,12 @@ impl Asker {
     fn id(&self, place: usize, item: &Item, asked: (AskReason, usize), call: &ToolCall) -> String {
         let (reason, times) = asked;
         let subject = self.subject(place, item.round, reason, &call.name);
-        self.outer(Subject { times, ..subject }.id(&call.id, &call.arguments))
+        self.outer(Subject { times, ..subject }.id(&path_of(item, &call.id), &call.arguments))
     }
 
     /// The id of a request of what is inside of an item.
-    fn id_inside(&self, label: &str, inner: &str) -> String {
-        self.outer(nested_path(label, inner))
+    fn id_inside(&self, item: &Item, label: &str, inner: &str) -> String {
+        self.outer(nested_path(&path_of(item, label), inner))
     }
 
     /// The decision that each item has, if it waits for one itself: equal calls that are asked about once have the same.
@@ -89,10 +93,18 @@ impl Asker {
         decisions: &[(String, Decision)],
     ) -> Vec<(String, Decision)> {
         let inner = item.open_requests().into_iter().filter_map(|request| {
-            let decision = given(decisions, &self.id_inside(label, &request.id))?;
+            let decision = given(decisions, &self.id_inside(item, label, &request.id))?;
             Some((request.id, decision.clone()))
         });
         inner.collect()
+    }
+}
+
+/// What the ids of requests about an item begin with.
+fn path_of(item: &Item, label: &str) -> String {
+    match &item.planned {
+        None => path_of_call(label),
+        Some(_) => label.to_owned(),
     }
 }
 
@@ -159,7 +171,7 @@ impl Run {
                 _ => {
                     let label = task.label();
                     pending.extend(item.open_requests().into_iter().map(|request| {
-                        let id = asker.id_inside(&label, &request.id);
+                        let id = asker.id_inside(item, &label, &request.id);
                         ApprovalRequest { id, ..request }
                     }));
                 }
@@ -258,9 +270,15 @@ impl Run {
         let Value::Object(arguments) = arguments else {
             return Err(fault("expected a JSON object".to_owned()));
         };
+        if !request.can_modify() {
+            return Err(fault("nothing of it can be modified; approve or reject".to_owned()));
+        }
         let is_own = self.is_own_request(&request.id);
         if is_own && self.walk().is_some() {
             return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
+        }
+        if let Some(parameters) = &request.parameters {
+            return fits(parameters, arguments).map_err(|faults| fault(faults.to_string()));
         }
         // What is inside checks its own. Without the tools of the step, they are checked before the call runs.
         let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
@@ -284,7 +302,7 @@ impl Run {
             let (Some(child), Some(task)) = (item.child(), self.task(place)) else { continue };
             let label = task.label();
             let inner = asker.decided_inside(item, &label, decisions);
-            let outer = |id: &str| asker.id_inside(&label, id);
+            let outer = |id: &str| asker.id_inside(item, &label, id);
             child.check_decisions(&inner.into()).map_err(|error| error.renamed(outer))?;
         }
         Ok(())
@@ -321,4 +339,13 @@ impl Run {
             self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
         }
     }
+}
+
+/// Checks arguments against the schema that a node has given. As in a call, null stands for what is left out.
+fn fits(parameters: &Value, arguments: &Map<String, Value>) -> Result<(), Faults> {
+    let Ok(parameters) = ValueType::of_schema(parameters.clone()) else { return Ok(()) };
+    let checked = parameters.check(&Value::Object(arguments.clone()));
+    let given = arguments.iter().filter(|(_, value)| !value.is_null());
+    let given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
+    checked.or_else(|faults| parameters.check(&Value::Object(given)).map_err(|_| faults))
 }

@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolResult};
-use stepfold_tools::with_unique_call_ids;
+use stepfold_state_core::chat::{Message, ToolResult, with_unique_call_ids};
 
 use super::call_ids::CallIds;
 

@@ -88,10 +88,8 @@ impl<'a> Task<'a> {
             return self.run.state().clone();
         };
         let (calls, finished) = (self.run.calls_as_run(), self.run.finished_calls());
-        let state = self.run.state().snapshot();
-        Invocation::resume(tools, state, calls, finished, InvokeOptions::default())
-            .state_seen_by(self.place)
-            .into_state()
+        let state = self.run.state().clone();
+        Invocation::resume(tools, state, calls, finished, InvokeOptions::default()).state_seen_by(self.place)
     }
 
     /// What was decided, by the ids within the item.

@@ -1,6 +1,5 @@
 //! From what the file says to an agent. Each fault that the layers below find is led back to its line.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -8,42 +7,53 @@ use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ModelParams;
 use stepfold::state_core::state::{Fault, Handlers, KeySchema, StateError, check_key};
-use stepfold::tools::{BuildError, Limits};
+use stepfold::tools::Limits;
 use stepfold::trim::{Pins, Trim, Window};
 
-use super::document::Document;
-use super::form::{Approvals, Conversion, Form, OutputModes, StateKey};
+use super::faults::Faults;
+use super::form::{Approvals, Conversion, Form, Named, OutputModes, StateKey};
 use super::placeholders::check_closed;
 use super::schema::nearest;
 use crate::tool;
 
 /// The agent on a state of this schema, and of the keys of the graph around it that it names, as far as it can be
-/// built; its faults are in the document then.
+/// built; what is wrong with it is among the faults then.
 pub(super) fn build(
     form: &Form,
-    document: &mut Document,
+    faults: &mut Faults,
     folder: &Path,
     name: &str,
     model: impl ChatModel + 'static,
     (schema, graph): (Schema, Option<&Schema>),
 ) -> Option<Agent> {
     let keys = graph.into_iter().flat_map(Schema::keys).map(KeySchema::name);
-    let tools = tools(form, document, folder, &schema.with_keys_of(graph.unwrap_or(&schema), keys));
+    let known = schema.with_keys_of(graph.unwrap_or(&schema), keys);
+    let tools: Vec<(&str, Tool)> = form
+        .tools
+        .iter()
+        .filter_map(|(name, form)| {
+            let tool =
+                faults.within(&["tools", name], |faults| tool::build(name, form, folder, &known, faults));
+            Some((name, tool?))
+        })
+        .collect();
+    let exits = exits(form, &tools, faults);
+    let tools: Vec<Tool> = tools.into_iter().map(|(_, tool)| tool).collect();
     let mut builder = Agent::builder(model)
         .name(name)
         .schema(schema)
         .tools(tools)
-        .exit_on(known_exits(form, document))
+        .exit_on(exits)
         .limits(limits(form))
         .tool_limits(tool_limits(form))
         .params(params(form))
         .approval(form.approval.into())
-        .trim(trim(form, document));
+        .trim(trim(form, faults));
     if let Some(graph) = graph {
         builder = builder.graph_schema(graph.clone());
     }
     if let Some(instructions) = &form.instructions {
-        check_closed("instructions", instructions, document);
+        check_closed("instructions", instructions, faults);
         builder = builder.instructions(instructions);
     }
     if let Some(tokens) = form.trim.window {
@@ -54,7 +64,7 @@ pub(super) fn build(
         Err(error) => {
             for fault in &error.faults {
                 let path = place_of(fault);
-                document.fault(&path, fault_text(fault));
+                faults.add(&path, fault_text(fault));
             }
             None
         }
@@ -89,32 +99,28 @@ fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
 /// The schema of the state. A key with a fault is taken for one of any type, so that it is found once. `more` are
 /// further keys in their stored form, unless the file has them.
 pub(super) fn state_schema(
-    state: &BTreeMap<String, StateKey>,
+    state: &Named<StateKey>,
     is_open: bool,
-    document: &mut Document,
+    faults: &mut Faults,
     more: serde_json::Map<String, Value>,
 ) -> Schema {
     let mut keys = serde_json::Map::new();
-    for name in document.names(&["state"]) {
-        let Some(key) = state.get(&name) else { continue };
-        let path = ["state", name.as_str()];
-        if let Err(error) = check_key(&name) {
-            document.fault(&path, error.to_string());
+    for (name, key) in state.iter() {
+        if let Err(error) = check_key(name) {
+            faults.add(&["state", name], error.to_string());
             continue;
         }
         if key.migrate.contains(&Conversion::Default) && key.default.is_none() {
-            document.fault(
-                &["state", &name, "migrate"],
-                "`default` is one that the key has to have: add `default`",
-            );
+            let words = "`default` is one that the key has to have: add `default`";
+            faults.add(&["state", name, "migrate"], words);
         }
-        keys.insert(name.clone(), sound_key(&name, key, document));
+        keys.insert(name.to_owned(), sound_key(name, key, faults));
     }
     for (name, key) in more {
         keys.entry(name).or_insert(key);
     }
     read_schema(is_open, &keys).unwrap_or_else(|error| {
-        document.fault(&["state"], state_fault(&error));
+        faults.add(&["state"], state_fault(&error));
         Schema::default()
     })
 }
@@ -125,7 +131,7 @@ fn read_schema(open: bool, keys: &serde_json::Map<String, Value>) -> Result<Sche
 
 /// A key in its stored form, without what is wrong with it: each field is looked at by itself, so that all faults are
 /// found at once.
-fn sound_key(name: &str, key: &StateKey, document: &mut Document) -> Value {
+fn sound_key(name: &str, key: &StateKey, faults: &mut Faults) -> Value {
     let text = |text: &String| Value::String(text.clone());
     let fields = [
         ("type", Some(key.value_type.clone())),
@@ -140,7 +146,7 @@ fn sound_key(name: &str, key: &StateKey, document: &mut Document) -> Value {
         let before = sound.insert(field.to_owned(), value);
         let alone = [(name.to_owned(), Value::Object(sound.clone()))].into_iter().collect();
         if let Err(error) = read_schema(false, &alone) {
-            document.fault(&["state", name, field], state_fault(&error));
+            faults.add(&["state", name, field], state_fault(&error));
             match before {
                 Some(before) => drop(sound.insert(field.to_owned(), before)),
                 None => drop(sound.shift_remove(field)),
@@ -159,42 +165,15 @@ fn state_fault(error: &StateError) -> String {
     }
 }
 
-fn tools(form: &Form, document: &mut Document, folder: &Path, schema: &Schema) -> Vec<Tool> {
-    let mut tools = Vec::new();
-    for name in document.names(&["tools"]) {
-        let Some(form) = form.tools.get(&name) else { continue };
-        match tool::build(&name, form, folder, schema) {
-            Ok(tool) => tools.push(tool),
-            Err(faults) => {
-                for fault in faults {
-                    let is_known = fault.path.is_empty() && document.is_broken(&["tools", &name]);
-                    let path =
-                        ["tools", name.as_str()].into_iter().chain(fault.path.iter().map(String::as_str));
-                    let path: Vec<&str> = path.collect();
-                    // What is missing because it was left out is no fault of its own.
-                    if !is_known {
-                        document.fault(&path, fault.message);
-                    }
-                }
-            }
-        }
+/// The exit tools that there are: the others are faults here, where their line is known. What is wrong with one that could
+/// not be built is told at the tool.
+fn exits(form: &Form, tools: &[(&str, Tool)], faults: &mut Faults) -> Vec<String> {
+    for (place, name) in form.exit_on.iter().enumerate().filter(|(_, name)| !form.tools.has(name)) {
+        let near = nearest(name, form.tools.names());
+        faults.add(&["exit_on", &place.to_string()], format!("there is no tool `{name}`{near}"));
     }
-    tools
-}
-
-/// The exit tools that there are: the others are faults here, where their line is known.
-fn known_exits(form: &Form, document: &mut Document) -> Vec<String> {
-    let mut known = Vec::new();
-    for (place, name) in form.exit_on.iter().enumerate() {
-        if !form.tools.contains_key(name) {
-            let message =
-                format!("there is no tool `{name}`{}", nearest(name, form.tools.keys().map(|n| &**n)));
-            document.fault(&["exit_on", &place.to_string()], message);
-        }
-    }
-    let broken = form.exit_on.iter().filter(|name| form.tools.contains_key(*name));
-    known.extend(broken.filter(|name| !document.has_fault_in(&["tools", name])).cloned());
-    known
+    let built = |name: &&String| tools.iter().any(|(tool, _)| *tool == name.as_str());
+    form.exit_on.iter().filter(built).cloned().collect()
 }
 
 fn limits(form: &Form) -> RunLimits {
@@ -227,7 +206,7 @@ fn params(form: &Form) -> ModelParams {
     }
 }
 
-fn trim(form: &Form, document: &mut Document) -> Trim {
+fn trim(form: &Form, faults: &mut Faults) -> Trim {
     let form = &form.trim;
     let mut trim = Trim::none();
     if let Some(messages) = form.keep_last {
@@ -235,7 +214,7 @@ fn trim(form: &Form, document: &mut Document) -> Trim {
     }
     match &form.pins {
         Some(_) if form.keep_last.is_none() => {
-            document.fault(&["trim", "pins"], "pins are shown besides `keep_last`, which is not there");
+            faults.add(&["trim", "pins"], "pins are shown besides `keep_last`, which is not there");
         }
         Some(pins) => trim = trim.with_pins(Pins::up_to(pins.messages).results_of(&pins.results_of)),
         None => {}
@@ -277,15 +256,5 @@ fn fault_text(fault: &Fault) -> String {
     match fault.path.split_once(' ') {
         Some(("tool", name)) => format!("tool `{name}`: {}", fault.message),
         _ => format!("{}: {}", fault.path, fault.message),
-    }
-}
-
-/// The faults of a tool as one text each.
-pub(crate) fn tool_faults(error: &BuildError) -> Vec<String> {
-    match error {
-        BuildError::InvalidTool { faults, .. } | BuildError::InvalidTools { faults } => {
-            faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect()
-        }
-        other => vec![other.to_string()],
     }
 }

@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use stepfold::tools::Effect;
@@ -26,11 +28,11 @@ pub(crate) struct Form {
     /// What the model is told first: a template over the state, as in `You help {user:name?}.`
     pub(crate) instructions: Option<String>,
     /// The keys of the state.
-    pub(crate) state: BTreeMap<String, StateKey>,
+    pub(crate) state: Named<StateKey>,
     /// Whether keys that are not declared are let in.
     pub(crate) open_state: bool,
     /// What the model may do, by name.
-    pub(crate) tools: BTreeMap<String, ToolForm>,
+    pub(crate) tools: Named<ToolForm>,
     /// Tools that end the run when they were called and did not fail.
     pub(crate) exit_on: Vec<String>,
     /// How much a run may take.
@@ -54,6 +56,64 @@ pub(crate) struct Form {
     pub(crate) output: Option<OutputForm>,
     /// How the model samples.
     pub(crate) params: Params,
+}
+
+/// Values by name, in the order in which they stand in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(Vec<(String, T)>);
+
+impl<T> Named<T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
+    }
+}
+
+impl<T> Default for Named<T> {
+    fn default() -> Self {
+        Named(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Named<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Named<T>, A::Error> {
+                let mut named = Named::default();
+                while let Some(field) = fields.next_entry()? {
+                    named.0.push(field);
+                }
+                Ok(named)
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Named<T> {
+    fn schema_name() -> Cow<'static, str> {
+        BTreeMap::<String, T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        BTreeMap::<String, T>::json_schema(generator)
+    }
 }
 
 /// A key of the state. The prefix of its name is its scope: `user:`, `app:`, `temp:`, or none for the session.
@@ -102,49 +162,36 @@ fn any_type() -> Value {
 }
 
 /// A tool: one of `command`, `http` and `builtin`, and how it meets the state.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolForm {
     /// What the tool does and when to use it, for the model. Built-in tools have their own.
-    #[serde(default)]
     pub(crate) description: Option<String>,
     /// The JSON Schema of the arguments, an object; no arguments by default.
-    #[serde(default)]
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
     /// Runs a program.
-    #[serde(default)]
     pub(crate) command: Option<CommandForm>,
     /// Asks a server.
-    #[serde(default)]
     pub(crate) http: Option<HttpForm>,
     /// Does what is built in.
-    #[serde(default)]
     pub(crate) builtin: Option<BuiltinForm>,
     /// What a call may do to the world, and so what is done about one that was cut off; `at_most_once` by
     /// default.
-    #[serde(default)]
     pub(crate) effect: Option<Effects>,
     /// Who has to agree before a call runs.
-    #[serde(default)]
     pub(crate) approval: Approvals,
     /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
-    #[serde(default)]
     pub(crate) time_out: Option<Time>,
     /// How often a call that failed is tried again; only for pure and idempotent tools.
-    #[serde(default)]
     pub(crate) retries: usize,
     /// Parameters that are fed from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
     /// model does not see them.
-    #[serde(default)]
     pub(crate) inputs_from_state: BTreeMap<String, String>,
     /// Parameters that are fed from the state when the model leaves them out.
-    #[serde(default)]
     pub(crate) defaults_from_state: BTreeMap<String, String>,
     /// Keys that are written from the result, as in `{ found = { source = "documents" } }`.
-    #[serde(default)]
     pub(crate) outputs_to_state: BTreeMap<String, OutputBinding>,
     /// What the model reads of the result, instead of all of it.
-    #[serde(default)]
     pub(crate) outputs_to_string: Option<StringBinding>,
 }
 
@@ -424,9 +471,6 @@ pub(crate) struct Params {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 
-/// What a time looks like, for the schema.
-pub(crate) const TIME_PATTERN: &str = "^[0-9]{1,9}(ms|s|m|h)$";
-
 /// The units, longest name first, in milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
@@ -441,9 +485,8 @@ impl Time {
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Time::parse(&text).ok_or_else(|| {
-            D::Error::custom(format!("`{text}` is no time; write one such as 500ms, 30s or 2m"))
-        })
+        Time::parse(&text)
+            .ok_or_else(|| D::Error::custom("this is no time; write one such as 500ms, 30s or 2m"))
     }
 }
 
@@ -453,7 +496,7 @@ impl JsonSchema for Time {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": TIME_PATTERN})
+        json_schema!({"type": "string", "pattern": "^[0-9]{1,9}(ms|s|m|h)$"})
     }
 }
 

@@ -10,9 +10,10 @@ use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, 
 use stepfold::prelude::*;
 use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
 
-use super::document::Document;
+use super::faults::Faults;
+use super::form::Named;
 use super::graph_form::{EdgeForm, GraphForm, Names, NodeForm, RouteForm};
-use super::{Around, BuiltGraph, LineFault, build, nearest, node};
+use super::{Around, BuiltGraph, build, nearest, node};
 use crate::model::Models;
 
 /// The characters of a value that a router gives as its reason.
@@ -27,76 +28,67 @@ pub(super) struct Place<'a> {
     pub(super) models: &'a Models<'a>,
 }
 
-/// The graph as far as it can be built, and what is wrong in the files of its agents.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) graph: Option<BuiltGraph>,
-    pub(super) elsewhere: Vec<LineFault>,
-}
-
+/// The graph, as far as it can be built.
 pub(super) fn build(
     form: &GraphForm,
-    document: &mut Document,
+    faults: &mut Faults,
     place: &Place<'_>,
     around: &Around,
-) -> anyhow::Result<Found> {
-    let schema = build::state_schema(&form.state, form.open_state, document, keys_of_progress(form));
-    check_whole(form, document, place, &schema);
+) -> anyhow::Result<Option<BuiltGraph>> {
+    let schema = build::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
+    check_whole(form, faults, place, &schema);
     let around = around_agents(form, place, around);
-    let declared = document.names(&["state"]);
     let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
     let mut links = Links { form, ways: Vec::new(), is_sound: true };
-    let (mut found, mut speakers) = (Found::default(), BTreeSet::new());
-    for name in document.names(&["nodes"]) {
-        let Some(node_form) = form.nodes.get(&name) else { continue };
-        let mut workshop = node::Workshop {
-            name: &name,
+    let mut speakers = BTreeSet::new();
+    for (name, node_form) in form.nodes.iter() {
+        let workshop = node::Workshop {
+            name,
             form: node_form,
             schema: &schema,
-            declared: &declared,
+            declared: &form.state,
             place,
             per_run: form.per_run,
             around: &around,
-            elsewhere: &mut found.elsewhere,
         };
-        let work = document.within(&["nodes", &name], |document| workshop.work(document))?;
-        if work.as_ref().is_some_and(|work| work.speaks) {
-            speakers.insert(name.clone());
-        }
-        // What the node would do does not matter for the ways to it.
-        let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
-        let node =
-            document.within(&["nodes", &name], |document| links.node(&name, work, node_form, document));
+        let node = faults.within(&["nodes", name], |faults| {
+            let work = workshop.work(faults)?;
+            if work.as_ref().is_some_and(|work| work.speaks) {
+                speakers.insert(name.to_owned());
+            }
+            // What the node would do does not matter for the ways to it.
+            let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
+            anyhow::Ok(links.node(name, work, node_form, faults))
+        })?;
         builder = builder.node(name, node);
     }
-    links.edges(document, &schema);
-    links.routes(document, &schema);
+    links.edges(faults, &schema);
+    links.routes(faults, &schema);
     let is_sound = links.is_sound;
     match links.lead(builder).build() {
-        Ok(graph) if is_sound => found.graph = Some(BuiltGraph { graph, speakers }),
-        Ok(_) => {}
+        Ok(graph) => return Ok(is_sound.then_some(BuiltGraph { graph, speakers })),
         Err(error) => {
             for fault in &error.faults {
                 let text = format!("{}: {}", words(&fault.path), words(&fault.message));
-                document.fault(&place_of(fault, form), text);
+                faults.add(&place_of(fault, form), text);
             }
         }
     }
-    Ok(found)
+    Ok(None)
 }
 
 /// What is said about the graph as a whole.
-fn check_whole(form: &GraphForm, document: &mut Document, place: &Place<'_>, schema: &Schema) {
+fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema: &Schema) {
     if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
-        document.fault(&["model"], message);
+        faults.add(&["model"], message);
     }
     if form.limits.steps == Some(0) {
-        document.fault(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
+        faults.add(&["limits", "steps"], "limits.steps: is zero: no node could ever run");
     }
     let followed = ["model_id", "params", "auto"];
     if form.per_run && !followed.iter().any(|key| schema.key(key).is_some()) {
         let words = "agents follow `model_id`, `params` and `auto`, of which the state declares none";
-        document.fault(&["per_run"], words);
+        faults.add(&["per_run"], words);
     }
 }
 
@@ -116,7 +108,7 @@ async fn nothing(_: NodeContext) -> Result<(), NodeError> {
 
 /// The keys that tracking needs, in their stored form, if there is any.
 fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
-    if !form.nodes.values().any(|node| node.tracked) {
+    if !form.nodes.iter().any(|(_, node)| node.tracked) {
         return Map::new();
     }
     let schema = tracking_keys(Schema::builder()).build().ok();
@@ -185,23 +177,21 @@ struct Links<'a> {
 
 impl Links<'_> {
     /// What holds for the runs of a node, and where it leads by itself.
-    fn node(&mut self, name: &str, work: Node, form: &NodeForm, document: &mut Document) -> Node {
+    fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut Faults) -> Node {
         if name == "START" || name == "END" {
-            self.fault(document, &[], format!("{name} is no node, but where the graph begins or ends"));
+            self.fault(faults, &[], format!("{name} is no node, but where the graph begins or ends"));
         }
         let mut node = node::with_rules(work, form);
-        if let Some(target) =
-            form.at_limit.as_ref().and_then(|name| self.target(document, &["at_limit"], name))
+        if let Some(target) = form.at_limit.as_ref().and_then(|name| self.target(faults, &["at_limit"], name))
         {
             node = node.at_limit(target);
         }
-        if let Some(target) =
-            form.on_error.as_ref().and_then(|name| self.target(document, &["on_error"], name))
+        if let Some(target) = form.on_error.as_ref().and_then(|name| self.target(faults, &["on_error"], name))
         {
             node = node.on_error(target);
         }
         for (at, name) in form.goes_to.iter().enumerate() {
-            if let Some(target) = self.target(document, &["goes_to", &at.to_string()], name) {
+            if let Some(target) = self.target(faults, &["goes_to", &at.to_string()], name) {
                 node = node.goes_to([target]);
             }
         }
@@ -213,36 +203,34 @@ impl Links<'_> {
     fn lead(self, builder: GraphBuilder) -> GraphBuilder {
         match self.is_sound {
             true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
-            false => self.form.nodes.keys().fold(builder, |builder, node| builder.edge(START, node)),
+            false => self.form.nodes.names().fold(builder, |builder, node| builder.edge(START, node)),
         }
     }
 
-    fn edges(&mut self, document: &mut Document, schema: &Schema) {
+    fn edges(&mut self, faults: &mut Faults, schema: &Schema) {
         for (at, edge) in self.form.edges.iter().enumerate() {
-            document.within(&["edges", &at.to_string()], |document| self.edge(edge, document, schema));
+            faults.within(&["edges", &at.to_string()], |faults| self.edge(edge, faults, schema));
         }
     }
 
-    fn edge(&mut self, edge: &EdgeForm, document: &mut Document, schema: &Schema) {
-        // What was left out did not fit, which is said already.
-        self.is_sound &= edge.from.is_some() && edge.to.is_some();
+    fn edge(&mut self, edge: &EdgeForm, faults: &mut Faults, schema: &Schema) {
+        self.require(&[("from", edge.from.is_some()), ("to", edge.to.is_some())], faults);
         let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
-        let from =
-            self.names(document, "from", edge.from.as_ref(), |links, document, path, name| match name {
-                "START" if is_join => {
-                    links.fault(document, path, "a join waits for nodes; START has finished already");
-                    None
-                }
-                "START" => Some(START.to_owned()),
-                name => links.known(document, path, name),
-            });
-        let to = self.names(document, "to", edge.to.as_ref(), Links::target);
+        let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
+            "START" if is_join => {
+                links.fault(faults, path, "a join waits for nodes; START has finished already");
+                None
+            }
+            "START" => Some(START.to_owned()),
+            name => links.known(faults, path, name),
+        });
+        let to = self.names(faults, "to", edge.to.as_ref(), Links::target);
         if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
-            self.fault(document, &["each"], words);
+            self.fault(faults, &["each"], words);
         }
         if is_join && edge.each.is_some() {
             let words = "a join leads on once; put a node between it and the branches";
-            self.fault(document, &["each"], words);
+            self.fault(faults, &["each"], words);
         }
         for to in to {
             match (&edge.each, is_join) {
@@ -250,11 +238,11 @@ impl Links<'_> {
                     self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
                 }
                 (None, true) if to == END => {
-                    self.fault(document, &["to"], "a join leads to a node; END needs none");
+                    self.fault(faults, &["to"], "a join leads to a node; END needs none");
                 }
                 (None, true) => self.ways.push(Way::Join(from.clone(), to)),
                 (Some(_), _) if to == END => {
-                    self.fault(document, &["to"], "a branch for each item leads to a node, not to END");
+                    self.fault(faults, &["to"], "a branch for each item leads to a node, not to END");
                 }
                 (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
                     from: from.clone(),
@@ -265,84 +253,96 @@ impl Links<'_> {
         }
     }
 
-    fn routes(&mut self, document: &mut Document, schema: &Schema) {
+    fn routes(&mut self, faults: &mut Faults, schema: &Schema) {
         for (at, route) in self.form.routes.iter().enumerate() {
-            document.within(&["routes", &at.to_string()], |document| self.route(route, document, schema));
+            faults.within(&["routes", &at.to_string()], |faults| self.route(route, faults, schema));
         }
     }
 
-    fn route(&mut self, route: &RouteForm, document: &mut Document, schema: &Schema) {
+    fn route(&mut self, route: &RouteForm, faults: &mut Faults, schema: &Schema) {
         let from = match route.from.as_deref() {
             Some("START") => Some(START.to_owned()),
-            name => name.and_then(|name| self.known(document, &["from"], name)),
+            name => name.and_then(|name| self.known(faults, &["from"], name)),
         };
         if let Some(words) = route.key.as_ref().and_then(|key| unknown_key(key, schema)) {
-            self.fault(document, &["key"], words);
+            self.fault(faults, &["key"], words);
         }
+        let fields = [
+            ("from", route.from.is_some()),
+            ("key", route.key.is_some()),
+            ("cases", route.cases.is_some()),
+            ("otherwise", route.otherwise.is_some()),
+        ];
+        self.require(&fields, faults);
         let mut cases = Vec::new();
-        for value in document.names(&["cases"]) {
-            let Some(name) = route.cases.as_ref().and_then(|cases| cases.get(&value)) else { continue };
-            let target = self.target(document, &["cases", &value], name);
-            cases.extend(target.map(|target| (value, target)));
+        for (value, name) in route.cases.iter().flat_map(Named::iter) {
+            let target = self.target(faults, &["cases", value], name);
+            cases.extend(target.map(|target| (value.to_owned(), target)));
         }
         let otherwise = route.otherwise.as_ref();
-        let otherwise = otherwise.and_then(|name| self.target(document, &["otherwise"], name));
-        match (from, route.key.clone(), otherwise) {
-            (Some(from), Some(key), Some(otherwise)) => {
-                self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
-            }
-            // What was left out did not fit, which is said already.
-            _ => self.is_sound = false,
+        let otherwise = otherwise.and_then(|name| self.target(faults, &["otherwise"], name));
+        if let (Some(from), Some(key), Some(otherwise)) = (from, route.key.clone(), otherwise) {
+            self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
         }
     }
 
     /// Several names, each looked up at its own line.
     fn names(
         &mut self,
-        document: &mut Document,
+        faults: &mut Faults,
         field: &str,
         names: Option<&Names>,
-        look_up: impl Fn(&mut Self, &mut Document, &[&str], &str) -> Option<String>,
+        look_up: impl Fn(&mut Self, &mut Faults, &[&str], &str) -> Option<String>,
     ) -> Vec<String> {
         if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
-            self.fault(document, &[field], "names no node");
+            self.fault(faults, &[field], "names no node");
         }
         let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
             match at.map(|at| at.to_string()) {
-                Some(at) => look_up(self, document, &[field, &at], name),
-                None => look_up(self, document, &[field], name),
+                Some(at) => look_up(self, faults, &[field, &at], name),
+                None => look_up(self, faults, &[field], name),
             }
         });
         found.collect()
     }
 
     /// Where something leads.
-    fn target(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+    fn target(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
         match name {
             "END" => Some(END.to_owned()),
             "START" => {
-                self.fault(document, path, "START is where the graph begins; nothing leads there");
+                self.fault(faults, path, "START is where the graph begins; nothing leads there");
                 None
             }
-            name => self.known(document, path, name),
+            name => self.known(faults, path, name),
         }
     }
 
-    fn known(&mut self, document: &mut Document, path: &[&str], name: &str) -> Option<String> {
+    fn known(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
         let words = match name {
-            name if name != "END" && self.form.nodes.contains_key(name) => return Some(name.to_owned()),
+            name if name != "END" && self.form.nodes.has(name) => return Some(name.to_owned()),
             "END" => "END is where the graph ends; nothing leads on from there".to_owned(),
             name => {
-                format!("there is no node `{name}`{}", nearest(name, self.form.nodes.keys().map(|n| &**n)))
+                format!("there is no node `{name}`{}", nearest(name, self.form.nodes.names()))
             }
         };
-        self.fault(document, path, words);
+        self.fault(faults, path, words);
         None
     }
 
-    fn fault(&mut self, document: &mut Document, path: &[&str], words: impl Into<String>) {
+    /// Fields that a way must have; one that was left out since it did not fit is told already.
+    fn require(&mut self, fields: &[(&str, bool)], faults: &mut Faults) {
+        for (field, _) in fields.iter().filter(|(_, is_there)| !is_there) {
+            self.is_sound = false;
+            if !faults.has_left_out(field) {
+                faults.add(&[""; 0], format!("missing `{field}`"));
+            }
+        }
+    }
+
+    fn fault(&mut self, faults: &mut Faults, path: &[&str], words: impl Into<String>) {
         self.is_sound = false;
-        document.fault(path, words);
+        faults.add(path, words);
     }
 }
 
@@ -366,7 +366,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
 }
 
 /// What to say about a key that the state does not have.
-pub(super) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
+pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
     let is_known = schema.is_open() || schema.key(key).is_some();
     (!is_known)
         .then(|| format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))

@@ -1,11 +1,57 @@
 //! What a graph file may say. As of agent files, the documentation of these fields is the documentation of the file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::form::{CommandForm, Effects, Form, StateKey, Time};
+use super::form::{CommandForm, Effects, Form, Named, StateKey, Time};
+
+/// A form that says one of two things, told apart by the type of its value: a fault is one of what was meant.
+macro_rules! by_type {
+    ($form:ident, $types:literal, $($kind:ident => $variant:path),+) => {
+        impl<'de> Deserialize<'de> for $form {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct ByType;
+
+                impl<'de> Visitor<'de> for ByType {
+                    type Value = $form;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($types)
+                    }
+
+                    $(by_type!(@ $kind $variant);)+
+                }
+
+                deserializer.deserialize_any(ByType)
+            }
+        }
+    };
+    (@ text $variant:path) => {
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok($variant(text.to_owned()))
+        }
+    };
+    (@ list $variant:path) => {
+        fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
+            Deserialize::deserialize(SeqAccessDeserializer::new(items)).map($variant)
+        }
+    };
+    (@ table $variant:path) => {
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+            Deserialize::deserialize(MapAccessDeserializer::new(fields)).map($variant)
+        }
+    };
+}
+
+by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
+by_type!(ProgramForm, "list or object", list => ProgramForm::Argv, table => ProgramForm::Full);
+by_type!(AnswersForm, "string or object", text => AnswersForm::Key, table => AnswersForm::Fields);
+by_type!(Names, "string or list", text => Names::One, list => Names::Many);
 
 /// A graph for `stepfold run` and `stepfold chat`: agents and programs over one state.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -20,14 +66,14 @@ pub(crate) struct GraphForm {
     pub(crate) model: Option<String>,
     /// The keys of the state. Agents in files of their own share those that both declare alike. If a node is tracked,
     /// the keys of progress (`tasks`, `outputs`, `errors` and so on) are there by themselves.
-    pub(crate) state: BTreeMap<String, StateKey>,
+    pub(crate) state: Named<StateKey>,
     /// Whether keys that are not declared are let in.
     pub(crate) open_state: bool,
     /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
     /// a human agrees to every call of a tool. Whoever writes `model_id` decides where the conversation is sent.
     pub(crate) per_run: bool,
     /// What is done, by name. What is written side by side is merged in the order in which the nodes stand here.
-    pub(crate) nodes: BTreeMap<String, NodeForm>,
+    pub(crate) nodes: Named<NodeForm>,
     /// The ways that are always gone.
     pub(crate) edges: Vec<EdgeForm>,
     /// The ways that a value of the state chooses.
@@ -85,8 +131,8 @@ pub(crate) struct NodeForm {
 }
 
 /// An agent of a node.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
 pub(crate) enum AgentForm {
     /// The file that describes it.
     File(String),
@@ -95,8 +141,8 @@ pub(crate) enum AgentForm {
 }
 
 /// A program of a node.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
 pub(crate) enum ProgramForm {
     /// The program and its arguments.
     Argv(Vec<String>),
@@ -105,8 +151,8 @@ pub(crate) enum ProgramForm {
 }
 
 /// Where an answer goes.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
 pub(crate) enum AnswersForm {
     /// To this key.
     Key(String),
@@ -151,15 +197,15 @@ pub(crate) struct RouteForm {
     pub(crate) key: Option<String>,
     /// Where each value leads. Text is meant without spaces around it; other values are meant as JSON.
     #[schemars(required)]
-    pub(crate) cases: Option<BTreeMap<String, String>>,
+    pub(crate) cases: Option<Named<String>>,
     /// Where all other values lead, and none.
     #[schemars(required)]
     pub(crate) otherwise: Option<String>,
 }
 
 /// A name, or several.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
 pub(crate) enum Names {
     /// One.
     One(String),

@@ -1,12 +1,13 @@
 //! The file that describes an agent or a graph: read with lines, checked whole, and built.
 
 mod build;
-mod document;
+pub(crate) mod faults;
 pub(crate) mod form;
 mod graph;
 pub(crate) mod graph_form;
 mod node;
 mod placeholders;
+mod read;
 mod schema;
 
 use std::collections::BTreeSet;
@@ -17,24 +18,25 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Map;
 use stepfold::prelude::*;
+use toml::de::{DeTable, DeValue};
 
-pub(crate) use self::build::tool_faults;
-use self::document::Document;
+pub(crate) use self::faults::Faults;
 use self::form::Form;
 use self::graph::Place;
+pub(crate) use self::graph::unknown_key;
 use self::graph_form::GraphForm;
+use self::read::read;
 pub(crate) use self::schema::{json_schema, nearest};
 use crate::error::Misuse;
 use crate::migrate::Migration;
 use crate::model::Models;
 
-/// A file of an agent or a graph that was read: what it says, and where each part of it stands.
+/// A file of an agent or a graph that was read: its form, and what is wrong in it.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
-    document: Document,
-    content: Content,
-    /// What is wrong in the files of its agents.
-    elsewhere: Vec<LineFault>,
+    /// None if it is not TOML.
+    content: Option<Content>,
+    faults: Faults,
 }
 
 /// What a file stands in: the files of the graphs around it, and the model of agents that name none.
@@ -98,73 +100,64 @@ impl AgentFile {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Misuse(format!("the agent file {} cannot be read: {error}", path.display())))?;
-        let read = AgentFile::parse(path, text);
-        Ok(match read {
-            Ok(file) if file.document.faults().is_empty() => Ok(file),
+        let file = AgentFile::parse(path, &text);
+        Ok(match file.faults.count() {
+            0 => Ok(file),
             // What can be built in spite of faults is: all of them are to be found at once.
-            Ok(file) => Err(file.check().err().unwrap_or_else(|| unreachable!("it has faults"))),
-            Err(faults) => Err(faults),
+            _ => Err(file.check().err().unwrap_or_else(|| unreachable!("it has faults"))),
         })
     }
 
-    fn parse(path: &Path, text: String) -> Result<Self, FileFaults> {
-        let mut document = Document::parse(text);
-        if document.is_empty() {
-            let words = "the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
-            document.fault(&[""; 0], words);
-        }
-        let content = match document.has("nodes") {
-            false => document.form(&json_schema::<Form>()).map(|form| Content::Agent(Box::new(form))),
-            true => document.form(&json_schema::<GraphForm>()).map(|form| Content::Graph(Box::new(form))),
-        };
-        let path = path.to_owned();
-        match content {
-            Some(content) => Ok(AgentFile { path, document, content, elsewhere: Vec::new() }),
-            None => Err(FileFaults { path, faults: document.into_faults() }),
-        }
+    fn parse(path: &Path, text: &str) -> Self {
+        let mut faults = Faults::in_text(text.to_owned());
+        let content = parse(text, &mut faults);
+        AgentFile { path: path.to_owned(), content, faults }
     }
 
     /// What the file describes, with these models.
     ///
     /// # Errors
     /// When a model cannot be had.
-    pub(crate) fn build(mut self, models: &Models<'_>) -> anyhow::Result<Result<Built, FileFaults>> {
-        let built = self.build_within(models, &Around::default())?;
-        Ok(built.filter(|_| self.is_sound()).ok_or_else(|| self.faults()))
+    pub(crate) fn build(self, models: &Models<'_>) -> anyhow::Result<Result<Built, FileFaults>> {
+        self.built_within(models, &Around::default())
     }
 
-    /// A file of a graph's agent, read and built.
-    fn nested(
-        path: &Path,
-        text: String,
+    /// What the file describes, if nothing at all is wrong with it.
+    pub(crate) fn check(mut self) -> Result<Built, FileFaults> {
+        // Where no model is asked, none is missing.
+        let built = self.look(&Models::Checked, &Around::default()).ok().flatten();
+        self.sound(built)
+    }
+
+    fn built_within(
+        mut self,
         models: &Models<'_>,
         around: &Around,
     ) -> anyhow::Result<Result<Built, FileFaults>> {
-        let mut file = match AgentFile::parse(path, text) {
-            Ok(file) => file,
-            Err(faults) => return Ok(Err(faults)),
-        };
-        let built = file.build_within(models, around)?;
-        Ok(built.filter(|_| file.is_sound()).ok_or_else(|| file.faults()))
+        let built = self.look(models, around)?;
+        Ok(self.sound(built))
+    }
+
+    fn sound(self, built: Option<Built>) -> Result<Built, FileFaults> {
+        let built = built.filter(|_| self.faults.count() == 0);
+        built.ok_or_else(|| FileFaults { path: self.path, faults: self.faults.into_lines() })
     }
 
     /// What the file describes, as far as it can be built.
-    fn build_within(&mut self, models: &Models<'_>, around: &Around) -> anyhow::Result<Option<Built>> {
+    fn look(&mut self, models: &Models<'_>, around: &Around) -> anyhow::Result<Option<Built>> {
         let (folder, name) = (self.folder(), self.name());
-        let document = &mut self.document;
+        let faults = &mut self.faults;
         match &self.content {
-            Content::Agent(form) => {
-                let model = model(form.model.as_deref(), document, models, &folder, around)?;
-                let schema = build::state_schema(&form.state, form.open_state, document, Map::new());
-                let agent =
-                    build::build(form, document, &folder, &name, model, (schema, around.keys.as_ref()));
-                Ok(agent.map(Built::Agent))
+            None => Ok(None),
+            Some(Content::Agent(form)) => {
+                let model = model(form.model.as_deref(), faults, models, &folder, around)?;
+                let schema = build::state_schema(&form.state, form.open_state, faults, Map::new());
+                let schemas = (schema, around.keys.as_ref());
+                Ok(build::build(form, faults, &folder, &name, model, schemas).map(Built::Agent))
             }
-            Content::Graph(form) => {
+            Some(Content::Graph(form)) => {
                 let place = Place { folder: &folder, name: &name, path: &self.path, models };
-                let built = graph::build(form, document, &place, around)?;
-                self.elsewhere.extend(built.elsewhere);
-                Ok(built.graph.map(Built::Graph))
+                Ok(graph::build(form, faults, &place, around)?.map(Built::Graph))
             }
         }
     }
@@ -172,8 +165,9 @@ impl AgentFile {
     /// The name of the agent: what the file says, else what the file is called.
     pub(crate) fn name(&self) -> String {
         let name = match &self.content {
-            Content::Agent(form) => &form.name,
-            Content::Graph(form) => &form.name,
+            None => &None,
+            Some(Content::Agent(form)) => &form.name,
+            Some(Content::Graph(form)) => &form.name,
         };
         let stem = || self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
@@ -182,11 +176,12 @@ impl AgentFile {
     /// What becomes of stored values whose types have changed.
     pub(crate) fn migrations(&self) -> Vec<Migration> {
         let state = match &self.content {
-            Content::Agent(form) => &form.state,
-            Content::Graph(form) => &form.state,
+            None => return Vec::new(),
+            Some(Content::Agent(form)) => &form.state,
+            Some(Content::Graph(form)) => &form.state,
         };
         let migrated = state.iter().filter(|(_, key)| !key.migrate.is_empty());
-        migrated.map(|(name, key)| (name.clone(), key.migrate.clone())).collect()
+        migrated.map(|(name, key)| (name.to_owned(), key.migrate.clone())).collect()
     }
 
     /// The folder of the file, which relative paths in it begin at.
@@ -194,35 +189,39 @@ impl AgentFile {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.unwrap_or(Path::new(".")).to_owned()
     }
+}
 
-    /// What the file describes, if nothing at all is wrong with it.
-    pub(crate) fn check(mut self) -> Result<Built, FileFaults> {
-        // Where no model is asked, none is missing.
-        let built = self.build_within(&Models::Checked, &Around::default()).ok().flatten();
-        built.filter(|_| self.is_sound()).ok_or_else(|| self.faults())
+/// The form of a text; none if it is not TOML, where what was meant can only be guessed.
+fn parse(text: &str, faults: &mut Faults) -> Option<Content> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        faults.add_at(error.span().map_or(0, |span| span.start), error.message().trim_end());
     }
-
-    fn is_sound(&self) -> bool {
-        self.document.faults().is_empty() && self.elsewhere.is_empty()
+    let table = table.into_inner();
+    if !errors.is_empty() {
+        return None;
     }
-
-    fn faults(self) -> FileFaults {
-        let mut faults = self.document.into_faults();
-        faults.extend(self.elsewhere);
-        FileFaults { path: self.path, faults }
+    if table.is_empty() {
+        let words =
+            "the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
+        faults.add_at(0, words);
+    }
+    match table.contains_key("nodes") {
+        false => read(&DeValue::Table(table), faults).map(|form| Content::Agent(Box::new(form))),
+        true => read(&DeValue::Table(table), faults).map(|form| Content::Graph(Box::new(form))),
     }
 }
 
 /// The model of an agent whose table is at hand.
 fn model(
     name: Option<&str>,
-    document: &mut Document,
+    faults: &mut Faults,
     models: &Models<'_>,
     folder: &Path,
     around: &Around,
 ) -> anyhow::Result<Arc<dyn ChatModel>> {
     if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
-        document.fault(&["model"], message);
+        faults.add(&["model"], message);
     }
     let others = || around.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
     models.pick(name.map(|name| (name, folder)).or_else(others))

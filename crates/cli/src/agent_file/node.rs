@@ -1,24 +1,29 @@
 //! From what a graph file says about a node to what the node does.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
-use super::document::Document;
-use super::form::{CommandForm, Effects, Form, Reads};
+use super::faults::Faults;
+use super::form::{CommandForm, Effects, Form, Named, Reads, StateKey};
 use super::graph::{Place, library_name, unknown_key};
 use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, ProgramForm};
 use super::placeholders::check_closed;
-use super::{AgentFile, Around, Built, LineFault, build, model};
+use super::{AgentFile, Around, Built, build, model};
 use crate::tool::Program;
 
-/// The table of the node.
-const HERE: [&str; 0] = [];
+/// A value whose JSON has more bytes is cut where an approver is shown it.
+const SHOWN: usize = 2_000;
+
+/// How many characters are shown of a value that is cut.
+const BEGINNING: usize = 400;
 
 /// What a node is made with.
 pub(super) struct Workshop<'a> {
@@ -26,12 +31,11 @@ pub(super) struct Workshop<'a> {
     pub(super) form: &'a NodeForm,
     pub(super) schema: &'a Schema,
     /// The keys that the file declares.
-    pub(super) declared: &'a [String],
+    pub(super) declared: &'a Named<StateKey>,
     pub(super) place: &'a Place<'a>,
     /// Whether agents follow the state.
     pub(super) per_run: bool,
     pub(super) around: &'a Around,
-    pub(super) elsewhere: &'a mut Vec<LineFault>,
 }
 
 /// What a node does, and whether it is an agent that goes on with the graph's conversation.
@@ -71,37 +75,34 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
 }
 
 impl Workshop<'_> {
-    /// What the node does; none if that cannot be said, with the faults in the document.
-    pub(super) fn work(&mut self, document: &mut Document) -> anyhow::Result<Option<Work>> {
-        self.misplaced(document);
+    /// What the node does; none if that cannot be said.
+    pub(super) fn work(&self, faults: &mut Faults) -> anyhow::Result<Option<Work>> {
+        self.misplaced(faults);
         let form = self.form;
-        let answers = self.answers(document);
+        let answers = self.answers(faults);
         for (field, text) in [("asks", &form.asks), ("says", &form.says)] {
             if let Some(text) = text {
-                self.check_template(field, text, document);
+                self.check_template(field, text, faults);
             }
         }
         let done = |node| Some(Work { node, speaks: false });
         match (&form.agent, &form.command, &form.says) {
-            (Some(agent), None, None) => self.agent(agent, answers, document),
-            (None, Some(command), None) => Ok(self.program(command, answers, document).and_then(done)),
+            (Some(agent), None, None) => self.agent(agent, answers, faults),
+            (None, Some(command), None) => Ok(self.program(command, answers, faults).and_then(done)),
             (None, None, Some(text)) => Ok(done(says(text))),
             (None, None, None) => {
-                // What is missing because it was left out is no fault of its own.
-                if !document.is_broken(&[]) {
-                    document.fault(&HERE, "a node is one of `agent`, `command` and `says`; this one is none");
-                }
+                faults.add_to_whole("a node is one of `agent`, `command` and `says`; this one is none");
                 Ok(None)
             }
             _ => {
-                document.fault(&HERE, "a node is one of `agent`, `command` and `says`; this one is several");
+                faults.add_to_whole("a node is one of `agent`, `command` and `says`; this one is several");
                 Ok(None)
             }
         }
     }
 
     /// Fields that are for nodes of another kind, or say two things.
-    fn misplaced(&self, document: &mut Document) {
+    fn misplaced(&self, faults: &mut Faults) {
         let form = self.form;
         let (agent, program) = (form.agent.is_some(), form.command.is_some());
         let fields = [
@@ -115,23 +116,21 @@ impl Workshop<'_> {
         ];
         for (field, is_there, fits, whose) in fields {
             if is_there && !fits {
-                document.fault(&[field], format!("`{field}` is of {whose}, which this node is not"));
+                faults.add(&[field], format!("`{field}` is of {whose}, which this node is not"));
             }
         }
         if form.on_error.is_some() && form.go_on_after_error {
-            document.fault(
-                &["go_on_after_error"],
-                "the node has `on_error` already, which says where to go then",
-            );
+            faults
+                .add(&["go_on_after_error"], "the node has `on_error` already, which says where to go then");
         }
         if form.effect == Some(Effects::AtMostOnce) && form.retries > 0 {
-            document.fault(&["retries"], "what must not run twice is not tried again");
+            faults.add(&["retries"], "what must not run twice is not tried again");
         }
     }
 
     /// Placeholders that nothing can fill.
-    fn check_template(&self, field: &str, text: &str, document: &mut Document) {
-        check_closed(field, text, document);
+    fn check_template(&self, field: &str, text: &str, faults: &mut Faults) {
+        check_closed(field, text, faults);
         let template = Template::parse(text);
         let is_known = |name: &str| {
             let mut parts = name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name]);
@@ -142,20 +141,15 @@ impl Workshop<'_> {
                 let words = format!(
                     "names `{name}`, which the state does not declare; declare it, or double the braces if it is text"
                 );
-                document.fault(&[field], words);
+                faults.add(&[field], words);
             }
         }
     }
 
-    fn agent(
-        &mut self,
-        form: &AgentForm,
-        answers: Answers,
-        document: &mut Document,
-    ) -> anyhow::Result<Option<Work>> {
+    fn agent(&self, form: &AgentForm, answers: Answers, faults: &mut Faults) -> anyhow::Result<Option<Work>> {
         let built = match form {
-            AgentForm::File(file) => self.file(file, document)?,
-            AgentForm::Inline(form) => document.within(&["agent"], |document| self.inline(form, document))?,
+            AgentForm::File(file) => self.file(file, faults)?,
+            AgentForm::Inline(form) => faults.within(&["agent"], |faults| self.inline(form, faults))?,
         };
         let Some(built) = built else { return Ok(None) };
         let is_agent = matches!(built, Built::Agent(_));
@@ -179,31 +173,25 @@ impl Workshop<'_> {
     }
 
     /// The agent, or the graph, of another file.
-    fn file(&mut self, file: &str, document: &mut Document) -> anyhow::Result<Option<Built>> {
+    fn file(&self, file: &str, faults: &mut Faults) -> anyhow::Result<Option<Built>> {
         let path = self.place.path.with_file_name(file);
         let read = path.canonicalize().and_then(|full| Ok((full, std::fs::read_to_string(&path)?)));
         let (full, text) = match read {
             Ok(read) => read,
             Err(error) => {
-                document.fault(&["agent"], format!("the file {file} cannot be read: {error}"));
+                faults.add(&["agent"], format!("the file {file} cannot be read: {error}"));
                 return Ok(None);
             }
         };
         if self.around.files.contains(&full) {
-            document.fault(&["agent"], format!("{file} is a graph that this one is a part of"));
+            faults.add(&["agent"], format!("{file} is a graph that this one is a part of"));
             return Ok(None);
         }
-        match AgentFile::nested(&path, text, self.place.models, &self.around_agent())? {
+        match AgentFile::parse(&path, &text).built_within(self.place.models, &self.around_agent())? {
             Ok(built) => Ok(Some(built)),
-            Err(faults) => {
-                document.fault(&["agent"], format!("{file} has faults"));
-                for fault in faults.faults {
-                    let fault = LineFault { file: fault.file.or_else(|| Some(path.clone())), ..fault };
-                    // Several nodes may have one file.
-                    if !self.elsewhere.contains(&fault) {
-                        self.elsewhere.push(fault);
-                    }
-                }
+            Err(others) => {
+                faults.add(&["agent"], format!("{file} has faults"));
+                faults.add_elsewhere(&path, others);
                 Ok(None)
             }
         }
@@ -219,22 +207,22 @@ impl Workshop<'_> {
         Around { keys: Some(Schema::default().with_keys_of(self.schema, keys)), ..self.around.clone() }
     }
 
-    fn inline(&self, form: &Form, document: &mut Document) -> anyhow::Result<Option<Built>> {
-        if !form.state.is_empty() {
-            document.fault(
+    fn inline(&self, form: &Form, faults: &mut Faults) -> anyhow::Result<Option<Built>> {
+        if form.state.names().next().is_some() {
+            faults.add(
                 &["state"],
                 "an agent inside a graph file has the graph's state; declare the keys there",
             );
         }
         let folder = self.place.folder;
-        let model = model(form.model.as_deref(), document, self.place.models, folder, self.around)?;
+        let model = model(form.model.as_deref(), faults, self.place.models, folder, self.around)?;
         let name = form.name.as_deref().unwrap_or(self.name);
-        let agent = build::build(form, document, folder, name, model, (self.schema.clone(), None));
+        let agent = build::build(form, faults, folder, name, model, (self.schema.clone(), None));
         Ok(agent.map(Built::Agent))
     }
 
     /// Each key that an answer goes to, with the field of it.
-    fn answers(&self, document: &mut Document) -> Answers {
+    fn answers(&self, faults: &mut Faults) -> Answers {
         let answers = match &self.form.answers {
             None => return Vec::new(),
             Some(AnswersForm::Key(key)) => vec![(key.clone(), None)],
@@ -245,34 +233,31 @@ impl Workshop<'_> {
         let mut known = Vec::new();
         for (key, field) in answers {
             match unknown_key(&key, self.schema) {
-                Some(words) => document.fault(&["answers", &key], words),
+                Some(words) => faults.add(&["answers", &key], words),
                 None => known.push((key, field)),
             }
         }
         known
     }
 
-    fn program(&self, form: &ProgramForm, answers: Answers, document: &mut Document) -> Option<Node> {
+    fn program(&self, form: &ProgramForm, answers: Answers, faults: &mut Faults) -> Option<Node> {
         let form = match form {
             ProgramForm::Full(form) => form.clone(),
             ProgramForm::Argv(argv) => CommandForm { argv: argv.clone(), ..CommandForm::default() },
         };
-        let mut faults = Vec::new();
-        let program = Program::new(&form, self.place.folder, &mut faults);
-        for fault in faults {
-            document.fault(&fault.path, fault.message);
-        }
+        let program = Program::new(&form, self.place.folder, faults);
         for (at, key) in self.form.reads.iter().flatten().enumerate() {
             if let Some(words) = unknown_key(key, self.schema) {
-                document.fault(&["reads", &at.to_string()], words);
+                faults.add(&["reads", &at.to_string()], words);
             }
         }
         let answers = self.form.answers.is_some().then_some(answers);
         if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == Reads::Text {
             let words = "a field is taken from JSON; write the command as a table, with `output = \"json\"`";
-            document.fault(&["answers"], words);
+            faults.add(&["answers"], words);
         }
-        let reads = self.form.reads.clone().unwrap_or_else(|| self.declared.to_owned());
+        let declared = || self.declared.names().map(str::to_owned).collect();
+        let reads = self.form.reads.clone().unwrap_or_else(declared);
         let work = Arc::new(ProgramWork {
             program: program?,
             reads,
@@ -327,15 +312,16 @@ struct Printed {
 
 impl ProgramWork {
     async fn run(&self, context: &NodeContext) -> Result<Update, NodeError> {
-        let item = match self.asks {
-            true => agreed(context)?,
-            false => context.item().cloned(),
-        };
         let state =
             self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
+        let state: Map<String, Value> = state.collect();
+        let item = match self.asks {
+            true => agreed(context, &state)?,
+            false => context.item().cloned(),
+        };
         let mut input: Map<String, Value> = item.map(|item| ("item".to_owned(), item)).into_iter().collect();
         input.insert("node".to_owned(), context.node().into());
-        input.insert("state".to_owned(), state.collect::<Map<_, _>>().into());
+        input.insert("state".to_owned(), state.into());
         let input = Value::Object(input).to_string();
         let output = self.program.run(&input, context.idempotency_key()).await;
         let output = output.map_err(|error| NodeError::new(error.to_string()))?;
@@ -399,15 +385,30 @@ impl ProgramWork {
     }
 }
 
-/// The item, once somebody has agreed; what they have changed of it, if they have.
-fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
+/// The item, once somebody has agreed to it and to what the program reads of the state; what they have changed of the
+/// item, if they have. When a value has changed since, that is another question.
+fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Value>, NodeError> {
     let item = context.item().cloned();
-    let about = item.as_ref().map_or_else(|| json!({}), |item| json!({"item": item}));
-    match context.ask("run", about)? {
+    let mut about: Map<String, Value> = item.iter().map(|item| ("item".to_owned(), item.clone())).collect();
+    let (whole, cut): (Vec<_>, Vec<_>) =
+        state.iter().map(|(key, value)| shown(key, value)).partition(|(_, _, is_whole)| *is_whole);
+    for (name, values) in [("state", whole), ("state_cut", cut)] {
+        if !values.is_empty() {
+            let values: Map<String, Value> = values.into_iter().map(|(key, value, _)| (key, value)).collect();
+            about.insert(name.to_owned(), values.into());
+        }
+    }
+    let parameters = match item {
+        Some(_) => {
+            json!({"type": "object", "properties": {"item": {}}, "required": ["item"], "additionalProperties": false})
+        }
+        None => json!(false),
+    };
+    match context.ask_fitting("run", about, parameters)? {
         Decision::Approve => Ok(item),
-        Decision::Modify { arguments } => match (item, arguments.get("item")) {
-            (Some(_), Some(item)) => Ok(Some(item.clone())),
-            _ => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
+        Decision::Modify { arguments } => match arguments.get("item") {
+            Some(item) => Ok(Some(item.clone())),
+            None => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
         },
         Decision::Reject { reason } if reason.is_empty() => {
             Err(NodeError::permanent("it was not run: it was rejected"))
@@ -417,4 +418,24 @@ fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
         }
         _ => Err(NodeError::permanent("it was not run: the decision is none that is known here")),
     }
+}
+
+/// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
+/// about the whole value.
+fn shown(key: &str, value: &Value) -> (String, Value, bool) {
+    let text = value.to_string();
+    if text.len() <= SHOWN {
+        return (key.to_owned(), value.clone(), true);
+    }
+    let begins: String = text.chars().take(BEGINNING).collect();
+    let cut = json!({"begins": begins, "bytes": text.len(), "sha256": sha256(&text)});
+    (key.to_owned(), cut, false)
+}
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().fold(String::new(), |mut digits, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
 }

@@ -1,18 +1,18 @@
 //! Placeholders that were begun and not closed: for a template they are text, and never what was meant.
 
-use super::document::Document;
+use super::faults::Faults;
 
 /// The prefixes that a key may have.
 const PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 
 /// Notes each placeholder of a template that is not closed.
-pub(super) fn check_closed(field: &str, text: &str, document: &mut Document) {
+pub(super) fn check_closed(field: &str, text: &str, faults: &mut Faults) {
     for (line, name) in unclosed(text) {
         let place = if line > 1 { format!(" (line {line} of it)") } else { String::new() };
         let words = format!(
             "{field}: `{{{name}`{place} is not closed; write `{{{name}}}`, or `{{{{{name}` if it is text"
         );
-        document.fault(&[field], words);
+        faults.add(&[field], words);
     }
 }
 

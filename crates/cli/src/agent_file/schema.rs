@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_schema_is_one_and_has_neither_references_nor_null() {
         for schema in [json_schema::<Form>(), json_schema::<GraphForm>()] {
-            stepfold::state_core::state::ValueType::of_schema(schema.clone()).unwrap();
+            stepfold::state_core::json_schema::ValueType::of_schema(schema.clone()).unwrap();
             let text = schema.to_string();
             assert!(!text.contains("$ref") && !text.contains("\"null\""), "{text}");
         }

@@ -15,7 +15,7 @@ const HELP: &str = "a line is a turn; /state shows the state, /session the sessi
 
 pub(super) async fn chat(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_run(place, asked)?;
-    desk.work(talk(&desk, asked, json)).await
+    desk.work(Box::pin(talk(&desk, asked, json))).await
 }
 
 async fn talk(desk: &Desk, asked: &Asked, json: bool) -> anyhow::Result<Ending> {

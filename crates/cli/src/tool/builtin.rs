@@ -5,7 +5,7 @@ use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _};
 use stepfold::tools::ToolBuilder;
 
-use super::ToolFault;
+use crate::agent_file::Faults;
 use crate::agent_file::form::{Builtin, BuiltinForm};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
@@ -21,12 +21,12 @@ pub(super) fn builder(
     description: Option<&str>,
     form: &BuiltinForm,
     schema: &Schema,
-    faults: &mut Vec<ToolFault>,
+    faults: &mut Faults,
 ) -> Option<ToolBuilder> {
     match form.name {
         Builtin::Clock => {
             if !form.keys.is_empty() {
-                faults.push(ToolFault::new(&["builtin", "keys"], "the clock writes no keys"));
+                faults.add(&["builtin", "keys"], "the clock writes no keys");
             }
             let words = description.unwrap_or("Tells the date and the time, UTC.");
             let clock = async || Ok::<_, ToolError>(json!({"utc": SystemClock.now().to_string()}));
@@ -41,10 +41,10 @@ fn remember(
     description: Option<&str>,
     form: &BuiltinForm,
     schema: &Schema,
-    faults: &mut Vec<ToolFault>,
+    faults: &mut Faults,
 ) -> Option<ToolBuilder> {
     if form.keys.is_empty() {
-        faults.push(ToolFault::new(&["builtin"], "`remember` needs `keys`, those that the model may write"));
+        faults.add(&["builtin"], "`remember` needs `keys`, those that the model may write");
         return None;
     }
     let described = form.keys.iter().map(|key| {

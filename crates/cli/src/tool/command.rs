@@ -12,7 +12,8 @@ use stepfold::tools::ToolBuilder;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
-use super::{ToolFault, read_output};
+use super::read_output;
+use crate::agent_file::Faults;
 use crate::agent_file::form::CommandForm;
 
 /// What is kept of standard error, for the message when the program fails.
@@ -33,7 +34,7 @@ pub(super) fn builder(
     description: String,
     form: &CommandForm,
     folder: &Path,
-    faults: &mut Vec<ToolFault>,
+    faults: &mut Faults,
 ) -> Option<ToolBuilder> {
     let program = Arc::new(Program::new(form, folder, faults)?);
     let call = move |context: ToolContext| {
@@ -48,9 +49,9 @@ pub(super) fn builder(
 
 impl Program {
     /// The program of a command; what is wrong with it, from the table around `command` on, goes to the faults.
-    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Vec<ToolFault>) -> Option<Self> {
+    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Faults) -> Option<Self> {
         let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
-            faults.push(ToolFault::new(&["command", "argv"], "names no program"));
+            faults.add(&["command", "argv"], "names no program");
             return None;
         };
         // A name is looked for in PATH, a path from the folder of the file.
@@ -58,16 +59,16 @@ impl Program {
         let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
         if has_slash && !program.is_file() {
             let words = format!("there is no program {first}, seen from the folder of this file");
-            faults.push(ToolFault::new(&["command", "argv"], words));
+            faults.add(&["command", "argv"], words);
         }
         let inside = form.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
         if !inside.is_dir() {
             let words = format!("there is no folder {}", inside.display());
-            faults.push(ToolFault::new(&["command", "folder"], words));
+            faults.add(&["command", "folder"], words);
         }
         if form.output_bytes == 0 {
             let words = "is zero: no output could ever be read";
-            faults.push(ToolFault::new(&["command", "output_bytes"], words));
+            faults.add(&["command", "output_bytes"], words);
         }
         let path = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
         Some(Program { form: form.clone(), path, folder: inside })

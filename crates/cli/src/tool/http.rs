@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use stepfold::prelude::*;
 use stepfold::tools::ToolBuilder;
 
-use super::{ToolFault, read_output};
+use super::read_output;
+use crate::agent_file::Faults;
 use crate::agent_file::form::{HttpForm, Method};
 
 /// How often a server may send us elsewhere.
@@ -31,25 +32,22 @@ pub(super) fn builder(
     description: String,
     form: &HttpForm,
     parameters: &Value,
-    faults: &mut Vec<ToolFault>,
+    faults: &mut Faults,
 ) -> Option<ToolBuilder> {
-    let before = faults.len();
-    faults.extend(faults_of_url(form, parameters));
+    let before = faults.count();
+    check_url(form, parameters, &mut |words| faults.add(&["http", "url"], words));
     for (name, value) in &form.headers {
         if HeaderName::try_from(name).is_err() || HeaderValue::try_from(value).is_err() {
-            faults.push(ToolFault::new(
-                &["http", "headers"],
-                format!("`{name}` is no header that can be sent"),
-            ));
+            faults.add(&["http", "headers"], format!("`{name}` is no header that can be sent"));
         }
     }
     for name in form.headers_from_environment.keys() {
         if HeaderName::try_from(name).is_err() {
             let words = format!("`{name}` is no header that can be sent");
-            faults.push(ToolFault::new(&["http", "headers_from_environment"], words));
+            faults.add(&["http", "headers_from_environment"], words);
         }
     }
-    if faults.len() > before {
+    if faults.count() > before {
         return None;
     }
     let server = Arc::new(Server { form: form.clone(), client: OnceLock::new() });
@@ -60,30 +58,25 @@ pub(super) fn builder(
     Some(Tool::new(name, description, call))
 }
 
-fn faults_of_url(form: &HttpForm, parameters: &Value) -> Vec<ToolFault> {
-    let fault = |message: String| ToolFault::new(&["http", "url"], message);
-    let mut faults = Vec::new();
+fn check_url(form: &HttpForm, parameters: &Value, fault: &mut impl FnMut(String)) {
     let known = |name: &str| parameters["properties"].get(name).is_some();
     for name in placeholders(&form.url).filter(|name| !known(name)) {
-        faults.push(fault(format!("needs `{name}`, which `parameters` does not declare")));
+        fault(format!("needs `{name}`, which `parameters` does not declare"));
     }
     if whole_url(&form.url).is_some() {
-        return faults;
+        return;
     }
     match Url::parse(&form.url.replace(['{', '}'], "x")) {
-        Err(error) => faults.push(fault(format!("is no URL: {error}"))),
+        Err(error) => fault(format!("is no URL: {error}")),
         Ok(url) => {
             let authority = form.url.split("://").nth(1).and_then(|rest| rest.split('/').next());
             if authority.is_some_and(|authority| authority.contains('{')) {
-                faults.push(fault(
-                    "has an argument in the name of its host; write `{url}` alone for that".into(),
-                ));
+                fault("has an argument in the name of its host; write `{url}` alone for that".into());
             } else if let Err(message) = check_host(&url, &form.hosts) {
-                faults.push(fault(message));
+                fault(message);
             }
         }
     }
-    faults
 }
 
 /// The names in braces.

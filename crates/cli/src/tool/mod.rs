@@ -8,66 +8,49 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Handlers, KeySchema};
-use stepfold::tools::{ResultText, Retry, Source};
+use stepfold::state_core::state::Handlers;
+use stepfold::tools::{BuildError, ResultText, Retry, Source};
 
 pub(crate) use self::command::Program;
 use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
-use crate::agent_file::{nearest, tool_faults};
+use crate::agent_file::{Faults, unknown_key};
 
-/// Something that is wrong with a tool.
-pub(crate) struct ToolFault {
-    /// Where, from the tool's table on.
-    pub(crate) path: Vec<String>,
-    pub(crate) message: String,
-}
-
-impl ToolFault {
-    fn new(path: &[&str], message: impl Into<String>) -> Self {
-        ToolFault { path: path.iter().map(|step| (*step).to_owned()).collect(), message: message.into() }
-    }
-}
-
-/// The tool of a table, or all that is wrong with it.
+/// The tool of a table; none if something is wrong with it.
 pub(crate) fn build(
     name: &str,
     form: &ToolForm,
     folder: &Path,
     schema: &Schema,
-) -> Result<Tool, Vec<ToolFault>> {
-    let mut faults = unknown_keys(form, schema);
+    faults: &mut Faults,
+) -> Option<Tool> {
+    let before = faults.count();
+    unknown_keys(form, schema, faults);
     let parameters = parameters(form);
     let description = form.description.clone().unwrap_or_default();
     let built = match (&form.command, &form.http, &form.builtin) {
-        (Some(command), None, None) => command::builder(name, description, command, folder, &mut faults),
-        (None, Some(http), None) => http::builder(name, description, http, &parameters, &mut faults),
+        (Some(command), None, None) => command::builder(name, description, command, folder, faults),
+        (None, Some(http), None) => http::builder(name, description, http, &parameters, faults),
         (None, None, Some(builtin)) => {
-            builtin::builder(name, form.description.as_deref(), builtin, schema, &mut faults)
+            builtin::builder(name, form.description.as_deref(), builtin, schema, faults)
         }
         (None, None, None) => {
-            faults.push(ToolFault::new(
-                &[],
-                "a tool is one of `command`, `http` and `builtin`; this one is none",
-            ));
-            return Err(faults);
+            faults.add_to_whole("a tool is one of `command`, `http` and `builtin`; this one is none");
+            None
         }
         _ => {
-            faults.push(ToolFault::new(
-                &[],
-                "a tool is one of `command`, `http` and `builtin`; this one is several",
-            ));
-            return Err(faults);
+            faults.add_to_whole("a tool is one of `command`, `http` and `builtin`; this one is several");
+            None
         }
     };
-    let Some(mut builder) = built else { return Err(faults) };
+    let mut builder = built?;
     match (&form.builtin, &form.parameters) {
         (None, _) => builder = builder.parameters(parameters),
         (Some(_), Some(_)) => {
-            faults.push(ToolFault::new(&["parameters"], "a built-in tool has parameters of its own"));
+            faults.add(&["parameters"], "a built-in tool has parameters of its own");
         }
         (Some(_), None) => {}
     }
-    builder = bind(builder, form, &mut faults);
+    builder = bind(builder, form, faults);
     if let Some(effect) = form.effect {
         builder = builder.effect(effect.into());
     }
@@ -78,33 +61,33 @@ pub(crate) fn build(
         builder = builder.retry(Retry::times(form.retries));
     }
     match builder.approval(form.approval.into()).build() {
-        Ok(tool) if faults.is_empty() => Ok(tool),
-        Ok(_) => Err(faults),
+        Ok(tool) => (faults.count() == before).then_some(tool),
+        Err(BuildError::InvalidTool { faults: found, .. } | BuildError::InvalidTools { faults: found }) => {
+            for fault in &found {
+                faults.add_to_whole(format!("tool `{name}`: {}: {}", fault.path, fault.message));
+            }
+            None
+        }
         Err(error) => {
-            let found = tool_faults(&error).into_iter();
-            faults.extend(found.map(|message| ToolFault::new(&[], format!("tool `{name}`: {message}"))));
-            Err(faults)
+            faults.add_to_whole(format!("tool `{name}`: {error}"));
+            None
         }
     }
 }
 
 /// Bindings to keys that the state does not have.
-fn unknown_keys(form: &ToolForm, schema: &Schema) -> Vec<ToolFault> {
+fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut Faults) {
     let tables = [
         ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
         ("defaults_from_state", form.defaults_from_state.keys().collect()),
         ("outputs_to_state", form.outputs_to_state.keys().collect()),
         ("builtin", form.builtin.iter().flat_map(|builtin| &builtin.keys).collect()),
     ];
-    let known = |key: &str| schema.is_open() || schema.key(key).is_some();
-    let keys = tables.into_iter().flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
-    keys.filter(|(_, key)| !known(key))
-        .map(|(table, key)| {
-            let words =
-                format!("the state has no key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name)));
-            ToolFault::new(&[table, key], words)
-        })
-        .collect()
+    for (table, key) in tables.iter().flat_map(|(table, keys)| keys.iter().map(move |key| (table, key))) {
+        if let Some(words) = unknown_key(key, schema) {
+            faults.add(&[*table, key.as_str()], words);
+        }
+    }
 }
 
 /// The schema of the arguments. An object without more is one that takes none.
@@ -118,7 +101,7 @@ fn parameters(form: &ToolForm) -> Value {
 fn bind(
     mut builder: stepfold::tools::ToolBuilder,
     form: &ToolForm,
-    faults: &mut Vec<ToolFault>,
+    faults: &mut Faults,
 ) -> stepfold::tools::ToolBuilder {
     for (key, parameter) in &form.inputs_from_state {
         builder = builder.input_from_state(key.as_str(), parameter);
@@ -131,7 +114,7 @@ fn bind(
     for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
         if source.is_some() && is_text {
             let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
-            faults.push(ToolFault::new(&["outputs_to_state"], words));
+            faults.add(&["outputs_to_state"], words);
         }
         let source = source.clone().map_or(Source::Whole, Source::Field);
         let Some(handler) = handler else {
@@ -140,13 +123,13 @@ fn bind(
         };
         match handler_of(handler) {
             Ok(handler) => builder = builder.output_to_state_with(key.as_str(), source, handler),
-            Err(message) => faults.push(ToolFault::new(&["outputs_to_state"], message)),
+            Err(message) => faults.add(&["outputs_to_state"], message),
         }
     }
     if let Some(binding) = &form.outputs_to_string {
         if is_text {
             let words = "a field is taken from JSON; add `output = \"json\"` to the command or the server";
-            faults.push(ToolFault::new(&["outputs_to_string"], words));
+            faults.add(&["outputs_to_string"], words);
         }
         builder = builder.output_to_string(ResultText::of(binding.source.as_str()));
     }

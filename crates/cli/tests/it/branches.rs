@@ -36,7 +36,7 @@ fn forks_are_listed_with_the_version_that_they_begin_with() {
     let [early, late] = lines.as_slice() else { panic!("{said}") };
     assert_eq!((early[0], early.last().unwrap()), ("early", &"from version 2"));
     assert_eq!((late[0], late.last().unwrap()), ("late", &"from version 4"));
-    let json: serde_json::Value = serde_json::from_str(&room.say("forks a.toml -s late --json", "")).unwrap();
+    let json = room.json("forks a.toml -s late --json");
     assert_eq!((&json[0]["session"], &json[0]["version"]), (&"later".into(), &4.into()));
     assert!(json[0]["created"].is_string() && json.as_array().unwrap().len() == 1, "{json}");
     room.check(
@@ -225,7 +225,7 @@ fn a_fork_is_compared_with_its_original() {
     );
     let said = room.say("compare a.toml s1 f1 --session s1", "");
     assert!(said.ends_with("exit 2\n"), "{said}");
-    let json: serde_json::Value = serde_json::from_str(&room.say("compare a.toml s1 f1 --json", "")).unwrap();
+    let json = room.json("compare a.toml s1 f1 --json");
     assert_eq!((&json["common"], &json["same"]), (&1.into(), &false.into()));
     assert_eq!(json["state"], serde_json::json!([{"key": "seen", "left": [1], "right": [7]}]));
     let count = |side: &str| json[side]["events"].as_array().unwrap().len();

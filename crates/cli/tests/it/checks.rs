@@ -59,9 +59,9 @@ pins = { messages = 3 }
 "#,
         expect![[r#"
             f.toml:1:1: there is no `nmae` here; did you mean `name`?
-            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             f.toml:3:1: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-            f.toml:4:12: there is no tool `submit`; there are: ask, both, count, none, remember
+            f.toml:4:12: there is no tool `submit`; there are: count, both, none, remember, ask
             f.toml:4:22: there is no tool `conut`; did you mean `count`?
             f.toml:5:1: this is none of never, always, once
             f.toml:8:1: limits.steps: is zero: the model could never be asked
@@ -126,6 +126,27 @@ fn a_bad_handler_is_found_behind_a_bad_type() {
             f.toml:8:1: the default does not fit: key "b" holds string, which this value is not: at $: expected string, found integer
             f.toml:11:1: no handler is named "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
             f.toml:12:1: the default does not fit: key "c" holds integer, which this value is not: at $: expected integer, found string
+            exit 2
+        "#]],
+    );
+}
+
+/// What does not fit is left out, and nothing that follows from that is told; what comes after it keeps its place.
+#[test]
+fn a_value_that_does_not_fit_is_told_once() {
+    check(
+        "exit_on = [3, \"nope\"]\nparams.seed = 99999999999999999999\nlimits.steps = -1\n\n\
+         [tools.a]\ndescription = \"A.\"\ncommand = { argv = 3 }\n\n\
+         [tools.b]\ndescription = \"B.\"\ncomand = [\"true\"]\n\n\
+         [tools.c]\ndescription = \"C.\"\nhttp = { url = \"https://example.org\" }\n",
+        expect![[r#"
+            f.toml:1:12: expected string, found integer
+            f.toml:1:15: there is no tool `nope`; there are: a, b, c
+            f.toml:2:8: the number is beyond 64 bits
+            f.toml:3:8: invalid value: integer `-1`
+            f.toml:7:13: expected list, found integer
+            f.toml:11:1: there is no `comand` here; did you mean `command`?
+            f.toml:15:1: missing `hosts`
             exit 2
         "#]],
     );

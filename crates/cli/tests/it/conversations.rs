@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use crate::room::Room;
+use crate::room::{Room, json_lines};
 
 const COUNTER: &str = r#"
 instructions = "You count for {user:name?}."
@@ -92,8 +92,7 @@ fn what_is_piped_gets_the_answer_only_and_json_gets_all() {
     assert_eq!(output.status.code(), Some(2), "an empty question is refused");
 
     let said = room.say("--json run a.toml -s s1 -", "how many?\n");
-    let lines: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = json_lines(&said);
     assert_eq!(lines[0]["session"], "s1");
     assert!(lines.iter().any(|line| line["event"]["text"] == "Three."), "{said}");
     let outcome = &lines.last().unwrap()["outcome"];

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use expect_test::expect;
 
-use crate::room::Room;
+use crate::room::{Room, json_lines};
 
 const SCRIPT: &str = "assistant: > c1 slow()\nassistant: Done.";
 
@@ -103,8 +103,7 @@ fn the_next_message_tells_what_is_unknown_of_the_run_before_it() {
     );
 
     let said = killed_in("at_most_once", &script).say("run a.toml -s s1 thanks --json", "");
-    let lines: Vec<serde_json::Value> =
-        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lines = json_lines(&said);
     let outcome = &lines.last().unwrap()["outcome"];
     assert_eq!((&outcome["text"], &outcome["unknown"][0]["id"]), (&"You are welcome.".into(), &"c1".into()));
     let events = lines.iter().filter(|line| line.get("event").is_some());
@@ -276,6 +275,16 @@ fn a_process_that_is_told_to_end_leaves_its_session_to_others() {
         let said = room.say("resume a.toml --when-claimed refuse", "");
         assert!(said.starts_with("Done.\n"), "{said}");
     }
+}
+
+#[test]
+fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
+    let (_room, child, gate) = at_work("idempotent");
+    send("-TERM", &child);
+    let output = child.wait_with_output().unwrap();
+    drop(gate);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.ends_with("go on with\n  stepfold resume a.toml --session s1\n"), "{notes}");
 }
 
 /// A process that is stopped is alive: nobody takes its call for one whose outcome is unknown.

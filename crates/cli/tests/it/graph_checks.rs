@@ -91,7 +91,7 @@ fn every_fault_has_its_line() {
         FAULTY,
         expect![[r#"
             g.toml:1:1: there is no `modle` here; did you mean `model`?
-            g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, ollama, vllm, llama.cpp, lmstudio
+            g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
             g.toml:9:1: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
             g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
@@ -107,7 +107,7 @@ fn every_fault_has_its_line() {
             g.toml:26:1: a field is taken from JSON; write the command as a table, with `output = "json"`
             g.toml:26:26: the state has no key `missing`; there are: found, verdict, messages
             g.toml:27:10: the state has no key `fuond`; did you mean `found`?
-            g.toml:28:1: there is no node `rescue`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:28:1: there is no node `rescue`; there are: plan, none, both, save, wrong, END, inline
             g.toml:30:1: what must not run twice is not tried again
             g.toml:31:1: this is no time; write one such as 500ms, 30s or 2m
             g.toml:34:1: expected list or object, found integer
@@ -126,10 +126,10 @@ fn every_fault_has_its_line() {
             g.toml:65:1: a join leads on once; put a node between it and the branches
             g.toml:68:1: names no node
             g.toml:69:1: expected string or list, found integer
-            g.toml:71:1: "otherwise" is a required property
-            g.toml:72:1: there is no node `judge`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:71:1: missing `otherwise`
+            g.toml:72:1: there is no node `judge`; there are: plan, none, both, save, wrong, END, inline
             g.toml:73:1: the state has no key `verdcit`; did you mean `verdict`?
-            g.toml:74:11: there is no node `reprot`; there are: END, both, inline, none, plan, save, wrong
+            g.toml:74:11: there is no node `reprot`; there are: plan, none, both, save, wrong, END, inline
             g.toml:74:30: expected string, found integer
             exit 2
         "#]],
@@ -216,9 +216,9 @@ nodes.a.says = "x"
 routes = [{ from = "a", otherwise = "END" }]
 "#,
         expect![[r#"
-            g.toml:2:10: "to" is a required property
-            g.toml:4:11: "key" is a required property
-            g.toml:4:11: "cases" is a required property
+            g.toml:2:10: missing `to`
+            g.toml:4:11: missing `key`
+            g.toml:4:11: missing `cases`
             exit 2
         "#]],
     );

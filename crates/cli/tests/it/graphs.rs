@@ -5,7 +5,7 @@ use std::process::Command;
 
 use expect_test::{Expect, expect};
 
-use crate::room::Room;
+use crate::room::{Room, json_lines};
 
 /// Plans areas, counts each of them, and plans again until it is enough. The judge is satisfied when it is asked for
 /// the second time.
@@ -252,8 +252,7 @@ fn a_pipe_gets_the_reply_only_and_json_gets_all() {
 
     std::fs::remove_file(room.path("second")).unwrap();
     let said = room.say("--json run g.toml -s s2 'which area has most stalls?'", "");
-    let lines: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = json_lines(&said);
     let percentages: Vec<u64> =
         lines.iter().filter_map(|line| line["progress"]["percentage"].as_u64()).collect();
     assert_eq!(percentages, [0, 0, 50, 100, 66, 66, 100]);

@@ -95,7 +95,7 @@ fn inspect_shows_the_log_and_who_set_what() {
         exit 2
     "#]],
     );
-    let json: serde_json::Value = serde_json::from_str(&room.say("inspect a.toml --json", "")).unwrap();
+    let json = room.json("inspect a.toml --json");
     assert_eq!(json["state"]["seen"]["value"], serde_json::json!([1, 2, 3]));
     assert_eq!(json["state"]["seen"]["set_by"]["writes"], 3);
     assert_eq!(json["events"][0]["kind"], "began");
@@ -137,8 +137,7 @@ fn verify_lists_what_is_damaged() {
     std::fs::write(room.path("s.db"), stored).unwrap();
     let said = room.say("verify a.toml --store s.db", "");
     assert!(said.contains("damaged: session a/local/s1") && said.ends_with("exit 1\n"), "{said}");
-    let json = room.say("verify a.toml --store s.db --json", "");
-    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    let json = room.json("verify a.toml --store s.db --json");
     assert_eq!((&json["whole"], &json["faults"][0]["kind"]), (&false.into(), &"damaged".into()));
 }
 
@@ -179,8 +178,7 @@ fn a_head_that_was_noted_shows_any_later_change() {
         "{said}"
     );
     assert!(said.contains("| all is whole") && said.ends_with("exit 1\n"), "{said}");
-    let json = room.say(&format!("verify a.toml -s s1 --json --head {noted}"), "");
-    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    let json = room.json(&format!("verify a.toml -s s1 --json --head {noted}"));
     assert_eq!((&json["whole"], &json["expected"]["contained"]), (&true.into(), &false.into()));
 
     // One that was cut off has no such version.
@@ -206,7 +204,7 @@ fn a_past_version_holds_what_the_store_says_whatever_the_agent_declares_today() 
     room.say("state set a.toml level=6", "");
     room.write("a.toml", &level(2));
     let value = |line: &str| {
-        let json: serde_json::Value = serde_json::from_str(&room.say(line, "")).unwrap();
+        let json = room.json(line);
         json["state"]["level"]["value"].clone()
     };
     assert_eq!(value("inspect a.toml --at 5 --json"), 5);

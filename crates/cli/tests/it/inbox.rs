@@ -126,8 +126,7 @@ fn a_message_is_stored_and_answered_by_its_own_command_once_the_other_one_has_en
     work.until_stored();
     let shown = work.room.say("inspect a.toml", "");
     assert!(shown.contains("\nstored, not answered yet: again\n"), "{shown}");
-    let sessions = work.room.say("sessions a.toml --json", "");
-    let sessions: serde_json::Value = serde_json::from_str(&sessions).unwrap();
+    let sessions = work.room.json("sessions a.toml --json");
     let of = |field: &str| sessions[0][field].clone();
     assert_eq!((of("status"), of("inbox")), ("running".into(), 1.into()));
     assert!(of("worker").as_str().unwrap().starts_with("process-"), "{sessions}");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use expect_test::Expect;
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// A folder of a test's own. Sessions are in it too, where the data of a user is.
@@ -65,6 +66,11 @@ impl Room {
         without_digests(&text.replace(&*self.folder().to_string_lossy(), "ROOM"))
     }
 
+    /// The object, or the first of them, that a command prints for programs.
+    pub(crate) fn json(&self, line: &str) -> Value {
+        json_lines(&self.say(line, "")).remove(0)
+    }
+
     /// What a command says, prints and notes as they come.
     pub(crate) fn say_in_order(&self, line: &str) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -86,6 +92,11 @@ impl Room {
     pub(crate) fn check_with(&self, line: &str, input: &str, expect: Expect) {
         expect.assert_eq(&self.say(line, input));
     }
+}
+
+/// The objects among the lines of what a command says.
+pub(crate) fn json_lines(said: &str) -> Vec<Value> {
+    said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// Ids of requests, and heads of sessions, have a digest that differs from run to run.

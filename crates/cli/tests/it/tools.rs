@@ -11,13 +11,12 @@ fn check(tool: &str, call: &str, expect: expect_test::Expect) {
         &format!("assistant: > c1 {call}"),
     );
     room.say("run a.toml -s s1 go", "");
-    let said = room.say("inspect a.toml --json", "");
-    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let json = room.json("inspect a.toml --json");
     let events = json["events"].as_array().unwrap();
     let results = events.iter().flat_map(|event| event["messages"].as_array().unwrap());
     let result =
         results.flat_map(|said| said["parts"].as_array().unwrap()).find_map(|part| part.get("tool_result"));
-    let result = result.unwrap_or_else(|| panic!("no result: {said}"));
+    let result = result.unwrap_or_else(|| panic!("no result: {json}"));
     let text = result.get("value").or(result.get("error")).unwrap().to_string();
     expect.assert_eq(&text.replace(&*room.folder().to_string_lossy(), "ROOM"));
 }

@@ -7,8 +7,6 @@ use stepfold_state_core::chat::{
     ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, PartialReply, Role, Usage,
 };
 
-use crate::kind;
-
 /// A request and what came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Exchange {
@@ -99,7 +97,7 @@ impl Failure {
         };
         let milliseconds = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         Failure {
-            kind: kind::name(error.kind()).to_owned(),
+            kind: error.kind().name().to_owned(),
             message: error.message().to_owned(),
             provider: error.provider().map(str::to_owned),
             model: error.model().map(str::to_owned),
@@ -112,7 +110,7 @@ impl Failure {
 
     fn to_error(&self) -> ModelError {
         let wait = self.retry_after_ms.map(Duration::from_millis);
-        let kind = match kind::of_name(&self.kind) {
+        let kind = match ModelErrorKind::from_name(&self.kind) {
             Some(ModelErrorKind::TooLong { .. }) => {
                 ModelErrorKind::TooLong { limit: self.limit, used: self.used }
             }

@@ -13,8 +13,6 @@ use stepfold_state_core::chat::{
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::kind;
-
 /// Whether traces hold what was said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceContent {
@@ -161,7 +159,7 @@ impl Record {
 
 /// The text of an error may quote what was said; its kind does not.
 fn error_type(span: &Span, error: &ModelErrorKind) {
-    span.record("error.type", kind::name(error));
+    span.record("error.type", error.name());
     span.record("otel.status_code", "ERROR");
 }
 

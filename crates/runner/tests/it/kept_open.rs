@@ -18,7 +18,7 @@ use stepfold_state_core::chat::{
 };
 use stepfold_tools::Effect;
 
-use crate::world::{Echo, Still, World, each_store, process, schema, shown};
+use crate::world::{Echo, Still, World, each_store, one_of, process, schema, shown};
 
 /// What happens to a session, one after the other.
 #[derive(Clone, Debug)]
@@ -183,14 +183,8 @@ fn a_session_that_was_made_anew_is_another_one() {
     check(&Trim::none(), &[Next::Turn { calls: 1, topic: None }, Next::Anew(vec![0, 0, 0])]);
 }
 
-/// Each case is dozens of turns.
-fn config() -> ProptestConfig {
-    let usual = ProptestConfig::default();
-    ProptestConfig { cases: usual.cases / 16, failure_persistence: None, ..usual }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(one_of(16))]
 
     #[test]
     fn a_session_that_is_kept_open_goes_on_like_one_that_is_opened_anew(

@@ -28,7 +28,7 @@ fn seen(value: Option<ValueRef<'_>>) -> String {
 fn agent(world: &World) -> AgentBuilder {
     let trace = world.trace.clone();
     let peek = move |context: ToolContext| {
-        trace.note(format!("{} sees {}", context.call_id(), seen(context.get("temp:note"))));
+        trace.note(format!("{} sees {}", context.call_id(), seen(context.state().get("temp:note"))));
         async { Ok::<_, ToolError>("looked") }
     };
     let peek = Tool::new("peek", "Looks.", peek).effect(Effect::Pure).build().unwrap();

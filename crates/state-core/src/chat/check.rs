@@ -266,14 +266,11 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Up to this many calls of one message are compared one by one; more of them get an index.
-const FEW: usize = 16;
-
 /// The calls of one assistant message, and which of them are answered.
 #[derive(Default)]
 pub(super) struct OpenCalls<'a> {
     pub(super) calls: Vec<OpenCall<'a>>,
-    /// Of many calls, the first unanswered one of each id; none if all of that id are answered.
+    /// The first unanswered call of each id; none if all of that id are answered.
     index: HashMap<&'a str, Option<usize>>,
 }
 
@@ -283,7 +280,7 @@ pub(super) struct OpenCall<'a> {
     pub(super) is_answered: bool,
     /// Whether an earlier call of the message has the same id.
     pub(super) is_duplicate: bool,
-    /// Of many calls, the next one of the same id.
+    /// The next call of the same id.
     next_of_id: Option<usize>,
 }
 
@@ -308,13 +305,11 @@ impl<'a> OpenCalls<'a> {
             is_duplicate: false,
             next_of_id: None,
         }));
-        if self.calls.len() > FEW {
-            self.index_ids();
-        } else {
-            for position in 1..self.calls.len() {
-                let (earlier, rest) = self.calls.split_at_mut(position);
-                let call = &mut rest[0];
-                call.is_duplicate = earlier.iter().any(|earlier| earlier.id == call.id);
+        for position in (0..self.calls.len()).rev() {
+            let next = self.index.insert(self.calls[position].id, Some(position)).flatten();
+            self.calls[position].next_of_id = next;
+            if let Some(next) = next {
+                self.calls[next].is_duplicate = true;
             }
         }
     }
@@ -326,35 +321,15 @@ impl<'a> OpenCalls<'a> {
 
     /// Answers the first open call with this id.
     pub(super) fn answer(&mut self, id: &str) -> Answer<'a> {
-        let position = if self.index.is_empty() {
-            let mut of_id = (0..self.calls.len()).filter(|at| self.calls[*at].id == id);
-            let Some(first) = of_id.next() else {
-                return Answer::ToNothing;
-            };
-            std::iter::once(first).chain(of_id).find(|at| !self.calls[*at].is_answered)
-        } else {
-            let Some(next) = self.index.get_mut(id) else {
-                return Answer::ToNothing;
-            };
-            let position = *next;
-            *next = position.and_then(|position| self.calls[position].next_of_id);
-            position
+        let Some(next) = self.index.get_mut(id) else {
+            return Answer::ToNothing;
         };
-        let Some(position) = position else {
+        let Some(position) = *next else {
             return Answer::Again;
         };
         let call = &mut self.calls[position];
+        *next = call.next_of_id;
         call.is_answered = true;
         Answer::To { position, name: call.name }
-    }
-
-    fn index_ids(&mut self) {
-        for position in (0..self.calls.len()).rev() {
-            let next = self.index.insert(self.calls[position].id, Some(position));
-            self.calls[position].next_of_id = next.flatten();
-            if let Some(next) = next.flatten() {
-                self.calls[next].is_duplicate = true;
-            }
-        }
     }
 }

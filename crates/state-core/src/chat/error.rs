@@ -1,4 +1,4 @@
-//! Why a model did not answer. Callers branch on the [kind](ModelErrorKind), never on the text; what the
+//! Errors of models: why there is no reply. Callers branch on the [kind](ModelErrorKind), never on the text; what the
 //! provider's own library said rides inside as the source.
 
 use std::error::Error;
@@ -69,38 +69,108 @@ pub enum ModelErrorKind {
     Refused,
     /// The reply cannot be understood.
     Malformed,
-    /// The reply ended in the middle.
+    /// The reply was interrupted: its stream ended before it was complete.
     CutOff,
     /// The reply is larger than the reader allows. Sent again, the request may bring the same.
     ReplyTooLarge {
         /// The number of bytes that are allowed.
         limit: usize,
     },
-    /// It took too long.
+    /// A timeout was exceeded.
     TimedOut(TimeoutKind),
     /// A tool had to be called, and none was.
     ToolChoiceIgnored,
-    /// The caller gave up.
+    /// The caller cancelled the request.
     Cancelled,
     /// This model or provider cannot do what was asked.
     Unsupported,
+    /// The server could not show that it is the one at this address: its certificate is not trusted.
+    Untrusted,
 }
 
-/// What took too long.
+/// Which timeout was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TimeoutKind {
-    /// To reach the server.
+    /// Connecting to the server.
     Connect,
-    /// To get the first piece of a reply.
+    /// Waiting for the first chunk of the reply.
     FirstToken,
-    /// To get the next piece.
+    /// Waiting for the next chunk.
     Idle,
-    /// All of it.
+    /// The whole request.
     Total,
 }
 
 impl ModelErrorKind {
+    /// Each kind, without what it carries.
+    const ALL: [ModelErrorKind; 19] = [
+        ModelErrorKind::Transient,
+        ModelErrorKind::RateLimited,
+        ModelErrorKind::Overloaded,
+        ModelErrorKind::Authentication,
+        ModelErrorKind::NotFound,
+        ModelErrorKind::InvalidRequest,
+        ModelErrorKind::TooLong { limit: None, used: None },
+        ModelErrorKind::Refused,
+        ModelErrorKind::Malformed,
+        ModelErrorKind::CutOff,
+        ModelErrorKind::ReplyTooLarge { limit: 0 },
+        ModelErrorKind::TimedOut(TimeoutKind::Connect),
+        ModelErrorKind::TimedOut(TimeoutKind::FirstToken),
+        ModelErrorKind::TimedOut(TimeoutKind::Idle),
+        ModelErrorKind::TimedOut(TimeoutKind::Total),
+        ModelErrorKind::ToolChoiceIgnored,
+        ModelErrorKind::Cancelled,
+        ModelErrorKind::Unsupported,
+        ModelErrorKind::Untrusted,
+    ];
+
+    /// The name of the kind, without what it carries: to count errors by, and to write them down.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::ModelErrorKind;
+    ///
+    /// assert_eq!(ModelErrorKind::RateLimited.name(), "rate_limited");
+    /// ```
+    pub const fn name(&self) -> &'static str {
+        match self {
+            ModelErrorKind::Transient => "transient",
+            ModelErrorKind::RateLimited => "rate_limited",
+            ModelErrorKind::Overloaded => "overloaded",
+            ModelErrorKind::Authentication => "authentication",
+            ModelErrorKind::NotFound => "not_found",
+            ModelErrorKind::InvalidRequest => "invalid_request",
+            ModelErrorKind::TooLong { .. } => "too_long",
+            ModelErrorKind::Refused => "refused",
+            ModelErrorKind::Malformed => "malformed",
+            ModelErrorKind::CutOff => "cut_off",
+            ModelErrorKind::ReplyTooLarge { .. } => "reply_too_large",
+            ModelErrorKind::TimedOut(TimeoutKind::Connect) => "timed_out_connect",
+            ModelErrorKind::TimedOut(TimeoutKind::FirstToken) => "timed_out_first_token",
+            ModelErrorKind::TimedOut(TimeoutKind::Idle) => "timed_out_idle",
+            ModelErrorKind::TimedOut(TimeoutKind::Total) => "timed_out",
+            ModelErrorKind::ToolChoiceIgnored => "tool_choice_ignored",
+            ModelErrorKind::Cancelled => "cancelled",
+            ModelErrorKind::Unsupported => "unsupported",
+            ModelErrorKind::Untrusted => "untrusted",
+        }
+    }
+
+    /// The kind of this [name](ModelErrorKind::name), carrying nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::ModelErrorKind;
+    ///
+    /// assert_eq!(ModelErrorKind::from_name("overloaded"), Some(ModelErrorKind::Overloaded));
+    /// assert_eq!(ModelErrorKind::from_name("overload"), None);
+    /// ```
+    pub fn from_name(name: &str) -> Option<Self> {
+        ModelErrorKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// What a person can do about it, as a sentence without its full stop.
     pub const fn advice(&self) -> &'static str {
         match self {
@@ -122,6 +192,7 @@ impl ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
             ModelErrorKind::Cancelled => "start again when ready",
             ModelErrorKind::Unsupported => "use a model or a provider that can do it",
+            ModelErrorKind::Untrusted => "check the base URL, and the certificates that this machine trusts",
         }
     }
 
@@ -168,6 +239,7 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "tool choice ignored",
             ModelErrorKind::Cancelled => "cancelled",
             ModelErrorKind::Unsupported => "unsupported",
+            ModelErrorKind::Untrusted => "server not trusted",
         };
         f.write_str(text)
     }
@@ -281,7 +353,7 @@ impl ModelError {
         &self.0.kind
     }
 
-    /// What the kind does not say.
+    /// Details that the kind does not have.
     pub fn message(&self) -> &str {
         &self.0.message
     }

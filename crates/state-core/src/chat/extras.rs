@@ -51,10 +51,6 @@ impl Extras {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().flat_map(|map| map.iter()).map(|(name, value)| (name.as_str(), value))
     }
-
-    pub(crate) fn as_map(&self) -> Option<&Map<String, Value>> {
-        self.0.as_deref()
-    }
 }
 
 impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Extras {

@@ -14,7 +14,7 @@ use super::{Content, Extras, Part, ToolCall, ToolResult};
 pub enum Role {
     /// The instructions.
     System,
-    /// The person, or whoever stands in for one.
+    /// The person, or a program in their place.
     User,
     /// The model.
     Assistant,

@@ -1,6 +1,6 @@
 //! The port that every model implements, and the stream that it answers with.
 //!
-//! There is one path: whoever wants a whole reply collects the stream. Nothing here waits by itself:
+//! There is one path: a whole reply is a stream collected. Nothing here waits by itself:
 //! it is the caller who polls, on whatever runtime it has, or on none.
 
 use std::fmt;
@@ -22,7 +22,7 @@ use super::{ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder}
 /// # Contract
 /// - [`respond`](ChatModel::respond) returns at once; the work is done while the stream is polled.
 /// - A request that fails is a stream whose first item is an error. An error is always the last item.
-/// - A stream that is complete has a [`Chunk::Finished`] in it. One that ends without is taken for cut off.
+/// - A stream that is complete has a [`Chunk::Finished`] in it. One that ends without it was interrupted.
 /// - Text is handed on byte for byte as it comes.
 /// - Dropping the stream cancels the request.
 ///

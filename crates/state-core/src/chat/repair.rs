@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::call_ids::fresh_call_id;
 use super::check::{Answer, OpenCall, OpenCalls, may_hold};
 use super::{Content, Message, Part, Role, ToolCall, ToolResult, Transcript};
 
@@ -344,11 +345,8 @@ fn fresh_ids(calls: &[OpenCall<'_>]) -> Vec<String> {
         if !needs_id(call) {
             return call.id.to_owned();
         }
-        let base = if call.id.is_empty() { "call" } else { call.id };
-        let mut id = format!("{base}-{}", position + 1);
-        while !taken.insert(id.clone()) {
-            id.push('x');
-        }
+        let id = fresh_call_id(call.id, position + 1, |id| !taken.contains(id));
+        taken.insert(id.clone());
         id
     };
     calls.iter().enumerate().map(fresh).collect()

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::extras::storable;
 use super::message::join_text;
 use super::{Content, Part};
+use crate::json_schema::Kinds;
 use crate::{MAX_DEPTH, depth};
 
 /// A tool call that the model asks for.
@@ -74,7 +75,7 @@ impl Arguments {
                 Ok(arguments) => return arguments,
                 Err(_) => format!("nested deeper than {MAX_DEPTH} levels"),
             },
-            Ok(other) => format!("expected a JSON object, found {}", kind(&other)),
+            Ok(other) => format!("expected a JSON object, found {}", Kinds::of_value(&other)),
             Err(error) => error.to_string(),
         };
         Arguments(Repr::Malformed(Box::new(Malformed { text, error })))
@@ -153,7 +154,7 @@ pub struct ToolResult {
     content: ToolContent,
 }
 
-/// What a tool call came to.
+/// The result of a tool call: a value, an error, or parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolContent {
     /// What the tool returned.
@@ -198,7 +199,7 @@ impl ToolResult {
         &self.name
     }
 
-    /// What the call came to.
+    /// The result or the error.
     pub const fn content(&self) -> &ToolContent {
         &self.content
     }
@@ -237,16 +238,4 @@ fn flattened(part: Part) -> Part {
 
 fn compact(map: &Map<String, Value>) -> String {
     serde_json::to_string(map).unwrap_or_default()
-}
-
-/// What `value` is, in words.
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }

@@ -5,6 +5,7 @@
 //! reports as data: the kind, what was expected, and the path.
 
 mod misfit;
+mod object;
 mod reader;
 
 use serde::de::DeserializeOwned;
@@ -15,6 +16,7 @@ use thiserror::Error;
 use self::misfit::Misfit;
 #[cfg(feature = "validation")]
 pub(crate) use self::misfit::push_field;
+pub(crate) use self::object::object;
 use self::reader::Reader;
 use crate::state::Fault;
 

@@ -18,7 +18,7 @@ use crate::chat::Transcript;
 /// let schema = Schema::builder().key::<Vec<i64>>("numbers").key::<String>("name").build()?;
 /// let mut state = State::new(&schema);
 /// state.set("numbers", vec![1])?;
-/// let before = state.snapshot();
+/// let before = state.clone();
 /// state.set("numbers", vec![2, 3])?;
 /// state.set("name", "Ada")?;
 /// assert_eq!(state.diff(&before).to_string(), "name: unset -> \"Ada\"\nnumbers: + [2,3] (3 items)\n");

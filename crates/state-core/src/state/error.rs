@@ -1,11 +1,10 @@
 //! What can go wrong with a state, said with the key, the path and what to do.
 
-use std::fmt;
-
 use thiserror::Error;
 
 use crate::decode::DecodeError;
 use crate::error_chain::ErrorChain;
+use crate::faults::{Faults, Names};
 
 /// Why a schema, a state, a delta or a template refused something. Nothing was changed.
 #[derive(Debug, Error)]
@@ -152,131 +151,5 @@ impl From<&str> for HandlerError {
 impl From<String> for HandlerError {
     fn from(message: String) -> Self {
         HandlerError(message)
-    }
-}
-
-/// One place where something does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Where: a JSON path such as `$[2].title` in a value, a key in a schema.
-    pub path: String,
-    /// What is wrong there. Never shows the value itself.
-    pub message: String,
-}
-
-impl Fault {
-    /// A fault at `path`.
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Fault { path: path.into(), message: message.into() }
-    }
-}
-
-/// All places where something does not fit, at least one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(Vec<Fault>);
-
-/// Faults and names beyond these are counted, not printed.
-const PRINTED_FAULTS: usize = 8;
-const PRINTED_NAMES: usize = 30;
-
-impl Faults {
-    /// The faults, in the order in which they were found.
-    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
-        self.0.iter()
-    }
-
-    pub(crate) fn push(&mut self, fault: Fault) {
-        self.0.push(fault);
-    }
-
-    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Fault>) {
-        self.0.extend(faults);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The same faults with the path of each changed.
-    pub(crate) fn map_paths(mut self, change: impl Fn(&str) -> String) -> Self {
-        for fault in &mut self.0 {
-            fault.path = change(&fault.path);
-        }
-        self
-    }
-}
-
-impl From<Fault> for Faults {
-    fn from(fault: Fault) -> Self {
-        Faults(vec![fault])
-    }
-}
-
-impl FromIterator<Fault> for Faults {
-    fn from_iter<I: IntoIterator<Item = Fault>>(faults: I) -> Self {
-        Faults(faults.into_iter().collect())
-    }
-}
-
-impl<'a> IntoIterator for &'a Faults {
-    type Item = &'a Fault;
-    type IntoIter = std::slice::Iter<'a, Fault>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl fmt::Display for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_some(f, &self.0, PRINTED_FAULTS, "; ", |f, fault| {
-            write!(f, "at {}: {}", fault.path, fault.message)
-        })
-    }
-}
-
-/// Names to choose from, as an error lists them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names(Vec<String>);
-
-impl Names {
-    /// The names, in the order in which they were declared.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.0.iter().map(String::as_str)
-    }
-}
-
-impl<S: Into<String>> FromIterator<S> for Names {
-    fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {
-        Names(names.into_iter().map(Into::into).collect())
-    }
-}
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        write_some(f, &self.0, PRINTED_NAMES, ", ", |f, name| f.write_str(name))
-    }
-}
-
-/// Writes up to `limit` items and says how many are left out.
-fn write_some<T>(
-    f: &mut fmt::Formatter<'_>,
-    items: &[T],
-    limit: usize,
-    separator: &str,
-    mut write_one: impl FnMut(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
-) -> fmt::Result {
-    for (index, item) in items.iter().take(limit).enumerate() {
-        if index > 0 {
-            f.write_str(separator)?;
-        }
-        write_one(f, item)?;
-    }
-    match items.len().saturating_sub(limit) {
-        0 => Ok(()),
-        left_out => write!(f, "{separator}and {left_out} more"),
     }
 }

@@ -12,8 +12,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::error::{Fault, HandlerError, StateError};
-use super::types::{Kinds, ValueType};
+use super::error::{HandlerError, StateError};
+use crate::faults::Fault;
+use crate::json_schema::{Kinds, ValueType};
 
 /// How a write is merged into what a key holds already.
 ///

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 
-use super::error::{Fault, Faults, HandlerError, StateError};
+use super::error::{HandlerError, StateError};
 use super::handler::{Custom, Handler, Rule};
-use super::types::{Kinds, ValueType};
 use super::value::{Cell, Kept};
 use crate::depth;
+use crate::faults::{Fault, Faults};
+use crate::json_schema::{Kinds, ValueType};
 use crate::list::List;
 
 /// One write about to be merged: where, how, and the type that the result must have.

@@ -1,8 +1,8 @@
 //! Schema'd state: typed keys, merge handlers, deltas, snapshots, templates.
 //!
 //! In the order one meets them: a [`Schema`] says which keys there are; a [`Key`] names one with its
-//! type; a [`Handler`] says how writes to it are merged; a [`State`] holds the values; a [`Delta`] is a
-//! list of writes as data; a [`Snapshot`] never changes; a [`Diff`] says what did; a [`Template`] puts
+//! type; a [`Handler`] says how writes to it are merged; a [`State`] holds the values, and a clone of it is a snapshot; a [`Delta`] is a
+//! list of writes as data; a [`Diff`] says what did; a [`Template`] puts
 //! values into a text.
 //!
 #![doc = include_str!("../../docs/deep_research.md")]
@@ -18,16 +18,15 @@ mod schema;
 mod state;
 mod stored;
 mod template;
-mod types;
 mod value;
 
 pub use self::delta::{Delta, Write};
 pub use self::diff::{Diff, KeyChange, ValueChange};
-pub use self::error::{Fault, Faults, HandlerError, Names, StateError};
+pub use self::error::{HandlerError, StateError};
 pub use self::handler::{Handler, Handlers};
 pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key, is_invisible};
-pub use self::schema::{Growth, KeySchema, MESSAGES, RESERVED_KEYS, Schema, SchemaBuilder, json_schema_of};
-pub use self::state::{Snapshot, State};
+pub use self::schema::{Growth, KeySchema, MESSAGES, RESERVED_KEYS, Schema, SchemaBuilder};
+pub use self::state::State;
 pub use self::template::Template;
-pub use self::types::ValueType;
 pub use self::value::{Cell, ValueRef};
+pub use crate::faults::{Fault, Faults, Names};

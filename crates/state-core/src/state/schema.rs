@@ -13,23 +13,23 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::delta::{Change, Write};
-use super::error::{Fault, Faults, StateError};
+use super::error::StateError;
 use super::handler::{Handler, Handlers};
 use super::key::{Key, WriteKey, encode, fault_of};
 use super::merge::Merge;
 use super::state::Cells;
 use super::stored::{StoredKey, StoredSchema};
-use super::types::{DecodeCheck, ValueType, standalone};
 use super::value::Cell;
 use crate::chat::Message;
 use crate::decode::decode;
+use crate::faults::{Fault, Faults};
+use crate::json_schema::{DecodeCheck, ValueType, json_schema_of, standalone};
 
 /// The key of the conversation. It is in every schema, typed, and appended to.
 pub const MESSAGES: &str = "messages";
@@ -723,7 +723,8 @@ fn fault_of_messages(draft: &Draft) -> Option<Fault> {
 /// What holds for the conversation, in every schema.
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
-        let value_type = ValueType::new(json_schema_of::<Vec<Message>>(), Some(decodes::<Vec<Message>>))
+        let schema = json_schema_of::<Vec<Message>>();
+        let value_type = ValueType::new(schema, Some(decodes::<Vec<Message>>))
             .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
         KeySchema {
             name: MESSAGES.into(),
@@ -760,22 +761,6 @@ fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft
     };
     let description = description.and_then(|text| text.as_str().map(str::to_owned));
     Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
-}
-
-/// The JSON Schema of a type (draft 2020-12), with everything inlined that can be: what refers to itself cannot.
-///
-/// # Examples
-/// ```
-/// use stepfold_state_core::state::json_schema_of;
-///
-/// assert_eq!(json_schema_of::<Vec<String>>()["items"]["type"], "string");
-/// ```
-pub fn json_schema_of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
 /// The type of a key, without the title that schemars makes up for types that have no name.

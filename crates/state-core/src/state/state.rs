@@ -9,7 +9,6 @@
 )]
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
@@ -20,7 +19,7 @@ use serde_json::Value;
 
 use super::delta::{Delta, Write};
 use super::diff::Diff;
-use super::error::{Fault, StateError};
+use super::error::StateError;
 use super::handler::{Handler, Rule};
 use super::key::{Key, ReadKey, WriteKey, encode};
 use super::schema::{KeySchema, MESSAGES, Schema};
@@ -28,6 +27,7 @@ use super::stored::{STATE_VERSION, StoredState, StoredValues};
 use super::value::{Cell, ValueRef};
 use crate::chat::{Message, Transcript};
 use crate::decode::decode;
+use crate::faults::Fault;
 
 /// Cells by key, in the order of the keys.
 pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
@@ -36,7 +36,7 @@ pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, Cell>;
 ///
 /// Reading borrows and copies nothing. Writing checks what comes in and costs what comes in costs:
 /// appending to a list of 100,000 items costs what appending to one of 10 does. A failed write changes
-/// nothing. Cloning, and so [`snapshot`](State::snapshot), is O(1).
+/// nothing. A clone is a snapshot: it is made in O(1), and does not change with its original.
 ///
 /// # Examples
 /// spec/000, "Usage":
@@ -343,24 +343,6 @@ impl State {
         self.messages = messages;
     }
 
-    /// An immutable copy, in O(1). It never changes, whatever happens to this state.
-    ///
-    /// # Examples
-    /// ```
-    /// use serde_json::json;
-    /// use stepfold_state_core::state::{Schema, State};
-    ///
-    /// let mut state = State::new(&Schema::builder().key::<i64>("count").build()?);
-    /// state.set("count", 1)?;
-    /// let snapshot = state.snapshot();
-    /// state.set("count", 2)?;
-    /// assert_eq!(snapshot.get("count").unwrap(), json!(1));
-    /// # Ok::<(), stepfold_state_core::state::StateError>(())
-    /// ```
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot(self.clone())
-    }
-
     /// What changed from `earlier` to this state. What both share is not looked at.
     pub fn diff(&self, earlier: &State) -> Diff {
         Diff::between(earlier, self)
@@ -471,36 +453,5 @@ impl Serialize for State {
         fields.serialize_entry("version", &STATE_VERSION)?;
         fields.serialize_entry("values", &Values(self))?;
         fields.end()
-    }
-}
-
-/// A [`State`] that never changes: read it as one, clone it in O(1), or go on from it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot(State);
-
-impl Snapshot {
-    /// A state that goes on from here.
-    pub fn into_state(self) -> State {
-        self.0
-    }
-}
-
-impl PartialEq<State> for Snapshot {
-    fn eq(&self, other: &State) -> bool {
-        self.0 == *other
-    }
-}
-
-impl Deref for Snapshot {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.0
-    }
-}
-
-impl Serialize for Snapshot {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::error::StateError;
 use super::handler::Handler;
 use super::schema::{KeySchema, MESSAGES};
 use crate::chat::Transcript;
-use crate::decode::{decode, decode_declaration, decode_text, why_not};
+use crate::decode::{decode, decode_declaration, decode_text, object, why_not};
 
 /// The format of stored schemas that this version writes.
 pub(crate) const SCHEMA_VERSION: u64 = 1;
@@ -73,7 +73,6 @@ impl StoredSchema {
     pub(crate) fn from_json(json: &str) -> Result<Self, StateError> {
         #[derive(Deserialize)]
         struct Envelope {
-            version: u64,
             #[serde(default)]
             open: bool,
             #[serde(default)]
@@ -83,7 +82,6 @@ impl StoredSchema {
         check_version("stored schema", json, SCHEMA_VERSION)?;
         let envelope: Envelope =
             decode_declaration(json).map_err(|source| StateError::Json { what: "stored schema", source })?;
-        let _ = envelope.version;
         Ok(StoredSchema { open: envelope.open, keys: envelope.keys.0 })
     }
 }
@@ -195,28 +193,11 @@ struct Version(u64);
 
 impl<'de> Deserialize<'de> for Version {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(VersionVisitor)
-    }
-}
-
-struct VersionVisitor;
-
-impl<'de> Visitor<'de> for VersionVisitor {
-    type Value = Version;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a version")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Version, A::Error> {
-        let mut version = None;
-        while let Some(name) = map.next_key::<String>()? {
-            if name == "version" {
-                version = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
+        #[derive(Deserialize)]
+        struct Fields {
+            version: u64,
         }
-        version.map(Version).ok_or_else(|| A::Error::missing_field("version"))
+
+        object(deserializer, "an object with a version").map(|Fields { version }| Version(version))
     }
 }

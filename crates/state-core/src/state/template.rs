@@ -7,10 +7,11 @@ use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
-use super::error::{Names, StateError};
+use super::error::StateError;
 use super::key::SCOPE_PREFIXES;
 use super::state::State;
 use super::value::ValueRef;
+use crate::faults::Names;
 
 /// A text with placeholders, parsed once.
 ///

@@ -91,7 +91,7 @@ fn span<'a>(spans: &'a [Span], name: &str) -> (&'a Span, BTreeMap<String, String
 }
 
 /// Counts the stalls of an area.
-#[tool(effect = "pure")]
+#[tool(effect(Effect::Pure))]
 async fn count(area: u64) -> Result<u64, ToolError> {
     match area {
         0 => Err(ToolError::new("there is no such area")),

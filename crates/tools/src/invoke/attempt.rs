@@ -1,4 +1,4 @@
-//! One try of a call: the function, its time-out, and a net under its panics.
+//! One attempt of a call: the function, its timeout, and a net under its panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time;
 
 use super::threads::{compute_on_thread, wait_on_thread, words_of_panic};
 use crate::context::ToolContext;
 use crate::error::ToolError;
 use crate::function::{Function, ThreadCall, Work};
 
-/// Why a try gave no value.
+/// Why an attempt gave no value.
 pub(super) enum Fault {
     Error(ToolError),
     Panicked(String),
@@ -24,7 +24,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Whether another try may help.
+    /// Whether another attempt may help.
     pub(super) fn is_retryable(&self) -> bool {
         match self {
             Fault::Error(error) => error.is_retryable(),
@@ -41,19 +41,19 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(300);
 /// Runs the function once.
 pub(super) async fn attempt(
     function: &Function,
-    context: ToolContext,
+    context: &ToolContext,
     time_out: Duration,
 ) -> Result<Value, Fault> {
-    let cancellation = context.cancellation().clone();
+    let own = context.clone();
     let result = match function {
         Function::Async(function) => {
             // The call itself is inside the net, too: a closure may panic before it gives a future.
-            let work = AssertUnwindSafe(async move { function(context).await }).catch_unwind();
-            timeout(time_out, work).await
+            let work = AssertUnwindSafe(async move { function(own).await }).catch_unwind();
+            time::timeout(time_out, work).await
         }
         Function::Thread(work, function) => {
-            let answer = start_on_thread(*work, Arc::clone(function), context).await?;
-            timeout(time_out, answer)
+            let answer = start_on_thread(*work, Arc::clone(function), own).await?;
+            time::timeout(time_out, answer)
                 .await
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
         }
@@ -68,7 +68,7 @@ pub(super) async fn attempt(
         Ok(Ok(Err(error))) => Err(Fault::Error(error)),
         Ok(Err(panic)) => Err(Fault::Panicked(words_of_panic(&*panic))),
         Err(_elapsed) => {
-            cancellation.cancel();
+            context.cancellation().cancel();
             Err(Fault::TimedOut)
         }
     }
@@ -95,7 +95,7 @@ async fn start_on_thread(
         Work::Computes => compute_on_thread(job),
     };
     submitted.map_err(|error| Fault::Error(ToolError::fatal(error)))?;
-    match timeout(LONGEST_QUEUE, started).await {
+    match time::timeout(LONGEST_QUEUE, started).await {
         Ok(_) => Ok(answer),
         Err(_elapsed) => Err(Fault::NoThread(LONGEST_QUEUE)),
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
@@ -10,37 +9,8 @@ use stepfold_state_core::state::{Delta, Schema, StateError};
 
 use super::threads::words_of_panic;
 use crate::binding::default_text;
+use crate::options::Overflow;
 use crate::tool::Tool;
-
-/// What happens to a result that is longer than the limit of output bytes.
-#[derive(Clone, Default)]
-#[non_exhaustive]
-pub enum Overflow {
-    /// The model reads the beginning, and a note of how much there was.
-    #[default]
-    Cut,
-    /// The whole is kept elsewhere; the model reads the beginning and where the rest is.
-    Offload(Arc<dyn Offload>),
-}
-
-impl std::fmt::Debug for Overflow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Overflow::Cut => "Cut",
-            Overflow::Offload(_) => "Offload",
-        })
-    }
-}
-
-/// Keeps results that are too long for a model: in a file, a bucket, a table. Implemented by the
-/// application; called by the engine once for each such result, while the step runs.
-pub trait Offload: Send + Sync {
-    /// Keeps `text` and says where, in words that a tool of yours can follow.
-    ///
-    /// # Errors
-    /// Why it cannot be kept. The model then reads the beginning only.
-    fn keep(&self, call_id: &str, text: &str) -> Result<String, String>;
-}
 
 /// The writes of a result by the tool's bindings, behind those that the function made itself.
 pub(super) fn writes(

@@ -2,154 +2,29 @@
 //!
 //! Nothing starts behind the caller's back. A call is announced by [`CallEvent::Starting`] and runs only when
 //! [`Invocation::next`] is called again, so that a marker can be committed before an effect can happen. All
-//! async tools run in the caller's own task: whoever drops the invocation stops them.
+//! async tools run in the caller's own task: dropping the invocation stops them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, Snapshot};
-use tokio_util::sync::CancellationToken;
+use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State};
 
-use super::deliver::Overflow;
 use super::outcome::{Failure, FatalCause, FatalError, Outcome, Outcomes, Status};
 use super::prepare::{self, Prepared};
 use super::running::{Finished, Running};
 use super::schedule::{CallAccess, Schedule};
 use super::settle::fold;
-use crate::context::{CallContext, Resources};
+use crate::context::{CallContext, InvocationContext};
 use crate::error::ToolError;
+use crate::options::InvokeOptions;
 use crate::progress::{PROGRESS_QUEUE, Progress};
 use crate::tool::Tool;
 use crate::toolset::Tools;
-
-/// Bounds on what the calls of one reply may take.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Calls that run at the same time; 64 unless said. Zero counts as one.
-    pub concurrency: usize,
-    /// The time of one try of a call, for tools that do not say; 5 minutes unless said.
-    pub time_out: Duration,
-    /// The bytes of a result that the model reads; 64 KiB unless said.
-    pub output_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { concurrency: 64, time_out: Duration::from_secs(300), output_bytes: 64 * 1024 }
-    }
-}
-
-/// How the calls of a reply are run.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct InvokeOptions {
-    /// Bounds.
-    pub limits: Limits,
-    /// What happens to results that are too long.
-    pub overflow: Overflow,
-    /// Stops what can be stopped.
-    pub cancellation: CancellationToken,
-    /// What the application gives to its tools.
-    pub resources: Resources,
-    /// What the idempotency keys of the calls begin with: the session, invocation and step, so that the key
-    /// of a call is the same when the step runs again, and no other call has it.
-    pub key_scope: String,
-    /// Whether a failed call ends the run. By default the model reads the failure and goes on.
-    pub raise_on_failure: bool,
-    /// Whether the caller runs [hosted](Tool::hosted) tools and [completes](Invocation::complete) their calls. By default
-    /// these fail.
-    pub hosts_calls: bool,
-}
-
-impl Limits {
-    /// The same with another number of calls that run at the same time.
-    #[must_use]
-    pub fn with_concurrency(mut self, calls: usize) -> Self {
-        self.concurrency = calls;
-        self
-    }
-
-    /// The same with another time for one try of a call.
-    #[must_use]
-    pub fn with_time_out(mut self, time_out: Duration) -> Self {
-        self.time_out = time_out;
-        self
-    }
-
-    /// The same with another bound on the bytes of a result.
-    #[must_use]
-    pub fn with_output_bytes(mut self, bytes: usize) -> Self {
-        self.output_bytes = bytes;
-        self
-    }
-}
-
-impl InvokeOptions {
-    /// Options for calls whose idempotency keys begin with `key_scope`; see
-    /// [`key_scope`](InvokeOptions::key_scope). The default has an empty one, for calls without effects.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// use stepfold_tools::{InvokeOptions, Limits};
-    ///
-    /// let options = InvokeOptions::scoped("session-7/invocation-3/step-1")
-    ///     .with_limits(Limits::default().with_time_out(Duration::from_secs(10)));
-    /// assert_eq!(options.limits.concurrency, 64);
-    /// ```
-    pub fn scoped(key_scope: impl Into<String>) -> Self {
-        InvokeOptions { key_scope: key_scope.into(), ..InvokeOptions::default() }
-    }
-
-    /// The same with other bounds.
-    #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// The same with another fate of results that are too long.
-    #[must_use]
-    pub fn with_overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
-    /// The same, stopped by this token.
-    #[must_use]
-    pub fn with_cancellation(mut self, cancellation: CancellationToken) -> Self {
-        self.cancellation = cancellation;
-        self
-    }
-
-    /// The same with what the application gives to its tools.
-    #[must_use]
-    pub fn with_resources(mut self, resources: Resources) -> Self {
-        self.resources = resources;
-        self
-    }
-
-    /// The same, where a failed call ends the run.
-    #[must_use]
-    pub fn raising_on_failure(mut self) -> Self {
-        self.raise_on_failure = true;
-        self
-    }
-
-    /// The same, where the caller [completes](Invocation::complete) the calls of [hosted](Tool::hosted) tools.
-    #[must_use]
-    pub fn hosting_calls(mut self) -> Self {
-        self.hosts_calls = true;
-        self
-    }
-}
 
 /// What happened to the calls.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,7 +69,7 @@ pub enum CallEvent {
 /// let state = State::new(&Schema::builder().build().unwrap());
 /// let calls = vec![ToolCall::new("c1", "clock", json!({})), ToolCall::new("c2", "cloak", json!({}))];
 ///
-/// let mut invocation = Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default());
+/// let mut invocation = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
 /// while let Some(event) = invocation.next().await {
 ///     if let CallEvent::Finished { call } = event {
 ///         println!("{:?}", invocation.outcome(call));
@@ -208,10 +83,10 @@ pub enum CallEvent {
 pub struct Invocation {
     tools: Tools,
     calls: Arc<[ToolCall]>,
-    base: Snapshot,
-    options: Arc<InvokeOptions>,
+    base: State,
+    shared: Arc<InvocationContext>,
     schedule: Schedule,
-    announced: Vec<(usize, Tool, Prepared, Snapshot)>,
+    announced: Vec<(usize, Tool, Prepared, State)>,
     running: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
     /// Calls that the host runs.
     hosted: BTreeMap<usize, Running>,
@@ -220,8 +95,6 @@ pub struct Invocation {
     /// Calls that ended since the last ones were announced.
     ended: Vec<usize>,
     errors: BTreeMap<usize, FatalCause>,
-    progress: Progress,
-    cancellation: CancellationToken,
     /// No further call is announced.
     is_draining: bool,
 }
@@ -229,8 +102,8 @@ pub struct Invocation {
 impl Invocation {
     /// The calls of a reply, in order, on the state as it was before the step. Nothing runs yet.
     ///
-    /// Their ids differ: see [`with_unique_call_ids`](super::with_unique_call_ids).
-    pub fn new(tools: &Tools, state: Snapshot, calls: Vec<ToolCall>, options: InvokeOptions) -> Self {
+    /// Their ids differ: see [`with_unique_call_ids`](stepfold_state_core::chat::with_unique_call_ids).
+    pub fn new(tools: &Tools, state: State, calls: Vec<ToolCall>, options: InvokeOptions) -> Self {
         let access: Vec<CallAccess<'_>> =
             calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
         let schedule = Schedule::new(&access);
@@ -245,10 +118,12 @@ impl Invocation {
             outcomes: vec![None; calls.len()],
             ended: Vec::new(),
             errors: BTreeMap::new(),
-            progress: Progress::default(),
-            cancellation: options.cancellation.child_token(),
             calls: calls.into(),
-            options: Arc::new(options),
+            shared: Arc::new(InvocationContext {
+                cancellation: options.cancellation.child_token(),
+                progress: Progress::default(),
+                options,
+            }),
             is_draining: false,
         }
     }
@@ -280,7 +155,7 @@ impl Invocation {
     ///     Tool::new("set", "Sets the limit.", set).output_to_state("limit", stepfold_tools::Source::Whole).build().unwrap(),
     ///     Tool::new("show", "Shows the limit.", show).build().unwrap(),
     /// ]).unwrap();
-    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).snapshot();
+    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).clone();
     /// let calls = vec![ToolCall::new("c1", "set", json!({})), ToolCall::new("c2", "show", json!({}))];
     ///
     /// // `set` ran, then the process died.
@@ -294,7 +169,7 @@ impl Invocation {
     /// ```
     pub fn resume(
         tools: &Tools,
-        state: Snapshot,
+        state: State,
         calls: Vec<ToolCall>,
         finished: Vec<Option<Outcome>>,
         options: InvokeOptions,
@@ -321,7 +196,7 @@ impl Invocation {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            if self.cancellation.is_cancelled() {
+            if self.shared.cancellation.is_cancelled() {
                 self.give_up_the_rest();
             }
             self.launch();
@@ -331,12 +206,12 @@ impl Invocation {
             if self.running.is_empty() && self.hosted.is_empty() {
                 return None;
             }
-            // The calls first: a tool that reports without a pause must not keep the others, the time-outs
-            // and the cancellation waiting. Reports made before an end are told before it all the same.
+            // The calls first: a tool that reports without a pause must not keep the others, the timeouts
+            // and the cancellation waiting. Reports made before an end are told before it nevertheless.
             tokio::select! {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
-                (call, report) = self.progress.next() => self.tell_progress(call, report),
+                (call, report) = self.shared.progress.next() => self.tell_progress(call, report),
             }
         }
     }
@@ -368,7 +243,7 @@ impl Invocation {
     ///
     /// let count = Tool::hosted("count", "Counts.", ()).parameters(json!({"type": "object"})).build().unwrap();
     /// let tools = Tools::of([count]).unwrap();
-    /// let state = State::new(&Schema::builder().build().unwrap()).snapshot();
+    /// let state = State::new(&Schema::builder().build().unwrap());
     /// let calls = vec![ToolCall::new("c1", "count", json!({}))];
     ///
     /// let mut invocation = Invocation::new(&tools, state, calls, InvokeOptions::default().hosting_calls());
@@ -386,17 +261,17 @@ impl Invocation {
     }
 
     /// The state that a call sees: that of before the step, with the writes of the calls that it was ordered behind.
-    pub fn state_seen_by(&self, call: usize) -> Snapshot {
+    pub fn state_seen_by(&self, call: usize) -> State {
         let behind = self.schedule.behind(call);
         if behind.is_empty() {
             return self.base.clone();
         }
-        let mut state = self.base.clone().into_state();
+        let mut state = self.base.clone();
         for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
             // Writes that cannot be merged are left out here as they will be at the end of the step.
             let _ = fold(&mut state, &outcome.delta);
         }
-        state.snapshot()
+        state
     }
 
     /// Takes back the outcome of a call that has not come to its end: it waits, for a decision for instance. To be
@@ -419,7 +294,7 @@ impl Invocation {
     ///     Tool::new("set", "Sets the limit.", work).writes(["limit"]).build().unwrap(),
     ///     Tool::new("show", "Shows the limit.", work).reads(["limit"]).build().unwrap(),
     /// ]).unwrap();
-    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).snapshot();
+    /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).clone();
     /// let calls = ["set", "show"].map(|name| ToolCall::new(name, name, json!({}))).to_vec();
     ///
     /// let mut invocation = Invocation::new(&tools, state, calls, InvokeOptions::default());
@@ -456,7 +331,7 @@ impl Invocation {
     ///     Ok(())
     /// }
     /// let tools = Tools::of([Tool::new("work", "Works.", work).build().unwrap()]).unwrap();
-    /// let state = State::new(&Schema::builder().build().unwrap()).snapshot();
+    /// let state = State::new(&Schema::builder().build().unwrap()).clone();
     /// let calls = ["c1", "c2"].map(|id| ToolCall::new(id, "work", json!({}))).to_vec();
     /// let options = InvokeOptions::default().with_limits(Limits::default().with_concurrency(1));
     ///
@@ -481,7 +356,7 @@ impl Invocation {
     /// wait for them, have none.
     pub async fn finish(mut self) -> Outcomes {
         while self.next().await.is_some() {}
-        let error = first_error(&self.outcomes, &mut self.errors, self.options.raise_on_failure);
+        let error = first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure);
         Outcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
@@ -494,8 +369,8 @@ impl Invocation {
         if self.is_draining {
             return !self.events.is_empty();
         }
-        let free =
-            self.options.limits.concurrency.max(1).saturating_sub(self.running.len() + self.hosted.len());
+        let running = self.running.len() + self.hosted.len();
+        let free = self.shared.options.limits.concurrency.max(1).saturating_sub(running);
         let ready = self.schedule.take_ready(free);
         let mut starting = Vec::new();
         for call in ready {
@@ -518,25 +393,11 @@ impl Invocation {
 
     /// Starts the calls that were announced.
     fn launch(&mut self) {
-        for (index, tool, prepared, state) in self.announced.drain(..) {
-            let call = &self.calls[index];
-            let context = CallContext {
-                index,
-                call_id: call.id.as_str().into(),
-                idempotency_key: key_of_call(&self.options.key_scope, &call.id).into(),
-                cancellation: self.cancellation.clone(),
-                resources: self.options.resources.clone(),
-                progress: self.progress.clone(),
-            };
-            let running = Running::new(
-                tool,
-                Arc::clone(&self.calls),
-                prepared,
-                context,
-                state,
-                Arc::clone(&self.options),
-            );
-            match self.options.hosts_calls && running.is_hosted() {
+        for (index, tool, Prepared { arguments, fed }, state) in self.announced.drain(..) {
+            let calls = Arc::clone(&self.calls);
+            let invocation = Arc::clone(&self.shared);
+            let running = Running::new(CallContext { tool, calls, index, arguments, fed, state, invocation });
+            match self.shared.options.hosts_calls && running.is_hosted() {
                 true => drop(self.hosted.insert(index, running)),
                 false => {
                     self.running.push(running.run_caught().map(move |finished| (index, finished)).boxed());
@@ -549,7 +410,7 @@ impl Invocation {
         // What the tool reported before it ended comes before its end. More than the queue holds it cannot
         // be; others may report as fast as it is read.
         for _ in 0..PROGRESS_QUEUE {
-            let Some((call, report)) = self.progress.pop() else { break };
+            let Some((call, report)) = self.shared.progress.pop() else { break };
             self.tell_progress(call, report);
         }
         self.ended.push(call);
@@ -578,7 +439,7 @@ impl Invocation {
 
 impl Drop for Invocation {
     fn drop(&mut self) {
-        self.cancellation.cancel();
+        self.shared.cancellation.cancel();
     }
 }
 
@@ -590,18 +451,6 @@ impl std::fmt::Debug for Invocation {
             .field("running", &self.running.len())
             .finish_non_exhaustive()
     }
-}
-
-/// The idempotency key of a call, under the scope of its step.
-///
-/// # Examples
-/// ```
-/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c1"), "session-7/1/c1");
-/// // A slash in an id must not make it look like one of several effects of another call.
-/// assert_eq!(stepfold_tools::key_of_call("session-7/1", "c/1"), "session-7/1/c%2F1");
-/// ```
-pub fn key_of_call(scope: &str, call_id: &str) -> String {
-    format!("{scope}/{}", call_id.replace('%', "%25").replace('/', "%2F"))
 }
 
 fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAccess<'a> {

@@ -1,4 +1,4 @@
-//! What came of a call. Every call has exactly one outcome, and the model reads its result, whatever
+//! The outcome of a call. Every call has exactly one, and the model reads its result, whatever
 //! happened: an error is a message, never a hole in the conversation.
 
 use std::error::Error;
@@ -9,7 +9,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::Delta;
 
-/// What came of one call: what the model reads of it, and what it writes to the state.
+/// The outcome of one call: what the model reads of it, and what it writes to the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How the call ended.
@@ -19,7 +19,7 @@ pub struct Outcome {
     /// What the call writes to the state: empty unless it succeeded.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub delta: Delta,
-    /// How often the tool was tried; 0 if it was never started.
+    /// The number of attempts; 0 if the tool was never started.
     #[serde(default)]
     pub tries: u32,
 }
@@ -69,7 +69,7 @@ pub enum Failure {
 }
 
 impl Outcome {
-    /// The outcome of a call that has no result: for whoever answers calls without running them.
+    /// The outcome of a call that has no result: for hosts that answer calls without running them.
     ///
     /// # Examples
     /// ```
@@ -124,7 +124,7 @@ pub struct Outcomes {
     /// for them.
     pub outcomes: Vec<Outcome>,
     /// The first call, in call order, whose failure ends the run: because the tool said that it is fatal,
-    /// or because [`raise_on_failure`](super::InvokeOptions::raise_on_failure) is set.
+    /// or because [`raise_on_failure`](crate::InvokeOptions::raise_on_failure) is set.
     pub error: Option<FatalError>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct FatalCause {
 }
 
 impl FatalError {
-    /// The failure of a call that whoever drives the invocation raises by itself.
+    /// A failure that the host of the invocation raises.
     pub fn new(
         call_id: impl Into<String>,
         tool: impl Into<String>,

@@ -1,11 +1,10 @@
 //! From what the model sent to what the function gets: checked, with the parameters that the state sets.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Faults, Names, State};
+use stepfold_state_core::state::{Names, State};
 
 use super::outcome::{Failure, Outcome};
-use crate::schema::drop_stand_in_nulls;
 use crate::tool::Tool;
 use crate::toolset::Tools;
 
@@ -56,35 +55,8 @@ fn arguments_of(tool: &Tool, call: &ToolCall) -> Result<Value, Box<Outcome>> {
         let text = format!("the arguments of tool '{}' are not a JSON object: {error}", call.name);
         return Err(Box::new(Outcome::failed(call, Failure::MalformedArguments, text)));
     };
-    checked(tool, sent).map_err(|faults| {
+    tool.accept(sent).map_err(|faults| {
         let text = format!("the arguments of tool '{}' do not fit: {faults}", call.name);
         Box::new(Outcome::failed(call, Failure::InvalidArguments, text))
     })
-}
-
-/// The arguments that the model may set, if they fit; what only the state sets is ignored.
-pub(crate) fn checked(tool: &Tool, sent: &Map<String, Value>) -> Result<Value, Faults> {
-    let inner = tool.inner();
-    let mut arguments = sent.clone();
-    for input in inner.inputs.iter().filter(|input| !input.is_visible) {
-        arguments.remove(&input.parameter);
-    }
-    let mut arguments = Value::Object(arguments);
-    if inner.spec.strict {
-        drop_stand_in_nulls(inner.arguments.schema(), &mut arguments);
-        drop_fed_nulls(tool, &mut arguments);
-    }
-    inner.arguments.check(&arguments)?;
-    Ok(arguments)
-}
-
-/// In strict mode a model has no other way to leave a parameter out than null, also where null is a value
-/// of it. What the state can fill counts as left out then.
-fn drop_fed_nulls(tool: &Tool, arguments: &mut Value) {
-    let Value::Object(arguments) = arguments else { return };
-    for input in tool.inner().inputs.iter() {
-        if arguments.get(&input.parameter).is_some_and(Value::is_null) {
-            arguments.remove(&input.parameter);
-        }
-    }
 }

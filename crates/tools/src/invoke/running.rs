@@ -1,4 +1,4 @@
-//! One call that was started: its tries, and what is made of their end.
+//! One call that was started: its attempts, and its outcome.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -9,18 +9,17 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{ToolCall, ToolContent, ToolResult};
-use stepfold_state_core::state::{Delta, Faults, Snapshot};
+use stepfold_state_core::state::{Delta, Faults};
 
 use super::attempt::{Fault, attempt};
 use super::deliver;
-use super::invocation::InvokeOptions;
 use super::outcome::{Failure, FatalCause, Outcome, Status};
-use super::prepare::Prepared;
 use super::redact::Redaction;
 use super::settle::unmerged;
 use crate::binding::InputBinding;
 use crate::context::{CallContext, ToolContext};
 use crate::error::{Kind, ToolError};
+use crate::options::InvokeOptions;
 use crate::policy::Effect;
 use crate::tool::Tool;
 
@@ -38,35 +37,18 @@ impl From<Outcome> for Finished {
 
 /// One call with all that it needs, detached from the invocation.
 pub(super) struct Running {
-    tool: Tool,
-    /// All calls of the reply: shared, since the arguments of one may be large.
-    calls: Arc<[ToolCall]>,
-    arguments: Arc<Value>,
-    /// Which of the tool's inputs were fed from the state.
-    fed: Vec<usize>,
-    context: CallContext,
-    state: Snapshot,
-    options: Arc<InvokeOptions>,
+    context: Arc<CallContext>,
     tries: AtomicU32,
 }
 
 impl Running {
-    pub(super) fn new(
-        tool: Tool,
-        calls: Arc<[ToolCall]>,
-        prepared: Prepared,
-        context: CallContext,
-        state: Snapshot,
-        options: Arc<InvokeOptions>,
-    ) -> Self {
-        let Prepared { arguments, fed } = prepared;
-        let arguments = Arc::new(arguments);
-        Running { tool, calls, arguments, fed, context, state, options, tries: AtomicU32::new(0) }
+    pub(super) fn new(context: CallContext) -> Self {
+        Running { context: Arc::new(context), tries: AtomicU32::new(0) }
     }
 
     /// Whether the host runs it.
     pub(super) fn is_hosted(&self) -> bool {
-        self.tool.is_hosted()
+        self.tool().is_hosted()
     }
 
     /// What the host has made of it.
@@ -80,18 +62,26 @@ impl Running {
     }
 
     fn call(&self) -> &ToolCall {
-        &self.calls[self.context.index]
+        self.context.call()
+    }
+
+    fn tool(&self) -> &Tool {
+        &self.context.tool
+    }
+
+    fn options(&self) -> &InvokeOptions {
+        &self.context.invocation.options
     }
 
     /// Runs the call, with a net under what no other net holds: what panics when it is dropped or printed.
     pub(super) async fn run_caught(self) -> Finished {
-        let (calls, index) = (Arc::clone(&self.calls), self.context.index);
+        let context = Arc::clone(&self.context);
         match AssertUnwindSafe(self.run()).catch_unwind().await {
             Ok(finished) => finished,
             Err(panic) => {
                 // The panic may be made of what panics when it is dropped.
                 std::mem::forget(panic);
-                let call = &calls[index];
+                let call = context.call();
                 let text =
                     format!("tool '{}' panicked when it was ended; it may have had its effect", call.name);
                 Outcome { tries: 1, ..Outcome::failed(call, Failure::Panicked, text) }.into()
@@ -104,7 +94,7 @@ impl Running {
         let mut finished = tokio::select! {
             biased;
             finished = self.tries() => finished,
-            () = self.context.cancellation.cancelled() => self.cancelled(),
+            () = self.context.invocation.cancellation.cancelled() => self.cancelled(),
         };
         finished.outcome.tries = self.tries.load(Ordering::Relaxed);
         finished
@@ -112,14 +102,15 @@ impl Running {
 
     /// Tries the call as often as the tool allows.
     async fn tries(&self) -> Finished {
-        let inner = self.tool.inner();
-        let time_out = inner.time_out.unwrap_or(self.options.limits.time_out);
+        let inner = self.tool().inner();
+        let time_out = inner.time_out.unwrap_or(self.options().limits.time_out);
         let mut pauses = inner.retry.map(|retry| retry.pauses());
         loop {
             self.tries.fetch_add(1, Ordering::Relaxed);
-            let context = self.context_of_try();
-            let result = attempt(&inner.function, context.clone(), time_out).await;
-            // Whatever became of the try, it writes nothing more.
+            // Each attempt has its own writes, and can be told to stop alone.
+            let context = ToolContext::new(Arc::clone(&self.context));
+            let result = attempt(&inner.function, &context, time_out).await;
+            // Whatever became of the attempt, it writes nothing more.
             let writes = context.end();
             let fault = match result {
                 Ok(value) => return self.deliver(value, writes).into(),
@@ -133,17 +124,8 @@ impl Running {
         }
     }
 
-    /// Each try has its own writes, and can be told to stop alone.
-    fn context_of_try(&self) -> ToolContext {
-        let inner = self.tool.inner();
-        let mut context = self.context.clone();
-        context.cancellation = self.context.cancellation.child_token();
-        let (arguments, state) = (Arc::clone(&self.arguments), self.state.clone());
-        ToolContext::new(Arc::clone(&inner.name), Arc::clone(&inner.access), context, arguments, state)
-    }
-
     fn deliver(&self, value: Value, writes: Delta) -> Outcome {
-        match deliver::writes(&self.tool, self.state.schema(), writes, &value) {
+        match deliver::writes(self.tool(), self.context.state.schema(), writes, &value) {
             Ok(delta) => {
                 let content = self.bounded(self.content(value));
                 self.outcome(Status::Succeeded, content, delta)
@@ -162,10 +144,10 @@ impl Running {
     /// What the model reads of a result: the default text where its formatter fails. A formatter may quote what the tool
     /// was fed, and the log shows no values of the state.
     fn content(&self, result: Value) -> ToolContent {
-        let (content, failure) = deliver::content(&self.tool, result);
+        let (content, failure) = deliver::content(self.tool(), result);
         if let Some(reason) = failure {
             tracing::warn!(
-                tool = self.tool.name(),
+                tool = self.tool().name(),
                 reason = self.redacted(&reason),
                 "the result's formatter failed; the model reads the default text"
             );
@@ -198,13 +180,13 @@ impl Running {
         self.outcome(Status::Cancelled, ToolContent::Error(text), Delta::new()).into()
     }
 
-    /// What the model has to know of a call that was cut off, before it calls again.
+    /// What the model has to know of an interrupted call before it calls again.
     fn warning(&self) -> &'static str {
-        if self.tool.effect() == Effect::Pure { "" } else { "; it may have had its effect" }
+        if self.tool().effect() == Effect::Pure { "" } else { "; it may have had its effect" }
     }
 
     fn outcome(&self, status: Status, content: ToolContent, delta: Delta) -> Outcome {
-        // `run` says how many tries there were.
+        // `run` counts the attempts.
         Outcome {
             status,
             result: ToolResult::new(&self.call().id, &self.call().name, content),
@@ -214,7 +196,12 @@ impl Running {
     }
 
     fn bounded(&self, content: ToolContent) -> ToolContent {
-        deliver::bounded(content, self.options.limits.output_bytes, &self.options.overflow, &self.call().id)
+        deliver::bounded(
+            content,
+            self.options().limits.output_bytes,
+            &self.options().overflow,
+            &self.call().id,
+        )
     }
 
     /// What the model reads of an error, and the error itself where it is for the caller.
@@ -238,7 +225,7 @@ impl Running {
     /// The model can do nothing about what the state fed, and must not see it.
     fn words_of_faults(&self, faults: &Faults) -> String {
         let fed: Vec<&InputBinding> =
-            self.fed.iter().map(|input| &self.tool.inner().inputs[*input]).collect();
+            self.context.fed.iter().map(|input| &self.tool().inner().inputs[*input]).collect();
         let words = faults.iter().map(|fault| {
             // The path into what was fed may show keys of the state.
             if let Some(input) = fed.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
@@ -246,7 +233,7 @@ impl Running {
             }
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
-            match self.tool.inner().inputs.iter().find(is_missing) {
+            match self.tool().inner().inputs.iter().find(is_missing) {
                 Some(input) if !input.is_visible => {
                     format!(
                         "at {}: the state has no \"{}\" to feed `{}` from",
@@ -262,13 +249,14 @@ impl Running {
     /// The text without what the tool read of the state: what was fed to it, and the keys that it says it
     /// reads.
     fn redacted(&self, text: &str) -> String {
-        let inner = self.tool.inner();
-        let fed: Vec<&InputBinding> = self.fed.iter().map(|input| &inner.inputs[*input]).collect();
+        let inner = self.tool().inner();
+        let fed: Vec<&InputBinding> = self.context.fed.iter().map(|input| &inner.inputs[*input]).collect();
         let is_fed = |key: &str| fed.iter().any(|input| *input.key == *key);
         let read = inner.access.reads.iter().map(|key| &**key).filter(|key| !is_fed(key));
         let bound = fed.iter().map(|input| (input.parameter.as_str(), &*input.key));
         let values = bound.chain(read.map(|key| (key, key)));
-        let mut values = values.filter_map(|(name, key)| Some((name, self.state.get(key)?))).peekable();
+        let mut values =
+            values.filter_map(|(name, key)| Some((name, self.context.state.get(key)?))).peekable();
         if values.peek().is_none() {
             return text.to_owned();
         }

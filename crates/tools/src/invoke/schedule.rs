@@ -5,7 +5,8 @@
 //! together. Calls that wait for each other keep the order of the reply. (As Haystack 3.4 does it;
 //! semantics.md, section 2.)
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -21,41 +22,55 @@ pub(super) struct CallAccess<'a> {
 /// The calls that are ready, and those that still wait.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// For each call, the calls that it waits for, without those that these wait for anyway.
-    waits_for: Vec<Vec<usize>>,
+    calls: Vec<Entry>,
+    /// Calls that wait for nothing, the first one on top. Those that were started or skipped since are passed over.
+    ready: BinaryHeap<Reverse<usize>>,
+}
+
+/// One call.
+#[derive(Debug)]
+struct Entry {
+    /// The calls that it waits for, without those that these wait for anyway.
+    waits_for: Vec<usize>,
     /// The same the other way round.
-    awaited_by: Vec<Vec<usize>>,
-    /// How many calls each call still waits for.
-    unfinished: Vec<usize>,
-    /// Calls that wait for nothing and are not started.
-    ready: BTreeSet<usize>,
-    started: Vec<bool>,
-    /// Calls that ended before.
-    skipped: Vec<bool>,
+    awaited_by: Vec<usize>,
+    /// How many calls it still waits for.
+    unfinished: usize,
+    is_started: bool,
+    /// It ended before.
+    is_skipped: bool,
 }
 
 impl Schedule {
     pub(super) fn new(calls: &[CallAccess<'_>]) -> Self {
-        let waits_for = dependencies(calls);
-        let mut awaited_by = vec![Vec::new(); calls.len()];
-        for (call, earlier_calls) in waits_for.iter().enumerate() {
-            for earlier in earlier_calls {
-                awaited_by[*earlier].push(call);
+        let entry = |waits_for: Vec<usize>| Entry {
+            unfinished: waits_for.len(),
+            waits_for,
+            awaited_by: Vec::new(),
+            is_started: false,
+            is_skipped: false,
+        };
+        let mut calls: Vec<Entry> = dependencies(calls).into_iter().map(entry).collect();
+        for call in 0..calls.len() {
+            for place in 0..calls[call].waits_for.len() {
+                let earlier = calls[call].waits_for[place];
+                calls[earlier].awaited_by.push(call);
             }
         }
-        let unfinished: Vec<usize> = waits_for.iter().map(Vec::len).collect();
-        let ready = (0..calls.len()).filter(|call| unfinished[*call] == 0).collect();
-        let nothing = vec![false; calls.len()];
-        Schedule { waits_for, awaited_by, unfinished, ready, started: nothing.clone(), skipped: nothing }
+        let is_ready = |(call, entry): (usize, &Entry)| (entry.unfinished == 0).then_some(Reverse(call));
+        let ready = calls.iter().enumerate().filter_map(is_ready).collect();
+        Schedule { calls, ready }
     }
 
     /// The calls whose writes the call sees, in call order: those that it waits for, directly or through
     /// others.
     pub(super) fn behind(&self, call: usize) -> BTreeSet<usize> {
         let mut behind = BTreeSet::new();
-        let mut open = vec![call];
+        let mut open = self.calls[call].waits_for.clone();
         while let Some(call) = open.pop() {
-            open.extend(self.waits_for[call].iter().copied().filter(|earlier| behind.insert(*earlier)));
+            if behind.insert(call) {
+                open.extend(&self.calls[call].waits_for);
+            }
         }
         behind
     }
@@ -64,43 +79,49 @@ impl Schedule {
     pub(super) fn take_ready(&mut self, limit: usize) -> Vec<usize> {
         let mut taken = Vec::new();
         while taken.len() < limit
-            && let Some(call) = self.ready.pop_first()
+            && let Some(Reverse(call)) = self.ready.pop()
         {
-            self.started[call] = true;
-            taken.push(call);
+            if !std::mem::replace(&mut self.calls[call].is_started, true) {
+                taken.push(call);
+            }
         }
         taken
     }
 
     /// All calls that were not started. They count as started then.
     pub(super) fn take_rest(&mut self) -> Vec<usize> {
-        let rest = (0..self.started.len()).filter(|call| !self.started[*call]).collect();
-        self.started.fill(true);
         self.ready.clear();
-        rest
+        let start = |(call, entry): (usize, &mut Entry)| {
+            (!std::mem::replace(&mut entry.is_started, true)).then_some(call)
+        };
+        self.calls.iter_mut().enumerate().filter_map(start).collect()
     }
 
     /// A call that ended before: it counts as started, and as finished once those that it waits for are. It may
     /// have been answered without them, and others wait for these through it.
     pub(super) fn skip(&mut self, call: usize) {
-        self.started[call] = true;
-        self.skipped[call] = true;
-        if self.ready.remove(&call) {
+        let entry = &mut self.calls[call];
+        let was_ready = entry.unfinished == 0 && !entry.is_started;
+        entry.is_started = true;
+        entry.is_skipped = true;
+        if was_ready {
             self.finish(call);
         }
     }
 
     /// To be told once of each call that ended.
     pub(super) fn finish(&mut self, call: usize) {
-        let mut finished = vec![call];
-        while let Some(call) = finished.pop() {
-            for later in &self.awaited_by[call] {
-                self.unfinished[*later] -= 1;
-                match self.unfinished[*later] {
-                    0 if self.skipped[*later] => finished.push(*later),
-                    0 if !self.started[*later] => drop(self.ready.insert(*later)),
-                    _ => {}
-                }
+        let mut freed = std::mem::take(&mut self.calls[call].awaited_by);
+        while let Some(call) = freed.pop() {
+            let entry = &mut self.calls[call];
+            entry.unfinished -= 1;
+            if entry.unfinished > 0 {
+                continue;
+            }
+            if entry.is_skipped {
+                freed.append(&mut entry.awaited_by);
+            } else if !entry.is_started {
+                self.ready.push(Reverse(call));
             }
         }
     }
@@ -115,8 +136,11 @@ struct Writers {
 }
 
 fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
-    let mut writers: HashMap<&str, Writers> = HashMap::new();
     let mut waits_for = vec![Vec::new(); calls.len()];
+    if calls.len() < 2 || calls.iter().all(|call| call.writes.is_empty()) {
+        return waits_for;
+    }
+    let mut writers: HashMap<&str, Writers> = HashMap::new();
     for index in order(calls) {
         let call = &calls[index];
         let mut earlier = BTreeSet::new();

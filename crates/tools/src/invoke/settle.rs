@@ -36,7 +36,7 @@ use super::threads::words_of_panic;
 /// // Forty calls at once: no update is lost, because none of them reads, adds and writes by itself.
 /// let calls = (0..40).map(|n| ToolCall::new(format!("c{n}"), "visit", json!({}))).collect();
 /// let tools = Tools::of([tool]).unwrap();
-/// let mut done = Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default()).finish().await;
+/// let mut done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default()).finish().await;
 /// let unmerged = settle(&mut state, &mut done.outcomes);
 /// assert!(unmerged.is_empty());
 /// assert_eq!(state.get("visits").unwrap(), json!(40));

@@ -4,8 +4,7 @@
 //! called "definitions" or "$ref".
 
 use serde_json::{Map, Value, json};
-
-use super::{Place, children, count, is_annotation};
+use stepfold_state_core::json_schema::{is_annotation, subschemas_mut, target};
 
 /// How many subschemas a schema may have once its references are followed. A few short definitions that
 /// use each other can stand for billions.
@@ -103,22 +102,12 @@ impl Inliner<'_> {
         {
             fields.remove("format");
         }
-        for (keyword, place) in children(&mut fields) {
-            match place {
-                // These say yes or no as well.
-                Place::One(Value::Bool(_))
-                    if keyword.starts_with("additional") || keyword.starts_with("unevaluated") => {}
-                Place::One(schema) => *schema = self.inlined(schema.take())?,
-                Place::Named(schemas) => {
-                    for schema in schemas.values_mut() {
-                        *schema = self.inlined(schema.take())?;
-                    }
-                }
-                Place::Listed(schemas) => {
-                    for schema in schemas {
-                        *schema = self.inlined(schema.take())?;
-                    }
-                }
+        for (keyword, schema) in subschemas_mut(&mut fields) {
+            // These say yes or no as well.
+            let is_answer = schema.is_boolean()
+                && (keyword.starts_with("additional") || keyword.starts_with("unevaluated"));
+            if !is_answer {
+                *schema = self.inlined(schema.take())?;
             }
         }
         let schema = match fields.remove("$ref") {
@@ -136,9 +125,9 @@ impl Inliner<'_> {
                  give it an end, or take JSON in its place"
             ));
         }
-        let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)).cloned();
-        let target =
-            target.ok_or_else(|| format!("the reference {reference} leads nowhere in this schema"))?;
+        let target = target(self.root, reference)
+            .cloned()
+            .ok_or_else(|| format!("the reference {reference} leads nowhere in this schema"))?;
         self.open.push(reference.to_owned());
         let inlined = self.inlined(target);
         self.open.pop();
@@ -216,9 +205,9 @@ const IN_PLACE: [&str; 8] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "el
 
 /// Closes every object that lists its properties, and about which nothing else speaks.
 fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
-    for (keyword, place) in children(fields) {
+    for (keyword, schema) in subschemas_mut(fields) {
         if !IN_PLACE.contains(&keyword) {
-            place.for_each(&mut |schema| close_value(schema, true, budget));
+            close_value(schema, true, budget);
         }
     }
     distribute(fields, budget);
@@ -233,10 +222,10 @@ fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
     }
     let others = |name: &&str| !matches!(*name, "anyOf" | "oneOf") && fields.contains_key(*name);
     let only_alternatives = !IN_PLACE.iter().any(others) && !fields.contains_key("properties");
-    for (keyword, place) in children(fields) {
+    for (keyword, schema) in subschemas_mut(fields) {
         if IN_PLACE.contains(&keyword) {
             let may_close = may_close && only_alternatives && matches!(keyword, "anyOf" | "oneOf");
-            place.for_each(&mut |schema| close_value(schema, may_close, budget));
+            close_value(schema, may_close, budget);
         }
     }
 }
@@ -286,4 +275,13 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
         fields.remove(name);
     }
     fields.insert(keyword.to_owned(), Value::Array(joined));
+}
+
+/// How many objects and lists a schema is made of, roughly its parts.
+fn count(schema: &Value) -> usize {
+    match schema {
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        Value::Array(items) => items.iter().map(count).sum(),
+        _ => 0,
+    }
 }

@@ -2,9 +2,7 @@
 //! again, so that the plain schema holds and a reader that knows only absence is not surprised.
 
 use serde_json::{Map, Value};
-
-use super::fit::fits;
-use super::{allows_null, branches, is_required};
+use stepfold_state_core::json_schema::{allows_null, alternatives, fits, is_required};
 
 /// Drops nulls where the strict form has them in place of an absent property, so that the plain schema
 /// holds again. A null that the property allows is kept.
@@ -17,7 +15,7 @@ pub(crate) fn drop_stand_in_nulls(schema: &Value, value: &mut Value) {
 
 fn drop_nulls(schema: &Value, value: &mut Value) {
     let Value::Object(fields) = schema else { return };
-    if let Some(branches) = branches(fields)
+    if let Some(branches) = alternatives(fields)
         && let Some(restored) = of_first_fitting(branches, value)
     {
         *value = restored;

@@ -5,10 +5,10 @@
 //! refuses is a fault.
 
 use serde_json::{Map, Value, json};
+use stepfold_state_core::json_schema::{
+    Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals,
+};
 use stepfold_state_core::state::{Fault, Faults};
-
-use super::fit::exclude_each_other;
-use super::{allows_null, is_annotation, is_required, kinds, literals};
 
 /// Rules that strict mode knows.
 const RULES: [&str; 18] = [
@@ -90,10 +90,10 @@ impl Form {
         if !["type", "anyOf", "oneOf"].into_iter().any(|name| fields.contains_key(name)) {
             self.fault(path, "any value is allowed here");
         }
-        if is_kind(fields, "object") || fields.contains_key("properties") {
+        if is_kind(fields, Kinds::OBJECT) || fields.contains_key("properties") {
             self.convert_object(fields, path, level);
         }
-        if is_kind(fields, "array") {
+        if is_kind(fields, Kinds::ARRAY) {
             let is_tuple = fields.contains_key("prefixItems");
             match fields.get_mut("items") {
                 Some(items) => self.convert(items, &format!("{path}[]"), level),
@@ -127,10 +127,11 @@ impl Form {
         if values.iter().any(|value| value.is_array() || value.is_object()) {
             return self.fault(path, "lists and objects cannot be listed as values");
         }
-        let mut named: Vec<&str> = values.into_iter().map(kind_of).collect();
-        named.sort_unstable();
-        named.dedup();
-        let kind = if let [kind] = *named { json!(kind) } else { json!(named) };
+        let kinds = values.iter().map(Kinds::of_value).fold(Kinds::NONE, Kinds::union);
+        let kind = match *kinds.type_names() {
+            [kind] => json!(kind),
+            ref several => json!(several),
+        };
         if !fields.contains_key("type") {
             fields.insert("type".to_owned(), kind);
         }
@@ -210,9 +211,9 @@ fn says_type_only(fields: &Map<String, Value>) -> bool {
     let (Some(outer), Some(Value::Array(branches))) = (kinds(fields), fields.get("anyOf")) else {
         return false;
     };
-    branches.iter().all(|branch| {
-        branch.as_object().and_then(kinds).is_some_and(|inner| inner.iter().all(|kind| outer.contains(kind)))
-    })
+    branches
+        .iter()
+        .all(|branch| branch.as_object().and_then(kinds).is_some_and(|inner| outer.contains(inner)))
 }
 
 /// Alternatives that only list values of one type are one list, if nothing is said about any of them.
@@ -239,8 +240,7 @@ fn as_plain_enum(fields: &mut Map<String, Value>) {
 
 /// An object or null is said as alternatives, what strict mode is known to take.
 fn split_nullable_object(fields: &mut Map<String, Value>) {
-    let Some(named) = kinds(fields) else { return };
-    if named != ["object", "null"] && named != ["null", "object"] {
+    if kinds(fields) != Some(Kinds::OBJECT.union(Kinds::NULL)) {
         return;
     }
     let mut object = std::mem::take(fields);
@@ -259,7 +259,7 @@ fn make_nullable(schema: &mut Value) {
     if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
         return branches.push(json!({"type": "null"}));
     }
-    if is_kind(fields, "object") {
+    if is_kind(fields, Kinds::OBJECT) {
         fields.insert("type".to_owned(), json!(["object", "null"]));
         return split_nullable_object(fields);
     }
@@ -278,18 +278,11 @@ fn make_nullable(schema: &mut Value) {
     }
 }
 
-fn is_kind(fields: &Map<String, Value>, kind: &str) -> bool {
-    kinds(fields).is_some_and(|kinds| kinds.contains(&kind))
+/// The kinds that a schema names, if it does.
+fn kinds(fields: &Map<String, Value>) -> Option<Kinds> {
+    fields.contains_key("type").then(|| Kinds::of_type(fields))
 }
 
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
+fn is_kind(fields: &Map<String, Value>, kind: Kinds) -> bool {
+    kinds(fields).is_some_and(|kinds| kinds.contains(kind))
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use expect_test::{Expect, expect};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
-use stepfold_state_core::state::json_schema_of;
+use stepfold_state_core::json_schema::json_schema_of;
 
 /// The plain form of a type's properties, and the strict one or why there is none; one property a line.
 #[expect(clippy::needless_pass_by_value, reason = "an expectation is written where it is checked")]
@@ -286,7 +286,7 @@ fn two_flattened_enums_stay_open() {
     #[cfg(feature = "validation")]
     {
         let plain = Value::Object(for_model(json_schema_of::<Parameters>()).unwrap());
-        let value_type = stepfold_state_core::state::ValueType::of_schema(plain).unwrap();
+        let value_type = stepfold_state_core::json_schema::ValueType::of_schema(plain).unwrap();
         let both = json!({"both": {"name": "x", "kind": "Circle", "radius": 1.5, "Id": 7}});
         value_type.check(&both).unwrap();
     }
@@ -511,7 +511,7 @@ fn stand_in_nulls_are_dropped_and_others_kept() {
 #[cfg(feature = "validation")]
 mod laws {
     use proptest::prelude::*;
-    use stepfold_state_core::state::ValueType;
+    use stepfold_state_core::json_schema::ValueType;
 
     use super::*;
 

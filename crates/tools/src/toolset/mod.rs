@@ -1,6 +1,6 @@
 //! Toolsets: which tools the model may use at a step.
 //!
-//! A [`Toolset`] is what an author declares; [`Tools`] is what it comes to at one step. In between stands
+//! A [`Toolset`] is what an author declares; [`Tools`] are what it lists at one step. In between stands
 //! one pure function that puts the tools of all parts in a row and refuses names that stand twice.
 
 mod parts;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepfold_state_core::state::{Fault, Handler, Key, Schema, SchemaBuilder, Snapshot, ValueType};
+use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::state::{Fault, Handler, Key, Schema, SchemaBuilder, State};
 
 use super::parts::{Change, Kind, fail_with, faults_of};
 use super::search_index::Index;
@@ -56,12 +57,12 @@ const MAX_LIMIT: usize = 20;
 /// office.check(&schema, &Resources::new())?;
 ///
 /// let mut state = State::new(&schema);
-/// let tools = office.resolve(&state.snapshot()).await?;
+/// let tools = office.resolve(&state.clone()).await?;
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now"]);
 ///
 /// // What a call of `search_tools` with "invoices" writes:
 /// state.set(FOUND_TOOLS, vec!["send_invoice".to_owned()])?;
-/// let tools = office.resolve(&state.snapshot()).await?;
+/// let tools = office.resolve(&state.clone()).await?;
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["search_tools", "now", "send_invoice"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
@@ -220,7 +221,7 @@ impl Searchable {
     }
 
     /// The tools of a step: the search tool, those always visible, those found so far.
-    pub(super) fn offered(&self, state: &Snapshot) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+    pub(super) fn offered(&self, state: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
         let found =
             if state.schema().key(FOUND_TOOLS.name()).is_some() { state.get(FOUND_TOOLS)? } else { None };
         let mut offered: Vec<Tool> = self.search_tool.iter().cloned().collect();
@@ -309,7 +310,7 @@ fn search_tool(options: &Options, tools: &[Tool]) -> Result<Tool, BuildError> {
                 "limit": {
                     "type": ["integer", "null"],
                     "minimum": 1,
-                    "description": format!("How many tools to find; {default} unless said, at most {max}."),
+                    "description": format!("How many tools to find; {default} by default, at most {max}."),
                 },
             },
             "required": ["query"],
@@ -326,7 +327,7 @@ fn remember(context: &ToolContext, found: &[&(String, String)]) -> Result<Value,
         return Ok(json!({"tools": [], "note": note}));
     }
     let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
-    context.set(FOUND_TOOLS, names).map_err(ToolError::fatal)?;
+    context.writer().set(FOUND_TOOLS, names).map_err(ToolError::fatal)?;
     let tools: Vec<Value> =
         found.iter().map(|(name, description)| json!({"name": name, "description": description})).collect();
     Ok(json!({"tools": tools, "note": "these tools can be called from the next step on"}))

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt};
-use stepfold_state_core::state::Snapshot;
+use stepfold_state_core::state::State;
 
 use crate::tool::Tool;
 
@@ -21,7 +21,7 @@ pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 /// # Examples
 /// ```
 /// use std::error::Error;
-/// use stepfold_tools::state_core::state::Snapshot;
+/// use stepfold_tools::state_core::state::State;
 /// use stepfold_tools::{Tool, ToolSource, Toolset};
 ///
 /// struct ByRole {
@@ -29,7 +29,7 @@ pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 /// }
 ///
 /// impl ToolSource for ByRole {
-///     async fn tools(&self, state: &Snapshot) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+///     async fn tools(&self, state: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
 ///         let is_admin = state.get("user:role").is_some_and(|role| role == "admin");
 ///         Ok(if is_admin { vec![self.refund.clone()] } else { Vec::new() })
 ///     }
@@ -46,14 +46,14 @@ pub trait ToolSource: Send + Sync + 'static {
     /// Why they cannot be listed; the step does not begin then.
     fn tools(
         &self,
-        state: &Snapshot,
+        state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send;
 }
 
 impl<S: ToolSource + ?Sized> ToolSource for Arc<S> {
     fn tools(
         &self,
-        state: &Snapshot,
+        state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
     }
@@ -62,7 +62,7 @@ impl<S: ToolSource + ?Sized> ToolSource for Arc<S> {
 impl<S: ToolSource + ?Sized> ToolSource for Box<S> {
     fn tools(
         &self,
-        state: &Snapshot,
+        state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
     }
@@ -71,7 +71,7 @@ impl<S: ToolSource + ?Sized> ToolSource for Box<S> {
 impl<S: ToolSource + ?Sized> ToolSource for &'static S {
     fn tools(
         &self,
-        state: &Snapshot,
+        state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send {
         (**self).tools(state)
     }
@@ -79,11 +79,11 @@ impl<S: ToolSource + ?Sized> ToolSource for &'static S {
 
 /// The object-safe twin.
 pub(crate) trait ErasedSource: Send + Sync {
-    fn list<'a>(&'a self, state: &'a Snapshot) -> BoxFuture<'a, Listed>;
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed>;
 }
 
 impl<S: ToolSource> ErasedSource for S {
-    fn list<'a>(&'a self, state: &'a Snapshot) -> BoxFuture<'a, Listed> {
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed> {
         self.tools(state).boxed()
     }
 }
@@ -93,10 +93,10 @@ pub(crate) struct SourceFunction<F>(pub(crate) F);
 
 impl<F, Fut> ToolSource for SourceFunction<F>
 where
-    F: Fn(Snapshot) -> Fut + Send + Sync + 'static,
+    F: Fn(State) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Listed> + Send,
 {
-    async fn tools(&self, state: &Snapshot) -> Listed {
+    async fn tools(&self, state: &State) -> Listed {
         (self.0)(state.clone()).await
     }
 }

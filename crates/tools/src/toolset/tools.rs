@@ -8,9 +8,9 @@ use stepfold_state_core::chat::{ToolCall, ToolSpec};
 use stepfold_state_core::state::Schema;
 
 use super::parts::{fail_with, faults_of, merge};
-use crate::context::Resources;
 use crate::error::BuildError;
 use crate::invoke::Outcome;
+use crate::resources::Resources;
 use crate::tool::Tool;
 
 /// The tools that the model may use at one step, each name once, in declared order. Immutable and cheap to

@@ -10,13 +10,13 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
-use stepfold_state_core::state::{Fault, Faults, Names, Schema, Snapshot};
+use stepfold_state_core::state::{Fault, Faults, Names, Schema, State};
 
 use super::parts::{Change, Kind, Part, clashes, fail_with, faults_of, merge};
 use super::source::{Listed, SourceFunction, ToolSource};
 use super::tools::Tools;
-use crate::context::Resources;
 use crate::error::{BuildError, ToolsetError};
+use crate::resources::Resources;
 use crate::tool::Tool;
 
 /// A named group of tools: static, or dynamic and asked anew at each step. Immutable and cheap to clone.
@@ -43,7 +43,7 @@ use crate::tool::Tool;
 /// );
 ///
 /// let all = Toolset::merged("all", [web.prefixed("web_"), files]);
-/// let tools = all.resolve(&State::new(&schema).snapshot()).await?;
+/// let tools = all.resolve(&State::new(&schema).clone()).await?;
 /// assert_eq!(tools.names().collect::<Vec<_>>(), ["web_search", "search"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
@@ -81,7 +81,7 @@ impl Toolset {
     /// ```
     pub fn dynamic_with<F, Fut>(name: impl Into<Arc<str>>, list: F) -> Self
     where
-        F: Fn(Snapshot) -> Fut + Send + Sync + 'static,
+        F: Fn(State) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
         Toolset::dynamic(name, SourceFunction(list))
@@ -205,7 +205,7 @@ impl Toolset {
     /// # Errors
     /// [`ToolsetError::List`] for the first group, in declared order, that could not list its tools;
     /// [`ToolsetError::Build`] when tools clash or have names that models cannot use.
-    pub async fn resolve(&self, state: &Snapshot) -> Result<Tools, ToolsetError> {
+    pub async fn resolve(&self, state: &State) -> Result<Tools, ToolsetError> {
         if let Some(tools) = self.known().map_err(|faults| BuildError::InvalidTools { faults })? {
             return Ok(tools);
         }
@@ -266,7 +266,7 @@ fn static_tools(part: &Part) -> Option<(&str, Vec<Tool>)> {
     if let Kind::Static(tools) = &part.kind { Some((&*part.origin, tools.clone())) } else { None }
 }
 
-async fn list(kind: &Kind, state: &Snapshot) -> Listed {
+async fn list(kind: &Kind, state: &State) -> Listed {
     match kind {
         Kind::Static(tools) => Ok(tools.clone()),
         Kind::Dynamic(source, _) => source.list(state).await,

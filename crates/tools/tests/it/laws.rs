@@ -9,11 +9,13 @@ use futures_util::FutureExt;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stepfold_tools::state_core::chat::{Arguments, Message, Part, Role, ToolCall, Transcript};
+use stepfold_tools::state_core::chat::{
+    Arguments, Message, Part, Role, ToolCall, Transcript, with_unique_call_ids,
+};
 use stepfold_tools::state_core::state::{Handler, Schema, State, ValueRef};
 use stepfold_tools::{
     CallEvent, Effect, Invocation, InvokeOptions, Outcome, Outcomes, RawArgs, ResultText, Retry, Source,
-    Status, Tool, ToolContext, ToolError, Tools, settle, with_unique_call_ids,
+    Status, Tool, ToolContext, ToolError, Tools, settle,
 };
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -59,7 +61,7 @@ fn gated(kind: (&str, &[&str], &[&str]), gates: &Arc<Vec<Semaphore>>) -> Tool {
             gates[usize::try_from(number)?].acquire().await?.forget();
             let seen: Vec<Value> = keys
                 .iter()
-                .map(|key| context.get(key.as_str()).map_or(json!("unset"), ValueRef::to_json))
+                .map(|key| context.state().get(key.as_str()).map_or(json!("unset"), ValueRef::to_json))
                 .collect();
             // Some of the sums overflow when they are settled.
             Ok::<_, ToolError>(json!({"n": number, "count": number * 40, "seen": seen}))
@@ -82,7 +84,7 @@ fn run_in_order(calls: &[ToolCall], order: &[usize], concurrency: usize) -> (Vec
     let mut options = InvokeOptions::default();
     options.limits.concurrency = concurrency;
     block_on(async {
-        let mut invocation = Invocation::new(&tools, state.snapshot(), calls.to_vec(), options);
+        let mut invocation = Invocation::new(&tools, state.clone(), calls.to_vec(), options);
         for call in order {
             while let Some(Some(_)) = invocation.next().now_or_never() {}
             gates[*call].add_permits(1);
@@ -341,7 +343,7 @@ proptest! {
         let mut state = state();
         let calls: Vec<ToolCall> = reply.tool_calls().cloned().collect();
         let (events, mut done) = block_on(async {
-            let mut invocation = Invocation::new(&tools, state.snapshot(), calls.clone(), options.clone());
+            let mut invocation = Invocation::new(&tools, state.clone(), calls.clone(), options.clone());
             (run(&mut invocation, &options, cancel_after).await, invocation.finish().await)
         });
         prop_assert_eq!(check_events(&events, calls.len()), Ok(()));
@@ -352,10 +354,10 @@ proptest! {
         prop_assert_eq!(done.error.as_ref().map(|error| error.index), first);
 
         // The state takes what was written, and folding the deltas that are left gives it again.
-        let before = state.snapshot();
+        let before = state.clone();
         settle(&mut state, &mut done.outcomes);
         prop_assert_eq!(check_outcomes(&reply, &done, 1_000), Ok(()));
-        let mut again = before.into_state();
+        let mut again = before;
         for outcome in &done.outcomes {
             again.apply(&outcome.delta).unwrap();
         }

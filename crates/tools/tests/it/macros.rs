@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
+use stepfold_tools::state_core::state::Handler;
 use stepfold_tools::{
-    Approval, Args, BuildError, Effect, Extract, FromState, Resource, StateWriter, Tool, ToolBuilder,
-    ToolContext, ToolError, state_key, tool,
+    Approval, Args, BuildError, Effect, Extract, FromState, Resource, Retry, Source, StateWriter, Tool,
+    ToolBuilder, ToolContext, ToolError, state_key, tool,
 };
 
 fn built(builder: ToolBuilder) -> Tool {
@@ -40,7 +41,7 @@ fn sorted(value: &Value) -> Value {
 ///
 /// # Errors
 /// None that the model should read of.
-#[tool(effect = "pure", outputs_to_state(results = "results"), time_out = "2s")]
+#[tool(effect(Effect::Pure), output_to_state("results", "results"), time_out(Duration::from_secs(2)))]
 async fn search(
     /// What to search for.
     query: String,
@@ -123,17 +124,15 @@ fn options_reach_the_builder() {
 #[tool(
     name = "rate-document",
     description = "Rates one document.",
-    effect = "idempotent",
-    approval = "once",
-    retry(times = 3, after = "100ms"),
+    effect(Effect::Idempotent),
+    approval(Approval::Once),
+    retry(Retry::times(3).after(Duration::from_millis(100))),
     strict,
-    reads("documents", "user:taste"),
-    writes("rated"),
-    outputs_to_state(
-        "user:last" = whole,
-        ratings("rating", handler = "upsert_by(id)"),
-        seen("id", handler = stepfold_tools::state_core::state::Handler::union()),
-    ),
+    reads(["documents", "user:taste"]),
+    writes(["rated"]),
+    output_to_state("user:last", Source::Whole),
+    output_to_state_with("ratings", "rating", Handler::upsert_by("id")),
+    output_to_state_with("seen", "id", Handler::union()),
 )]
 fn rate(
     #[default_from_state("user:language")] language: String,
@@ -378,7 +377,7 @@ fn further_calls_may_follow() -> Result<(), BuildError> {
 #[test]
 fn what_the_builder_refuses_is_refused_here_too() {
     /// Tries again what it must not.
-    #[tool(retry(times = 1), time_out = "0s", outputs_to_state(messages = whole))]
+    #[tool(retry(Retry::times(1)), time_out(Duration::ZERO), output_to_state("messages", Source::Whole))]
     fn wrong() {}
 
     expect!["tool 'wrong' has faults: at time_out: is zero; no call could ever finish; at retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model; at messages: is the conversation and takes no writes from tools"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use expect_test::{Expect, expect};
 use serde_json::json;
-use stepfold_tools::state_core::state::{Schema, SchemaBuilder, Snapshot, State};
+use stepfold_tools::state_core::state::{Schema, SchemaBuilder, State};
 use stepfold_tools::{Resource, Resources, Tool, ToolError, ToolSource, Tools, Toolset, ToolsetError};
 
 fn tool(name: &str) -> Tool {
@@ -39,7 +39,7 @@ fn text_of(error: &dyn Error) -> String {
     text
 }
 
-async fn resolved(set: &Toolset, state: &Snapshot) -> String {
+async fn resolved(set: &Toolset, state: &State) -> String {
     match set.resolve(state).await {
         Ok(tools) => tools.names().collect::<Vec<_>>().join(" "),
         Err(error) => text_of(&error),
@@ -54,7 +54,7 @@ async fn check(set: impl Into<Toolset>, expected: Expect) {
         Ok(()) => "fine".to_owned(),
         Err(error) => text_of(&error),
     };
-    expected.assert_eq(&format!("check: {checked}\nstep:  {}\n", resolved(&set, &state.snapshot()).await));
+    expected.assert_eq(&format!("check: {checked}\nstep:  {}\n", resolved(&set, &state.clone()).await));
 }
 
 /// A source that counts how often it is asked, and lists one tool more each time.
@@ -64,7 +64,7 @@ struct Growing {
 }
 
 impl ToolSource for Growing {
-    async fn tools(&self, _: &Snapshot) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
+    async fn tools(&self, _: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         Ok((1..=asked).map(|number| tool(&format!("tool_{number}"))).collect())
     }
@@ -276,7 +276,7 @@ async fn a_dynamic_set_is_asked_anew_at_each_step_and_a_static_one_never() {
     let set =
         Toolset::merged("all", [set("web", ["search"]), Toolset::dynamic("growing", Arc::clone(&source))]);
     assert!(!set.is_static());
-    let state = state().snapshot();
+    let state = state().clone();
     for step in ["search tool_1", "search tool_1 tool_2", "search tool_1 tool_2 tool_3"] {
         assert_eq!(resolved(&set.clone(), &state).await, step);
     }
@@ -293,14 +293,14 @@ async fn a_dynamic_set_is_asked_anew_at_each_step_and_a_static_one_never() {
 
 #[tokio::test]
 async fn a_dynamic_set_sees_the_state() {
-    let by_role = Toolset::dynamic_with("by_role", |state: Snapshot| async move {
+    let by_role = Toolset::dynamic_with("by_role", |state: State| async move {
         let is_admin = state.get("user:role").is_some_and(|role| role == "admin");
         Ok(if is_admin { vec![tool("refund")] } else { Vec::new() })
     });
     let mut state = State::new(&Schema::builder().key::<String>("user:role").build().unwrap());
-    assert_eq!(resolved(&by_role, &state.snapshot()).await, "");
+    assert_eq!(resolved(&by_role, &state.clone()).await, "");
     state.set("user:role", "admin").unwrap();
-    assert_eq!(resolved(&by_role, &state.snapshot()).await, "refund");
+    assert_eq!(resolved(&by_role, &state.clone()).await, "refund");
 }
 
 #[tokio::test]
@@ -314,7 +314,7 @@ async fn the_first_failing_set_is_named() {
     "#]],
     )
     .await;
-    let error = all.resolve(&state().snapshot()).await.unwrap_err();
+    let error = all.resolve(&state().clone()).await.unwrap_err();
     assert!(matches!(error, ToolsetError::List { toolset, .. } if toolset == "files"));
 }
 
@@ -387,14 +387,13 @@ mod searchable {
 
     /// One step: what was offered, the calls, and what they come to in the state.
     async fn step(set: &Toolset, state: &mut State, calls: &[(&str, Value)]) -> String {
-        let tools = set.resolve(&state.snapshot()).await.unwrap();
+        let tools = set.resolve(&state.clone()).await.unwrap();
         let mut text = format!("offered: {}\n", tools.names().collect::<Vec<_>>().join(" "));
         let calls = calls.iter().enumerate();
         let calls: Vec<ToolCall> = calls
             .map(|(at, (name, arguments))| ToolCall::new(format!("c{at}"), *name, arguments.clone()))
             .collect();
-        let mut done =
-            Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default()).finish().await;
+        let mut done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default()).finish().await;
         settle(state, &mut done.outcomes);
         for outcome in &done.outcomes {
             writeln!(text, "{}: {}", outcome.tool(), words(&outcome.result.text())).unwrap();
@@ -453,9 +452,9 @@ mod searchable {
         let (mut first, mut second) = (State::new(&schema), State::new(&schema));
         step(&office, &mut first, &[("search_tools", query("flight"))]).await;
         step(&office, &mut second, &[("search_tools", query("customer"))]).await;
-        assert_eq!(resolved(&office, &first.snapshot()).await, "search_tools now book_flight");
-        assert_eq!(resolved(&office, &second.snapshot()).await, "search_tools now send_invoice");
-        assert_eq!(resolved(&office, &State::new(&schema).snapshot()).await, "search_tools now");
+        assert_eq!(resolved(&office, &first.clone()).await, "search_tools now book_flight");
+        assert_eq!(resolved(&office, &second.clone()).await, "search_tools now send_invoice");
+        assert_eq!(resolved(&office, &State::new(&schema).clone()).await, "search_tools now");
     }
 
     #[tokio::test]
@@ -495,9 +494,9 @@ mod searchable {
             .collect();
         let set = SearchableToolset::new("things", tools).limits(3, 10).build().unwrap();
         let mut state = State::new(&declared().build().unwrap());
-        assert_eq!(resolved(&set, &state.snapshot()).await, "search_tools");
+        assert_eq!(resolved(&set, &state.clone()).await, "search_tools");
         step(&set, &mut state, &[("search_tools", query("update thing42"))]).await;
-        let offered = resolved(&set, &state.snapshot()).await;
+        let offered = resolved(&set, &state.clone()).await;
         assert_eq!(offered, "search_tools update_thing42 create_thing42 delete_thing42");
         // 100 tools fit equally well: the first by name are found, the same every time.
         for _ in 0..3 {
@@ -558,9 +557,9 @@ mod searchable {
         let mut flights = state.clone();
         let only = office().only(["book_flight"]);
         step(&only, &mut flights, &[("search_tools", query("flight invoice time"))]).await;
-        assert_eq!(resolved(&only, &flights.snapshot()).await, "search_tools book_flight");
+        assert_eq!(resolved(&only, &flights.clone()).await, "search_tools book_flight");
         // With nothing left to search there is nothing to search with.
-        assert_eq!(resolved(&office().filtered(|_| false), &state.snapshot()).await, "");
+        assert_eq!(resolved(&office().filtered(|_| false), &state.clone()).await, "");
     }
 
     #[tokio::test]
@@ -606,7 +605,7 @@ mod searchable {
             the tools have faults: at book_flight: is offered by toolset "office" and by toolset "flights"; prefix or filter one of them
         "#]],
         );
-        expect![[r#"the tools have faults: at book_flight: is offered by toolset "office" and by toolset "flights"; prefix or filter one of them"#]].assert_eq(&resolved(&clash, &state().snapshot()).await);
+        expect![[r#"the tools have faults: at book_flight: is offered by toolset "office" and by toolset "flights"; prefix or filter one of them"#]].assert_eq(&resolved(&clash, &state().clone()).await);
 
         let build = |set: SearchableToolset, expected: Expect| {
             expected.assert_eq(&format!("{}\n", set.build().unwrap_err()));
@@ -646,13 +645,12 @@ mod searchable {
 
     #[tokio::test]
     async fn a_schema_without_the_key_offers_what_is_always_there() {
-        assert_eq!(resolved(&office(), &state().snapshot()).await, "search_tools now");
+        assert_eq!(resolved(&office(), &state().clone()).await, "search_tools now");
         // Nobody checked: the search ends the run instead of finding tools that never come.
         let mut state = state();
-        let tools = office().resolve(&state.snapshot()).await.unwrap();
+        let tools = office().resolve(&state.clone()).await.unwrap();
         let calls = vec![ToolCall::new("c1", "search_tools", query("flight"))];
-        let mut done =
-            Invocation::new(&tools, state.snapshot(), calls, InvokeOptions::default()).finish().await;
+        let mut done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default()).finish().await;
         settle(&mut state, &mut done.outcomes);
         assert!(done.error.is_some());
     }

@@ -1,26 +1,28 @@
 //! What stands in `#[tool(..)]`.
 #![allow(unused)]
 
-use stepfold_tools::tool;
+use std::time::Duration;
 
-/// An option that there is not.
-#[tool(effect = "pure", timeout = "2s")]
+use stepfold_tools::{Approval, Effect, Retry, tool};
+
+/// A call that the builder does not have.
+#[tool(effect(Effect::Pure), timeut(Duration::from_secs(2)))]
 fn unknown() {}
 
-/// An option twice.
-#[tool(effect = "pure", effect = "idempotent")]
+/// A name twice.
+#[tool(name = "one", name = "two")]
 fn twice() {}
 
 /// Not an effect.
-#[tool(effect = "impure")]
+#[tool(effect(Effect::Impure))]
 fn effect() {}
 
 /// Not an approval.
-#[tool(approval = "sometimes")]
+#[tool(approval("sometimes"))]
 fn approval() {}
 
 /// Not a time.
-#[tool(time_out = "2 sec")]
+#[tool(time_out("2 sec"))]
 fn time_out() {}
 
 /// Not a text.
@@ -28,28 +30,24 @@ fn time_out() {}
 fn name() {}
 
 /// No number of times.
-#[tool(retry(after = "1s"))]
+#[tool(retry(Retry::times()))]
 fn retry() {}
 
-/// Not in parentheses.
+/// Not a call.
 #[tool(writes = "key")]
 fn writes() {}
 
-/// Not a source.
-#[tool(outputs_to_state(key = field))]
-fn source() {}
+/// Not a list.
+#[tool(writes("key"))]
+fn one_key() {}
 
 /// No source.
-#[tool(outputs_to_state(key))]
+#[tool(output_to_state("key"))]
 fn no_source() {}
 
-/// Not a handler.
-#[tool(outputs_to_state(key("field", handler = "append")))]
-fn handler() {}
-
-/// A key twice.
-#[tool(outputs_to_state(key = "field", "key" = whole))]
-fn key() {}
+/// Not an expression.
+#[tool(output_to_state("key", ?))]
+fn expression() {}
 
 /// It waits, so it does not compute.
 #[tool(cpu)]

@@ -20,10 +20,10 @@ mod facade {
 
 /// Serialises nothing and derives nothing: the user's crate may know neither serde nor schemars.
 mod tools {
-    use ::stepfold_tools::{ToolContext, tool};
+    use ::stepfold_tools::{Source, ToolContext, tool};
 
     /// Adds.
-    #[tool(outputs_to_state(sum = whole))]
+    #[tool(output_to_state("sum", Source::Whole))]
     pub async fn add(
         /// The first.
         left: i64,

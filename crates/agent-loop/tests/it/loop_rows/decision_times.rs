@@ -57,10 +57,10 @@ fn working(
     own: i64,
 ) -> stepfold_agent_loop::tools::ToolBuilder {
     let function = move |RawArgs(_): RawArgs, context: ToolContext| async move {
-        let read = reads.map_or(0, |key| number(context.get(key).map(ValueRef::to_json)));
+        let read = reads.map_or(0, |key| number(context.state().get(key).map(ValueRef::to_json)));
         if let Some(key) = writes {
             let value = json!(own + read);
-            context.set(key, if key == "list" { json!([value]) } else { value })?;
+            context.writer().set(key, if key == "list" { json!([value]) } else { value })?;
         }
         Ok::<_, ToolError>(json!(read))
     };

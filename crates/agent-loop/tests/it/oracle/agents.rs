@@ -214,14 +214,16 @@ fn behave(behavior: &Value, arguments: &Value, context: &ToolContext) -> Result<
         "constant" | "raise_if" => behavior["value"].clone(),
         "read_state" => {
             let read = |key: &Value| {
-                let value =
-                    context.get(text(key)).map_or(Value::Null, stepfold_state_core::state::ValueRef::to_json);
+                let value = context
+                    .state()
+                    .get(text(key))
+                    .map_or(Value::Null, stepfold_state_core::state::ValueRef::to_json);
                 (text(key).to_owned(), value)
             };
             Value::Object(list(&behavior["keys"]).iter().map(read).collect())
         }
         "write_state" => {
-            context.set(text(&behavior["key"]), argument())?;
+            context.writer().set(text(&behavior["key"]), argument())?;
             json!("written")
         }
         other => panic!("unknown behavior {other}"),

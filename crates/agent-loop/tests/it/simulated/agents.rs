@@ -170,7 +170,7 @@ fn behave(behavior: Behavior, number: u64, context: &ToolContext) -> Result<Valu
         Behavior::Fatal if number > 6 => return Err(ToolError::fatal("more than six")),
         _ => {}
     }
-    let read = |key: &&str| context.get(*key).map_or(json!("unset"), ValueRef::to_json);
+    let read = |key: &&str| context.state().get(*key).map_or(json!("unset"), ValueRef::to_json);
     let seen: Vec<Value> = match behavior {
         Behavior::Reads => KEYS.iter().map(read).collect(),
         Behavior::Copies => ["last", "count"].iter().map(read).collect(),

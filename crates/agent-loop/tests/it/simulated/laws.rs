@@ -51,7 +51,8 @@ fn scheduled(name: &str, reads: &[&str], writes: &[&str], effect: Effect, ends: 
             if number % 5 == 4 {
                 return Err(ToolError::new("every fifth fails"));
             }
-            let read = |key: &String| context.get(key.as_str()).map_or(json!("unset"), ValueRef::to_json);
+            let read =
+                |key: &String| context.state().get(key.as_str()).map_or(json!("unset"), ValueRef::to_json);
             let seen: Vec<Value> = keys.iter().map(read).collect();
             Ok(json!({"count": number * 60, "n": number, "seen": seen}))
         }

@@ -148,7 +148,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("tool_calls"),
         ],
         expect![[r#"
-            assistant: > call_0 a(x=1)   > call_1 a()   > call_2 b()
+            assistant: > call-1 a(x=1)   > call-2 a()   > call-3 b()
             tool_calls
         "#]],
     )
@@ -161,7 +161,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("tool_calls"),
         ],
         expect![[r#"
-            assistant: > call_1 a()   > call_0 b()
+            assistant: > call_1 a()   > call_1-2 b()
             tool_calls
         "#]],
     )
@@ -187,7 +187,7 @@ async fn ids_and_indexes_that_are_missing_or_repeated() {
             finish("function_call"),
         ],
         expect![[r#"
-            assistant: > call_0 a(x=1)
+            assistant: > call-1 a(x=1)
             tool_calls
         "#]],
     )
@@ -256,5 +256,5 @@ async fn twenty_thousand_streamed_calls_without_ids() {
     };
     let events: String = (0..20_000).map(one).chain([finish("tool_calls")]).collect();
     let shown = ask(Play::events(events + DONE), request()).await;
-    assert_eq!(shown.matches("> call_").count(), 20_000);
+    assert_eq!(shown.matches("> call-").count(), 20_000);
 }

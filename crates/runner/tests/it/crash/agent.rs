@@ -94,9 +94,9 @@ fn tool(name: &'static str, effect: Effect, world: &World, points: &Points) -> T
             world.note("did", &context);
             points.pass(&format!("{name}, after its effect"));
             tokio::task::yield_now().await;
-            context.set("log", json!([context.call_id()]))?;
-            context.set("user:log", json!([context.call_id()]))?;
-            context.set("app:calls", 1)?;
+            context.writer().set("log", json!([context.call_id()]))?;
+            context.writer().set("user:log", json!([context.call_id()]))?;
+            context.writer().set("app:calls", 1)?;
             Ok::<_, ToolError>(format!("{name} {}", context.call_id()))
         }
     };

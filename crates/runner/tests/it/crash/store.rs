@@ -9,6 +9,7 @@ use stepfold_runner::session_scopes::{
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
 use super::points::Points;
+use crate::world::hand_on;
 
 /// Opens a store by its address: one of PostgreSQL, or the path of a file.
 pub(crate) async fn open(address: &str) -> AnyStore {
@@ -53,64 +54,22 @@ impl<W: Watch> SessionStore for Watched<W> {
         Ok(receipt)
     }
 
-    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
-        self.store.create(request).await
-    }
-
-    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        self.store.get(request).await
-    }
-
-    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.store.list(request).await
-    }
-
-    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        self.store.delete(request).await
-    }
-
-    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.store.fork(request).await
-    }
-
-    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
-        self.store.rewind(request).await
-    }
-
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        self.store.read_scope(scope).await
-    }
-
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
-        self.store.write_scope(request).await
-    }
-
-    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.store.prune(request).await
-    }
-
-    async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
-        self.store.claim(request).await
-    }
-
-    async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
-        self.store.renew(request).await
-    }
-
-    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
-        self.store.release(request).await
-    }
-
-    async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
-        self.store.enqueue(request).await
-    }
-
-    async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-        self.store.inbox(request).await
-    }
-
-    async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
-        self.store.dequeue(request).await
+    hand_on! { store =>
+        create: CreateSession => Session;
+        get: GetSession => Session;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        fork: ForkSession => Session;
+        rewind: RewindSession => Receipt;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
+        claim: ClaimSession => Claim;
+        renew: RenewClaim => Renewed;
+        release: ReleaseClaim => ();
+        enqueue: EnqueueInput => Enqueued;
+        inbox: ReadInbox => Vec<InboxEntry>;
+        dequeue: DequeueInput => Vec<u64>;
     }
 }
 
@@ -124,39 +83,15 @@ impl SessionStore for Plain {
         self.0.append(request).await
     }
 
-    async fn create(&self, request: CreateSession) -> Result<Session, SessionError> {
-        self.0.create(request).await
-    }
-
-    async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        self.0.get(request).await
-    }
-
-    async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.0.list(request).await
-    }
-
-    async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        self.0.delete(request).await
-    }
-
-    async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.0.fork(request).await
-    }
-
-    async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
-        self.0.rewind(request).await
-    }
-
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        self.0.read_scope(scope).await
-    }
-
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
-        self.0.write_scope(request).await
-    }
-
-    async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.0.prune(request).await
+    hand_on! { 0 =>
+        create: CreateSession => Session;
+        get: GetSession => Session;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        fork: ForkSession => Session;
+        rewind: RewindSession => Receipt;
+        read_scope: ScopeKey => Values;
+        write_scope: WriteScope => Values;
+        prune: PruneSession => Pruned;
     }
 }

@@ -123,15 +123,17 @@ fn errors_say_what_was_expected() {
     );
     check_read(
         r#"{"role":"user","parts":[{"image":{}}]}"#,
-        expect!["missing field `url` or `base64` at line 1 column 35"],
+        expect!["missing field `url` or `base64` at line 1 column 36"],
     );
     check_read(
         r#"{"role":"tool","parts":[{"tool_result":{"call_id":"c1","name":"f"}}]}"#,
-        expect!["missing field `value`, `error` or `parts` at line 1 column 66"],
+        expect!["missing field `value`, `error` or `parts` at line 1 column 67"],
     );
     check_read(
         r#"{"role":"tool","parts":[{"tool_result":{"call_id":"c1","name":"f","value":1,"error":"e"}}]}"#,
-        expect!["expected one of `value`, `error` and `parts`, found several at line 1 column 83"],
+        expect![
+            "expected only one of the fields `value`, `error` or `parts`, found several at line 1 column 89"
+        ],
     );
 }
 
@@ -143,8 +145,8 @@ fn arguments_are_never_dropped() {
         assert_eq!(kept, text);
         error.to_owned()
     };
-    assert_eq!(malformed("[1]"), "expected a JSON object, found an array");
-    assert_eq!(malformed("\"{}\""), "expected a JSON object, found a string");
+    assert_eq!(malformed("[1]"), "expected a JSON object, found list");
+    assert_eq!(malformed("\"{}\""), "expected a JSON object, found string");
     assert_eq!(malformed("{\"q\": sta"), "expected value at line 1 column 7");
     assert_eq!(malformed("{\"q\": 1} {}"), "trailing characters at line 1 column 10");
     assert_eq!(malformed(r#"{"q": "\ud800"}"#), "unexpected end of hex escape at line 1 column 14");

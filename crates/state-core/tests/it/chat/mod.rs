@@ -10,6 +10,7 @@
 
 mod arbitrary;
 
+mod call_ids;
 mod check;
 mod json;
 mod model;

@@ -80,14 +80,14 @@ fn tells_calls_apart() {
     check(
         "assistant: > c1 f()   > c1 f()   > \"\" g()   > c1-2 g()\ntool c1: 1\ntool c1: 2\ntool \"\": 3\ntool c1-2: 4",
         expect![[r"
-        assistant: > c1 f()   > c1-2x f()   > call-3 g()   > c1-2 g()
+        assistant: > c1 f()   > c1-3 f()   > call-3 g()   > c1-2 g()
         tool c1:   1
-        tool c1-2x: 2
+        tool c1-3: 2
         tool call-3: 3
         tool c1-2: 4
-        - message 0, call `c1`: set the call id to `c1-2x`
+        - message 0, call `c1`: set the call id to `c1-3`
         - message 0, call ``: set the call id to `call-3`
-        - message 2, call `c1`: set the call id to `c1-2x`
+        - message 2, call `c1`: set the call id to `c1-3`
         - message 3, call ``: set the call id to `call-3`
     "]],
     );

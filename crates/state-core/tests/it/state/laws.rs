@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
 use stepfold_state_core::chat::Message;
-use stepfold_state_core::state::{Delta, Handler, Schema, Snapshot, State, Template, ValueChange};
+use stepfold_state_core::state::{Delta, Handler, Schema, State, Template, ValueChange};
 
 use super::values::{HANDLERS, Operation, text, value, world};
 use super::{handlers, json_of, strict};
@@ -87,14 +87,14 @@ proptest! {
         choices in prop::collection::vec((any::<Index>(), 0..6_u8), 40),
     ) {
         let mut states = vec![State::new(&schema)];
-        let mut snapshots: Vec<(Snapshot, String)> = Vec::new();
+        let mut snapshots: Vec<(State, String)> = Vec::new();
         for (operation, (which, choice)) in operations.iter().zip(choices) {
             let state = which.index(states.len());
             match choice {
-                0 => snapshots.push((states[state].snapshot(), json_of(&states[state]))),
+                0 => snapshots.push((states[state].clone(), json_of(&states[state]))),
                 1 => states.push(states[state].clone()),
                 2 => states[state].push_message(Message::user("hi")),
-                3 if !snapshots.is_empty() => states.push(snapshots[which.index(snapshots.len())].0.clone().into_state()),
+                3 if !snapshots.is_empty() => states.push(snapshots[which.index(snapshots.len())].0.clone()),
                 _ => drop(operation.perform(&mut states[state])),
             }
         }
@@ -125,7 +125,7 @@ proptest! {
         let (later, _) = perform(&schema, &operations);
         let diff = later.diff(&earlier);
         prop_assert_eq!(diff.is_empty(), later == earlier);
-        prop_assert!(later.diff(&later.snapshot()).is_empty());
+        prop_assert!(later.diff(&later.clone()).is_empty());
         // Whether they share anything does not matter.
         let apart = State::from_json(&schema, &serde_json::to_string(&earlier).unwrap()).unwrap();
         prop_assert_eq!(&later.diff(&apart), &diff);
@@ -152,7 +152,7 @@ proptest! {
         let schema = Schema::builder().key::<Vec<Value>>("list").build().unwrap();
         let mut state = State::new(&schema);
         state.set("list", first.clone()).unwrap();
-        let before = state.snapshot();
+        let before = state.clone();
         state.set("list", more.clone()).unwrap();
         let diff = state.diff(&before);
         let change = &diff.iter().next().unwrap().change;

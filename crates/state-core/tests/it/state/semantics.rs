@@ -544,7 +544,7 @@ fn copies() {
     state.set("list", json!([{"a": 1}])).unwrap();
     let first = std::ptr::from_ref(state.get("list").unwrap().item(0).unwrap());
     assert_eq!(first, std::ptr::from_ref(state.get("list").unwrap().item(0).unwrap()), "reading copied");
-    let snapshot = state.snapshot();
+    let snapshot = state.clone();
     let mut taken_out = state.get("list").unwrap().to_json();
     taken_out[0]["a"] = json!(2);
     state.set("list", json!([{"b": 1}])).unwrap();

@@ -97,7 +97,7 @@ async fn argument_validation_of_malformed_arguments() {
             expect![[r#"
                 assistant: > c1 search!("{\"q\": stalls}")   > c2 search!("[1]")   > c3 search!("{\"q\": \"\\ud800\"}")   > c4 search!("{")
                 tool c1!:  the arguments of tool 'search' are not a JSON object: expected value at line 1 column 7
-                tool c2!:  the arguments of tool 'search' are not a JSON object: expected a JSON object, found an array
+                tool c2!:  the arguments of tool 'search' are not a JSON object: expected a JSON object, found list
                 tool c3!:  the arguments of tool 'search' are not a JSON object: unexpected end of hex escape at line 1 column 14
                 tool c4!:  the arguments of tool 'search' are not a JSON object: EOF while parsing an object at line 1 column 1
             "#]],
@@ -175,7 +175,7 @@ async fn error_text_of_the_author_does_not_show_the_state() {
     let words = |secret: &Value| {
         let schema = Schema::builder().key::<Value>("secret").build().unwrap();
         let state = State::with_values(&schema, json!({"secret": secret})).unwrap();
-        let snapshot = format!("{:?}", state.snapshot());
+        let snapshot = format!("{:?}", state.clone());
         let key = secret["key"].as_str().unwrap();
         format!("{secret}, {:?}, {key}, {snapshot}", secret["key"])
     };
@@ -187,7 +187,7 @@ async fn error_text_of_the_author_does_not_show_the_state() {
         Err::<(), ToolError>(error.into())
     });
     let named = Tool::blocking("named", "Panics.", move |context: ToolContext| -> Result<(), ToolError> {
-        panic!("{}", words(&context.get("secret").unwrap().to_json()))
+        panic!("{}", words(&context.state().get("secret").unwrap().to_json()))
     });
     let fatal =
         Tool::new("fatal", "Fails for good.", move |FromState(secret): FromState<Secret>| async move {

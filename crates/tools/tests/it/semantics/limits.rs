@@ -88,9 +88,9 @@ async fn limits_time_out_of_a_blocking_tool_that_goes_on() {
     let (tell, told) = tokio::sync::mpsc::unbounded_channel();
     let gate = Mutex::new(gate);
     let tool = Tool::blocking("stuck", "Is stuck.", move |context: ToolContext| {
-        context.set("log", "early")?;
+        context.writer().set("log", "early")?;
         let _ = gate.lock().unwrap().recv();
-        let refused = context.set("log", "late").unwrap_err();
+        let refused = context.writer().set("log", "late").unwrap_err();
         context.report("late");
         tell.send((context.cancellation().is_cancelled(), refused.to_string())).unwrap();
         Ok::<_, ToolError>("late")
@@ -141,7 +141,7 @@ fn flaky(
     let tool = Tool::new("flaky", "Fails at first.", move |context: ToolContext| {
         let mut runs = noted.lock().unwrap();
         runs.push(start.elapsed().as_millis() / 10 * 10);
-        let written = context.set("log", format!("try {}", runs.len()));
+        let written = context.writer().set("log", format!("try {}", runs.len()));
         let result = if runs.len() > failures { Ok("done") } else { Err(error()) };
         async move {
             written?;

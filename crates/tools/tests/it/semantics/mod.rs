@@ -6,7 +6,6 @@
 mod bindings;
 mod build;
 mod errors;
-mod ids;
 mod limits;
 mod order;
 mod regressions;
@@ -56,7 +55,7 @@ impl World {
 
     pub(crate) fn invocation(&self, reply: &str) -> Invocation {
         let tools = Tools::of(self.tools.clone()).unwrap();
-        Invocation::new(&tools, self.state.snapshot(), calls_of(&message_of(reply)), self.options.clone())
+        Invocation::new(&tools, self.state.clone(), calls_of(&message_of(reply)), self.options.clone())
     }
 
     /// Runs the calls of a reply and compares all that came of it.

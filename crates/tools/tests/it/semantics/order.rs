@@ -181,9 +181,9 @@ async fn parallel_read_modify_write() {
     let bump = Tool::new("bump", "Counts.", move |context: ToolContext| {
         let barrier = Arc::clone(&barrier);
         async move {
-            let seen = context.get("count").map(ValueRef::to_json);
+            let seen = context.state().get("count").map(ValueRef::to_json);
             barrier.wait().await;
-            context.set("count", 1)?;
+            context.writer().set("count", 1)?;
             Ok::<_, ToolError>(seen)
         }
     });
@@ -270,7 +270,7 @@ async fn progress_after_the_end_is_not_told() {
         async move {
             context.report("late");
             tokio::task::yield_now().await;
-            Err::<(), _>(ToolError::from(context.set("log", "late").unwrap_err()))
+            Err::<(), _>(ToolError::from(context.writer().set("log", "late").unwrap_err()))
         }
     });
     let world = World::new(Schema::builder().key::<Vec<String>>("log"), json!({}))

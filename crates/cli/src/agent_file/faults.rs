@@ -1,0 +1,132 @@
+//! What is wrong in a file: noted at paths of its form, told at lines of its text.
+
+use std::collections::BTreeMap;
+
+use super::{FileFaults, LineFault};
+
+/// The way to a value: the names of fields, and the numbers of items as text.
+pub(crate) type Path = Vec<String>;
+
+/// The faults of a file as far as they are found, and where the values of its form stand.
+pub(crate) struct Faults {
+    text: String,
+    /// Where the key, or the item, of each path begins.
+    places: BTreeMap<Path, usize>,
+    /// What was left out since it did not fit.
+    left_out: Vec<Path>,
+    /// The table that paths begin at.
+    inside: Path,
+    found: Vec<LineFault>,
+    /// Those in the files of its agents.
+    elsewhere: Vec<LineFault>,
+}
+
+impl Faults {
+    pub(super) fn in_text(text: String) -> Self {
+        Faults {
+            text,
+            places: BTreeMap::new(),
+            left_out: Vec::new(),
+            inside: Vec::new(),
+            found: Vec::new(),
+            elsewhere: Vec::new(),
+        }
+    }
+
+    /// Notes where a value begins, and whether it was left out.
+    pub(super) fn place(&mut self, path: &[String], start: usize, is_left_out: bool) {
+        self.places.insert(path.to_vec(), start);
+        if is_left_out {
+            self.left_out.push(path.to_vec());
+        }
+    }
+
+    /// Looks at a table as if it were all of the file.
+    pub(super) fn within<T>(&mut self, table: &[&str], look: impl FnOnce(&mut Self) -> T) -> T {
+        let inside = self.path(table);
+        let outside = std::mem::replace(&mut self.inside, inside);
+        let looked = look(self);
+        self.inside = outside;
+        looked
+    }
+
+    /// Adds a fault at a path, or as near to it as there is something.
+    pub(crate) fn add(&mut self, path: &[impl AsRef<str>], message: impl Into<String>) {
+        let mut path = self.path(path);
+        let start = loop {
+            match self.places.get(&path) {
+                Some(start) => break *start,
+                None if path.is_empty() => break 0,
+                None => drop(path.pop()),
+            }
+        };
+        self.add_at(start, message);
+    }
+
+    /// Adds a fault at a byte of the text.
+    pub(super) fn add_at(&mut self, start: usize, message: impl Into<String>) {
+        let before = self.text.get(..start).unwrap_or(&self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let fault = LineFault { file: None, line, column, message: message.into() };
+        if !self.found.contains(&fault) {
+            self.found.push(fault);
+        }
+    }
+
+    /// Adds the faults of another file. Several nodes may have one file.
+    pub(super) fn add_elsewhere(&mut self, path: &std::path::Path, faults: FileFaults) {
+        for fault in faults.faults {
+            let fault = LineFault { file: fault.file.or_else(|| Some(path.to_owned())), ..fault };
+            if !self.elsewhere.contains(&fault) {
+                self.elsewhere.push(fault);
+            }
+        }
+    }
+
+    /// Whether a field of the table that is looked at was left out.
+    pub(super) fn has_left_out(&self, field: &str) -> bool {
+        self.left_out.contains(&self.path(&[field]))
+    }
+
+    /// Adds a fault of the table that is looked at, unless some of it was left out: what is missing for that reason is no
+    /// fault of its own.
+    pub(crate) fn add_to_whole(&mut self, message: impl Into<String>) {
+        if !self.left_out.iter().any(|path| path.starts_with(&self.inside)) {
+            self.add(&[""; 0], message);
+        }
+    }
+
+    /// The number of faults.
+    pub(crate) fn count(&self) -> usize {
+        self.found.len() + self.elsewhere.len()
+    }
+
+    /// The faults in the order of the file, and after them those of other files.
+    pub(super) fn into_lines(mut self) -> Vec<LineFault> {
+        self.found.sort_by_key(|fault| (fault.line, fault.column));
+        self.found.append(&mut self.elsewhere);
+        self.found
+    }
+
+    fn path(&self, steps: &[impl AsRef<str>]) -> Path {
+        self.inside.iter().cloned().chain(steps.iter().map(|step| step.as_ref().to_owned())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_has_its_line() {
+        let mut faults = Faults::in_text("name = \"ä\"\n\n[state.\"a.b\"]\ntype = 1\n".to_owned());
+        let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect::<Path>();
+        faults.place(&path(&["state", "a.b"]), 20, false);
+        faults.place(&path(&["state", "a.b", "type"]), 27, false);
+        faults.add(&["state", "a.b", "type"], "x");
+        faults.add(&["state", "a.b", "handler"], "y");
+        let places: Vec<_> = faults.into_lines().iter().map(|fault| (fault.line, fault.column)).collect();
+        assert_eq!(places, [(3, 8), (4, 1)]);
+    }
+}

@@ -1,0 +1,275 @@
+//! The text of a file as a form. What does not fit is a fault at its place and is left out, so that the rest is looked
+//! at as well and all faults are found at once.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Deserialize as _;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use toml::de::DeValue;
+
+use super::faults::{Faults, Path};
+use super::schema::nearest;
+
+/// The place of the whole file, which cannot be left out.
+const WHOLE: usize = usize::MAX;
+
+/// The form that a file fills in; none if nothing of it can be read.
+pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults) -> Option<F> {
+    let left_out = LeftOut::default();
+    let form = loop {
+        let whole = Reader { start: WHOLE, value: file, left_out: &left_out };
+        match F::deserialize(whole).map_err(|misfit| whole.leave_out(misfit)) {
+            Ok(form) => break Some(form),
+            Err(Misfit { start: Some(start), message, is_told, .. }) if start != WHOLE => {
+                if !is_told {
+                    faults.add_at(start, message);
+                }
+            }
+            Err(misfit) => {
+                faults.add_at(0, misfit.message);
+                break None;
+            }
+        }
+    };
+    note_places(file, &left_out.borrow(), &mut Vec::new(), faults);
+    form
+}
+
+/// Where the values stand that were left out.
+type LeftOut = RefCell<BTreeSet<usize>>;
+
+/// Notes where the values of the form stand. Items count as in the form: without those that were left out.
+fn note_places(value: &DeValue<'_>, left_out: &BTreeSet<usize>, path: &mut Path, faults: &mut Faults) {
+    let mut items = 0;
+    for part in parts(value) {
+        let is_left_out = left_out.contains(&part.start);
+        path.push(part.name.map_or_else(|| items.to_string(), str::to_owned));
+        faults.place(path, part.start, is_left_out);
+        if !is_left_out {
+            note_places(part.value, left_out, path, faults);
+            items += 1;
+        }
+        path.pop();
+    }
+}
+
+/// A field of a table, or an item of a list.
+struct Part<'a> {
+    /// The name of the field.
+    name: Option<&'a str>,
+    /// Where its key, or the item, begins: nothing else begins there.
+    start: usize,
+    value: &'a DeValue<'a>,
+}
+
+fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
+    match value {
+        DeValue::Table(fields) => fields
+            .iter()
+            .map(|(name, value)| Part {
+                name: Some(name.get_ref()),
+                start: name.span().start,
+                value: value.get_ref(),
+            })
+            .collect(),
+        DeValue::Array(items) => items
+            .iter()
+            .map(|item| Part { name: None, start: item.span().start, value: item.get_ref() })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Reads a value of the file, without what was left out.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    start: usize,
+    value: &'a DeValue<'a>,
+    left_out: &'a LeftOut,
+}
+
+impl<'de> Reader<'de> {
+    /// The fields, or the items, that were not left out.
+    fn parts(self) -> Parts<'de> {
+        let mut parts = parts(self.value);
+        parts.retain(|part| !self.left_out.borrow().contains(&part.start));
+        Parts { rest: parts.into_iter(), field: None, left_out: self.left_out }
+    }
+
+    /// Leaves out what does not fit: this value, or a field that it must not have.
+    fn leave_out(self, mut misfit: Misfit) -> Misfit {
+        if misfit.start.is_some() {
+            return misfit;
+        }
+        let mut parts = parts(self.value).into_iter();
+        let named = misfit.field.as_deref().and_then(|field| parts.find(|part| part.name == Some(field)));
+        // A field that is missing since it was left out is told already.
+        misfit.is_told = misfit.is_missing && named.is_some();
+        let start = named.filter(|_| !misfit.is_missing).map_or(self.start, |part| part.start);
+        // What was left out before cannot be in the way again.
+        let is_new = self.left_out.borrow_mut().insert(start);
+        misfit.start = Some(if is_new { start } else { WHOLE });
+        misfit
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'de> {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.value {
+            DeValue::String(text) => visitor.visit_borrowed_str(text),
+            DeValue::Boolean(truth) => visitor.visit_bool(*truth),
+            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+                Ok(number) => visitor.visit_i64(number),
+                Err(_) => Err(Misfit::custom("the number is beyond 64 bits")),
+            },
+            DeValue::Float(number) => match number.as_str().parse::<f64>() {
+                Ok(number) if number.is_finite() => visitor.visit_f64(number),
+                _ => Err(Misfit::custom("the number has no JSON form: it is infinite, or none")),
+            },
+            DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
+            DeValue::Array(_) => visitor.visit_seq(self.parts()),
+            DeValue::Table(_) => visitor.visit_map(self.parts()),
+            // The kinds of TOML values are all here.
+            #[allow(unreachable_patterns, reason = "the library may mark the kinds as open")]
+            _ => visitor.visit_unit(),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_some(self)
+    }
+
+    /// The enums of the forms are names.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_enum(String::deserialize(self)?.into_deserializer())
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// The fields of a table, or the items of a list. Whatever is wrong with one, its type may say so at last: so that is
+/// where it is left out.
+struct Parts<'a> {
+    rest: std::vec::IntoIter<Part<'a>>,
+    /// The value of the field whose name was read.
+    field: Option<Reader<'a>>,
+    left_out: &'a LeftOut,
+}
+
+impl<'de> Parts<'de> {
+    fn next(&mut self) -> Option<(&'de str, Reader<'de>)> {
+        let Part { name, start, value } = self.rest.next()?;
+        Some((name.unwrap_or_default(), Reader { start, value, left_out: self.left_out }))
+    }
+}
+
+impl<'de> SeqAccess<'de> for Parts<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some((_, item)) = self.next() else { return Ok(None) };
+        seed.deserialize(item).map(Some).map_err(|misfit| item.leave_out(misfit))
+    }
+}
+
+impl<'de> MapAccess<'de> for Parts<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some((name, field)) = self.next() else { return Ok(None) };
+        self.field = Some(field);
+        seed.deserialize(name.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+        let field = self.field.take().ok_or_else(|| Misfit::custom("a value comes after its name"))?;
+        seed.deserialize(field).map_err(|misfit| field.leave_out(misfit))
+    }
+}
+
+/// Why a value does not fit.
+#[derive(Debug)]
+struct Misfit {
+    message: String,
+    /// The field that is unknown or missing.
+    field: Option<String>,
+    is_missing: bool,
+    /// Whether it follows from a fault that is told.
+    is_told: bool,
+    /// Where that stands which was left out.
+    start: Option<usize>,
+}
+
+impl Misfit {
+    fn of_field(field: &str, is_missing: bool, message: String) -> Self {
+        Misfit { field: Some(field.to_owned()), is_missing, ..Misfit::custom(message) }
+    }
+}
+
+impl Error for Misfit {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Misfit { message: message.to_string(), field: None, is_missing: false, is_told: false, start: None }
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = match expected.to_string().as_str() {
+            "a string" => "string".to_owned(),
+            "a boolean" => "boolean".to_owned(),
+            "a sequence" => "list".to_owned(),
+            "f64" => "number".to_owned(),
+            "i64" | "u32" | "u64" | "usize" => "integer".to_owned(),
+            text if text == "a map" || text.starts_with("struct ") => "object".to_owned(),
+            text => text.to_owned(),
+        };
+        let found = match found {
+            Unexpected::Bool(_) => "boolean",
+            Unexpected::Signed(_) | Unexpected::Unsigned(_) => "integer",
+            Unexpected::Float(_) => "fractional number",
+            Unexpected::Seq => "list",
+            Unexpected::Map => "object",
+            _ => "string",
+        };
+        Misfit::custom(format!("expected {expected}, found {found}"))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, _: &dyn Expected) -> Self {
+        Misfit::custom(format!("invalid value: {found}"))
+    }
+
+    fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
+        Misfit::custom(format!("this is none of {}", expected.join(", ")))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let near = nearest(field, expected.iter().copied());
+        Misfit::of_field(field, false, format!("there is no `{field}` here{near}"))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Misfit::of_field(field, true, format!("missing `{field}`"))
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Misfit {}

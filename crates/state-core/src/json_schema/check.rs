@@ -1,0 +1,262 @@
+//! Checking values against one schema, with a JSON Schema library or without.
+
+#[cfg(feature = "validation")]
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+#[cfg(feature = "validation")]
+use super::fit::Fit;
+use super::keywords::is_annotation;
+use super::kinds::Kinds;
+#[cfg(not(feature = "validation"))]
+use super::value_type::array_branch;
+use crate::faults::{Fault, Faults};
+
+/// At most this many faults of one value are collected.
+const MAX_FAULTS: usize = 32;
+
+/// A check by the typed Rust reader, where a key was declared with one.
+pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Fault>;
+
+/// Checks values against one schema: first their kind, then whatever else the schema says, then whether the
+/// typed reader can read them, where there is one: JSON Schema does not know the range of an `i64`.
+pub(super) struct Checker {
+    kinds: Kinds,
+    rules: Option<Rules>,
+    decodes: Option<DecodeCheck>,
+}
+
+impl Checker {
+    pub(super) fn new(schema: &Value, kinds: Kinds, decodes: Option<DecodeCheck>) -> Result<Self, String> {
+        if !says_more_than_kinds(schema) {
+            return Ok(Checker::of_kinds(kinds));
+        }
+        Ok(Checker { kinds, rules: Some(Rules::new(schema)?), decodes })
+    }
+
+    pub(super) fn of_kinds(kinds: Kinds) -> Self {
+        Checker { kinds, rules: None, decodes: None }
+    }
+
+    pub(super) fn check(&self, value: &Value) -> Result<(), Faults> {
+        if !self.kinds.contains(Kinds::of_value(value)) {
+            return Err(wrong_kind(self.kinds, value).into());
+        }
+        if let Some(rules) = &self.rules {
+            rules.check(value)?;
+        }
+        match self.decodes {
+            Some(decodes) => decodes(value).map_err(Faults::from),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Without a JSON Schema library: the kinds of the items of a list.
+#[cfg(not(feature = "validation"))]
+struct Rules(Kinds);
+
+#[cfg(not(feature = "validation"))]
+impl Rules {
+    #[expect(clippy::unnecessary_wraps, reason = "the twin of a function that can fail")]
+    fn new(schema: &Value) -> Result<Self, String> {
+        let item = array_branch(schema).and_then(|array| array.get("items"));
+        Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
+    }
+
+    fn check(&self, value: &Value) -> Result<(), Faults> {
+        let faults: Faults = value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .filter(|(_, item)| !self.0.contains(Kinds::of_value(item)))
+            .map(|(index, item)| Fault { path: format!("$[{index}]"), ..wrong_kind(self.0, item) })
+            .take(MAX_FAULTS)
+            .collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+}
+
+/// Whether a schema has any rule that the kind check leaves open.
+fn says_more_than_kinds(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(name, rule)| match name.as_str() {
+            "type" => false,
+            "items" | "additionalProperties" => {
+                *rule != Value::Bool(true) && rule.as_object().is_none_or(|rule| !rule.is_empty())
+            }
+            name => !is_annotation(name),
+        }),
+        other => *other != Value::Bool(true),
+    }
+}
+
+/// All rules of a schema.
+#[cfg(feature = "validation")]
+struct Rules {
+    schema: Value,
+    /// What decides by itself that a value fits, if the schema has no rules beside: then the library, whose first use
+    /// costs more than all else that a small program does at its start, is only asked what is wrong.
+    fit: Option<Fit>,
+    validator: OnceLock<Option<jsonschema::Validator>>,
+}
+
+#[cfg(feature = "validation")]
+impl Rules {
+    fn new(schema: &Value) -> Result<Self, String> {
+        let fit = Some(Fit::of(schema)).filter(Fit::is_exact);
+        let validator = match fit {
+            Some(_) => OnceLock::new(),
+            None => OnceLock::from(Some(compile(schema)?)),
+        };
+        Ok(Rules { schema: schema.clone(), fit, validator })
+    }
+
+    fn check(&self, value: &Value) -> Result<(), Faults> {
+        if self.fit.as_ref().is_some_and(|fit| fit.accepts(value)) {
+            return Ok(());
+        }
+        let Some(validator) = self.validator.get_or_init(|| compile(&self.schema).ok()) else {
+            return Err(Fault::new("$", "does not fit the schema").into());
+        };
+        if validator.is_valid(value) {
+            return Ok(());
+        }
+        let faults = validator.iter_errors(value).take(MAX_FAULTS);
+        Err(faults
+            .map(|error| Fault::new(json_path(error.instance_path()), error.masked().to_string()))
+            .collect())
+    }
+}
+
+#[cfg(feature = "validation")]
+fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
+    jsonschema::options()
+        .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(Kinds::of_type_keyword(names)))))
+        .build(schema)
+        .map_err(|error| error.to_string())
+}
+
+/// `/0/title` as `$[0].title`, the form that people and models read with ease.
+#[cfg(feature = "validation")]
+fn json_path(location: &jsonschema::paths::Location) -> String {
+    use jsonschema::paths::LocationSegment;
+    use std::fmt::Write as _;
+
+    use crate::decode::push_field;
+
+    let mut path = "$".to_owned();
+    for segment in location {
+        let _ = match segment {
+            LocationSegment::Index(index) => write!(path, "[{index}]"),
+            LocationSegment::Property(name) => push_field(&mut path, &name),
+        };
+    }
+    path
+}
+
+/// The keyword `type`, by our kinds: 1.0 is no integer.
+#[cfg(feature = "validation")]
+struct StrictType(Kinds);
+
+#[cfg(feature = "validation")]
+impl<'i> jsonschema::Keyword<'i> for StrictType {
+    fn validate(&self, value: &'i Value) -> Result<(), jsonschema::ValidationError<'i>> {
+        if self.0.contains(Kinds::of_value(value)) {
+            return Ok(());
+        }
+        Err(jsonschema::ValidationError::custom(wrong_kind(self.0, value).message))
+    }
+
+    fn is_valid(&self, value: &'i Value) -> bool {
+        self.0.contains(Kinds::of_value(value))
+    }
+}
+
+fn wrong_kind(expected: Kinds, found: &Value) -> Fault {
+    Fault::new("$", format!("expected {expected}, found {}", Kinds::of_value(found)))
+}
+
+#[cfg(all(test, feature = "validation"))]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Values, some of which are schemas, names and bounds, good ones and bad ones.
+    fn leaf() -> impl Strategy<Value = Value> {
+        select(vec![
+            json!(null),
+            json!(true),
+            json!(false),
+            json!(0),
+            json!(1),
+            json!(1.0),
+            json!(-2),
+            json!(2.5),
+            json!(9_007_199_254_740_993_u64),
+            json!("a"),
+            json!("b"),
+            json!("integer"),
+            json!([]),
+            json!([1, "a"]),
+            json!({}),
+            json!({"a": 1}),
+            json!({"a": 1, "b": "a"}),
+        ])
+    }
+
+    fn schema() -> impl Strategy<Value = Value> {
+        let kind = select(vec!["null", "boolean", "integer", "number", "string", "array", "object", "date"]);
+        let types = prop_oneof![
+            kind.clone().prop_map(Value::from),
+            prop::collection::vec(kind, 0..3).prop_map(Value::from)
+        ];
+        let plain = prop_oneof![
+            types.prop_map(|types| json!({"type": types})),
+            prop::collection::vec(leaf(), 0..4).prop_map(|values| json!({"enum": values})),
+            leaf().prop_map(|value| json!({"const": value})),
+            (leaf(), leaf()).prop_map(|(least, most)| json!({"minimum": least, "maximum": most})),
+            prop::collection::vec(leaf(), 0..3)
+                .prop_map(|names| json!({"required": names, "type": "object"})),
+            leaf().prop_map(|text| json!({"description": text})),
+            leaf().prop_map(|rule| json!({"minLength": rule})),
+            any::<bool>().prop_map(Value::from),
+        ];
+        plain.prop_recursive(3, 12, 3, |inner| {
+            let some = prop::collection::vec(inner.clone(), 0..3);
+            prop_oneof![
+                inner.clone().prop_map(|items| json!({"type": "array", "items": items})),
+                (inner.clone(), inner.clone()).prop_map(|(a, others)| {
+                    json!({"type": "object", "properties": {"a": a}, "additionalProperties": others})
+                }),
+                (select(vec!["anyOf", "oneOf", "allOf"]), some)
+                    .prop_map(|(keyword, schemas)| json!({keyword: schemas})),
+                (inner.clone(), inner).prop_map(|(first, second)| {
+                    let fields = [first, second].into_iter().filter_map(|schema| schema.as_object().cloned());
+                    Value::Object(fields.flatten().collect())
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        /// The library is not asked about what fits an exact schema: it would have said the same, of the schema and of
+        /// the value.
+        #[test]
+        fn what_fits_an_exact_schema_is_valid(schema in schema(), values in prop::collection::vec(leaf(), 12)) {
+            let fit = Fit::of(&schema);
+            if fit.is_exact() {
+                let validator = compile(&schema);
+                prop_assert!(validator.is_ok(), "{:?}", validator);
+                for value in values.iter().filter(|value| fit.accepts(value)) {
+                    prop_assert!(validator.as_ref().is_ok_and(|validator| validator.is_valid(value)), "{value}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The kinds of JSON values, and which of them a schema allows.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::references::referred;
+
+/// How many schemas are looked at to find the kinds of a type. Types that refer to themselves have no end.
+const MAX_VISITS: usize = 256;
+
+/// A set of kinds of JSON values. Integers and other numbers are two kinds: 1.0 is not an integer.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::json_schema::Kinds;
+///
+/// let kinds = Kinds::of_type_keyword(&json!(["integer", "null"]));
+/// assert!(kinds.contains(Kinds::of_value(&json!(3))) && !kinds.contains(Kinds::of_value(&json!(3.0))));
+/// assert_eq!(kinds.to_string(), "integer or null");
+/// assert_eq!(kinds.type_names(), ["integer", "null"]);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// Null.
+    pub const NULL: Kinds = Kinds(1);
+    /// True and false.
+    pub const BOOLEAN: Kinds = Kinds(2);
+    /// Numbers without a fraction.
+    pub const INTEGER: Kinds = Kinds(4);
+    /// Numbers with a fraction, 1.0 among them.
+    pub const FLOAT: Kinds = Kinds(8);
+    /// All numbers.
+    pub const NUMBER: Kinds = Kinds(4 | 8);
+    /// Strings.
+    pub const STRING: Kinds = Kinds(16);
+    /// Arrays.
+    pub const ARRAY: Kinds = Kinds(32);
+    /// Objects.
+    pub const OBJECT: Kinds = Kinds(64);
+    /// No value.
+    pub const NONE: Kinds = Kinds(0);
+    /// Every value.
+    pub const ALL: Kinds = Kinds(127);
+
+    /// Whether all of the other kinds are among these.
+    pub fn contains(self, other: Kinds) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether one of the other kinds is among these.
+    pub fn meets(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These without the other kinds.
+    pub fn without(self, other: Kinds) -> Kinds {
+        Kinds(self.0 & !other.0)
+    }
+
+    /// These and the other kinds.
+    pub const fn union(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    /// The kind of a value.
+    pub fn of_value(value: &Value) -> Kinds {
+        match value {
+            Value::Null => Kinds::NULL,
+            Value::Bool(_) => Kinds::BOOLEAN,
+            Value::Number(number) if number.is_f64() => Kinds::FLOAT,
+            Value::Number(_) => Kinds::INTEGER,
+            Value::String(_) => Kinds::STRING,
+            Value::Array(_) => Kinds::ARRAY,
+            Value::Object(_) => Kinds::OBJECT,
+        }
+    }
+
+    /// The kinds that a type of JSON Schema stands for; none for an unknown one.
+    pub(super) fn named(name: &str) -> Kinds {
+        match name {
+            "null" => Kinds::NULL,
+            "boolean" => Kinds::BOOLEAN,
+            "integer" => Kinds::INTEGER,
+            "number" => Kinds::NUMBER,
+            "string" => Kinds::STRING,
+            "array" => Kinds::ARRAY,
+            "object" => Kinds::OBJECT,
+            _ => Kinds::NONE,
+        }
+    }
+
+    /// The kinds that the value of a `type` keyword allows.
+    pub fn of_type_keyword(names: &Value) -> Kinds {
+        match names {
+            Value::String(name) => Kinds::named(name),
+            Value::Array(names) => union_of(names.iter().filter_map(Value::as_str).map(Kinds::named)),
+            _ => Kinds::ALL,
+        }
+    }
+
+    /// Whether the value of a `type` keyword is one or several of the types of JSON Schema.
+    pub(super) fn are_types(names: &Value) -> bool {
+        let is_type = |name: &Value| name.as_str().is_some_and(|name| Kinds::named(name) != Kinds::NONE);
+        match names {
+            Value::Array(names) => {
+                let is_first = |at: usize| !names[..at].contains(&names[at]);
+                !names.is_empty() && names.iter().all(is_type) && (0..names.len()).all(is_first)
+            }
+            name => is_type(name),
+        }
+    }
+
+    /// The types of JSON Schema that name these kinds. There is none for numbers with a fraction alone: `number` is the
+    /// next wider one.
+    pub fn type_names(self) -> Vec<&'static str> {
+        let number = if self.contains(Kinds::FLOAT) { "number" } else { "integer" };
+        let names = [
+            (Kinds::BOOLEAN, "boolean"),
+            (Kinds::NUMBER, number),
+            (Kinds::STRING, "string"),
+            (Kinds::ARRAY, "array"),
+            (Kinds::OBJECT, "object"),
+            (Kinds::NULL, "null"),
+        ];
+        names.into_iter().filter(|(kind, _)| self.meets(*kind)).map(|(_, name)| name).collect()
+    }
+
+    /// The kinds that the `type` of a schema allows; all if it has none.
+    pub fn of_type(schema: &Map<String, Value>) -> Kinds {
+        schema.get("type").map_or(Kinds::ALL, Kinds::of_type_keyword)
+    }
+
+    /// The kinds that a value of this schema can have, as far as can be seen.
+    pub(super) fn of(root: &Value, schema: &Value) -> Kinds {
+        Kinds::of_visited(root, schema, &mut { MAX_VISITS })
+    }
+
+    /// All, once `visits` are used up.
+    fn of_visited(root: &Value, schema: &Value, visits: &mut usize) -> Kinds {
+        let fields = match schema {
+            Value::Bool(false) => return Kinds::NONE,
+            Value::Object(fields) if *visits > 0 => fields,
+            _ => return Kinds::ALL,
+        };
+        *visits -= 1;
+        let mut kinds = Kinds::of_type(fields);
+        let mut narrow = |other: Kinds| kinds = Kinds(kinds.0 & other.0);
+        if let Some(target) = referred(root, schema) {
+            narrow(Kinds::of_visited(root, target, visits));
+        }
+        if let Some(Value::Array(values)) = fields.get("enum") {
+            narrow(union_of(values.iter().map(Kinds::of_value)));
+        }
+        if let Some(value) = fields.get("const") {
+            narrow(Kinds::of_value(value));
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(branches)) = fields.get(keyword) {
+                narrow(union_of(branches.iter().map(|branch| Kinds::of_visited(root, branch, visits))));
+            }
+        }
+        if let Some(Value::Array(branches)) = fields.get("allOf") {
+            for branch in branches {
+                narrow(Kinds::of_visited(root, branch, visits));
+            }
+        }
+        kinds
+    }
+}
+
+fn union_of(kinds: impl Iterator<Item = Kinds>) -> Kinds {
+    kinds.fold(Kinds::NONE, Kinds::union)
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Kinds::BOOLEAN, "boolean"),
+            (if self.contains(Kinds::NUMBER) { Kinds::NUMBER } else { Kinds::INTEGER }, "integer"),
+            (Kinds::STRING, "string"),
+            (Kinds::ARRAY, "list"),
+            (Kinds::OBJECT, "object"),
+            (Kinds::NULL, "null"),
+        ];
+        if *self == Kinds::ALL {
+            return f.write_str("any value");
+        }
+        let mut separator = "";
+        for (kind, name) in names {
+            if self.contains(kind) {
+                let name = if kind == Kinds::NUMBER { "number" } else { name };
+                write!(f, "{separator}{name}")?;
+                separator = " or ";
+            } else if name == "integer" && self.contains(Kinds::FLOAT) {
+                write!(f, "{separator}fractional number")?;
+                separator = " or ";
+            }
+        }
+        if separator.is_empty() { f.write_str("no value") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kinds({self})")
+    }
+}

@@ -1,0 +1,314 @@
+//! Declared types: a JSON Schema, prepared so that a check costs what comes in costs.
+//!
+//! JSON Schema calls `1.0` an integer. Here it is none: a state that says integer must give back
+//! what a typed reader can read as one, and 1 is not 1.0 anywhere else in a state either.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use super::check::{Checker, DecodeCheck};
+use super::keywords::says_only;
+use super::kinds::Kinds;
+use super::references::{resolve, standalone};
+use crate::depth;
+use crate::faults::Faults;
+
+/// A JSON Schema, prepared once so that checking values against it is cheap: the declared type of a key,
+/// or the arguments of a tool.
+///
+/// Integers are strict: `1.0` is none. With the feature `validation` the whole schema is checked, else the
+/// kinds of values.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::json_schema::ValueType;
+///
+/// let numbers = ValueType::of_schema(json!({"type": "array", "items": {"type": "integer"}}))?;
+/// assert!(numbers.check(&json!([1, 2])).is_ok());
+/// assert_eq!(numbers.check(&json!("1")).unwrap_err().to_string(), "at $: expected list, found string");
+/// # Ok::<(), String>(())
+/// ```
+pub struct ValueType {
+    schema: Value,
+    shape: Shape,
+    /// Checks a whole value.
+    whole: Checker,
+    /// For arrays: checks an array of new items, whatever is there already.
+    items: Option<Checker>,
+}
+
+impl ValueType {
+    /// Prepares `schema`. What fits it is then shown to `decodes`, too.
+    pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
+        if let Some(fault) = fault_of(&schema) {
+            return Err(fault);
+        }
+        let shape = Shape::of(&schema);
+        if shape.kinds == Kinds::NONE {
+            return Err("no value fits it".to_owned());
+        }
+        let whole = Checker::new(&schema, shape.kinds, decodes)?;
+        let items = match shape.item_schema(&schema) {
+            Some(items) => Some(Checker::new(&items, Kinds::ARRAY, decodes)?),
+            None => None,
+        };
+        Ok(ValueType { schema, shape, whole, items })
+    }
+
+    /// Prepares a JSON Schema (draft 2020-12).
+    ///
+    /// # Errors
+    /// What is wrong with the schema.
+    pub fn of_schema(schema: Value) -> Result<Self, String> {
+        ValueType::new(schema, None)
+    }
+
+    /// A type that every value fits.
+    pub fn anything() -> Self {
+        let schema = Value::Bool(true);
+        let shape = Shape::of(&schema);
+        let whole = Checker::of_kinds(shape.kinds);
+        let items = Some(Checker::of_kinds(Kinds::ARRAY));
+        ValueType { schema, shape, whole, items }
+    }
+
+    /// The JSON Schema.
+    pub fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.shape.kinds
+    }
+
+    /// Whether the type is an array, or an array or null, that items can be added to.
+    pub(crate) fn is_growing_list(&self) -> bool {
+        self.shape.kinds.without(Kinds::NULL) == Kinds::ARRAY && !self.shape.is_fixed_length
+    }
+
+    /// Whether an array of so many items, each of which was checked, may still not fit as a whole: it has
+    /// another length than is allowed, or the type has rules such as unique items.
+    pub(crate) fn doubts_list_of(&self, length: usize) -> bool {
+        let (min, max) = self.shape.lengths;
+        self.shape.has_list_rules || !u64::try_from(length).is_ok_and(|length| (min..=max).contains(&length))
+    }
+
+    /// Whether any array of so many items fits, as long as each item does.
+    pub(crate) fn takes_list_of(&self, length: usize) -> bool {
+        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.doubts_list_of(length)
+    }
+
+    /// Whether a part of an object, checked by itself, tells all about the whole object.
+    pub(crate) fn is_open_map(&self) -> bool {
+        self.shape.is_open_map
+    }
+
+    /// Checks a value.
+    ///
+    /// # Errors
+    /// Each place where it does not fit, with its JSON path.
+    pub fn check(&self, value: &Value) -> Result<(), Faults> {
+        self.whole.check(value)
+    }
+
+    /// Checks new items (an array) for an array of this type.
+    pub(crate) fn check_items(&self, items: &Value) -> Result<(), Faults> {
+        match &self.items {
+            Some(checker) => checker.check(items),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ValueType").field(&self.schema).finish()
+    }
+}
+
+/// The type in a few words: its title, or its kinds, with "list of" before that of its items.
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_words(f, &self.schema, self.shape.kinds)
+    }
+}
+
+fn write_words(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
+    let item = schema.get("items").filter(|_| kinds.without(Kinds::NULL) == Kinds::ARRAY);
+    match (item, schema.get("title").and_then(Value::as_str)) {
+        (Some(item), _) => {
+            f.write_str("list of ")?;
+            write_words(f, item, Kinds::of(item, item))?;
+            if kinds.contains(Kinds::NULL) { f.write_str(" or null") } else { Ok(()) }
+        }
+        (None, Some(title)) => f.write_str(title),
+        (None, None) => {
+            match schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
+                Some(name) if says_only(schema, &["$ref"]) && name != "#" => f.write_str(name),
+                _ => write!(f, "{kinds}"),
+            }
+        }
+    }
+}
+
+/// What is wrong with a schema before any library has looked at it.
+fn fault_of(schema: &Value) -> Option<String> {
+    if depth::exceeds(schema, depth::MAX_DEPTH) {
+        return Some(format!("it nests deeper than {} levels", depth::MAX_DEPTH));
+    }
+    let Value::Object(fields) = schema else {
+        return (!schema.is_boolean()).then(|| "it is neither an object nor a boolean".to_owned());
+    };
+    match fields.get("type")? {
+        Value::String(name) => fault_of_type_name(name),
+        Value::Array(names) => {
+            names.iter().find_map(|name| fault_of_type_name(name.as_str().unwrap_or_default()))
+        }
+        _ => Some("its `type` is neither a name nor a list of names".to_owned()),
+    }
+}
+
+fn fault_of_type_name(name: &str) -> Option<String> {
+    (Kinds::named(name) == Kinds::NONE).then(|| {
+        format!("\"{name}\" is no type; the types are null, boolean, integer, number, string, array, object")
+    })
+}
+
+/// What can be read off a schema without looking at a value.
+struct Shape {
+    kinds: Kinds,
+    has_list_rules: bool,
+    /// The least and the greatest length of an array.
+    lengths: (u64, u64),
+    is_fixed_length: bool,
+    is_open_map: bool,
+}
+
+impl Shape {
+    fn of(schema: &Value) -> Self {
+        let array = array_branch(schema);
+        let get = |name: &str| array.and_then(|array| array.get(name));
+        let bound = |name: &str, default: u64| get(name).map_or(Some(default), Value::as_u64);
+        let lengths = bound("minItems", 0).zip(bound("maxItems", u64::MAX));
+        let rules = ["type", "items", "minItems", "maxItems"];
+        Shape {
+            kinds: Kinds::of(schema, schema),
+            has_list_rules: lengths.is_none() || array.is_none_or(|array| !says_only(array, &rules)),
+            lengths: lengths.unwrap_or((0, u64::MAX)),
+            is_fixed_length: get("prefixItems").is_some() || lengths.is_some_and(|(min, max)| min == max),
+            is_open_map: says_only(resolve(schema, schema), &["type", "additionalProperties"]),
+        }
+    }
+
+    /// The schema of an array of new items, for types that can be arrays and whose items are all alike.
+    fn item_schema(&self, schema: &Value) -> Option<Value> {
+        let array = array_branch(schema)?;
+        if !self.kinds.contains(Kinds::ARRAY) || self.is_fixed_length {
+            return None;
+        }
+        let mut items = Map::new();
+        items.insert("type".to_owned(), json!("array"));
+        if let Some(item) = array.get("items") {
+            items.insert("items".to_owned(), item.clone());
+        }
+        Some(standalone(Value::Object(items), schema))
+    }
+}
+
+/// The schema of arrays: the type itself, or its only alternative that can be an array. None where
+/// that is not so plain; then only a check of the whole value tells.
+pub(super) fn array_branch(root: &Value) -> Option<&Value> {
+    let schema = resolve(root, root);
+    let Some(keyword) = ["anyOf", "oneOf"].into_iter().find(|keyword| schema.get(keyword).is_some()) else {
+        return Some(schema);
+    };
+    let kinds = |branch: &Value| Kinds::of(root, branch);
+    let branches = schema.get(keyword)?.as_array()?;
+    let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(Kinds::ARRAY));
+    let array = resolve(root, arrays.next()?);
+    (arrays.next().is_none() && says_only(schema, &[keyword])).then_some(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(schema: Value, words: &str, is_list: bool) {
+        let value_type = ValueType::of_schema(schema).unwrap();
+        assert_eq!(value_type.to_string(), words);
+        assert_eq!(value_type.is_growing_list(), is_list, "{words}");
+    }
+
+    #[test]
+    fn reads_the_shape_off_a_schema() {
+        check(json!(true), "any value", false);
+        check(json!({"type": "integer"}), "integer", false);
+        check(json!({"type": ["string", "null"]}), "string or null", false);
+        check(json!({"type": "array"}), "list", true);
+        check(
+            json!({"type": ["array", "null"], "items": {"type": "string"}}),
+            "list of string or null",
+            true,
+        );
+        check(
+            json!({"anyOf": [{"type": "array", "items": {"title": "Document"}}, {"type": "null"}]}),
+            "list or null",
+            true,
+        );
+        check(
+            json!({"type": "array", "items": {"type": "object", "title": "Document"}}),
+            "list of Document",
+            true,
+        );
+        check(json!({"$ref": "#/$defs/list", "$defs": {"list": {"type": "array"}}}), "list", true);
+        check(json!({"type": ["array", "string"]}), "string or list", false);
+        check(json!({"enum": ["a", "b"]}), "string", false);
+        check(json!({"type": "number"}), "number", false);
+        check(json!({"type": "array", "prefixItems": [{}, {}]}), "list", false);
+        check(
+            json!({"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}),
+            "list of number",
+            false,
+        );
+    }
+
+    #[test]
+    fn knows_which_rules_need_the_whole_list() {
+        let has_rules = |schema| ValueType::of_schema(schema).unwrap().doubts_list_of(3);
+        assert!(!has_rules(json!({"type": "array", "items": {"type": "string"}, "description": "d"})));
+        assert!(has_rules(json!({"type": "array", "uniqueItems": true})));
+        assert!(!has_rules(json!({"type": "array", "minItems": 1, "maxItems": 3})));
+        assert!(has_rules(json!({"type": "array", "minItems": 4})));
+        assert!(has_rules(json!({"anyOf": [{"type": "array", "maxItems": 2}, {"type": "null"}]})));
+        assert!(has_rules(json!({"anyOf": [{"type": "array"}, {"type": "null"}], "maxItems": 9})));
+        assert!(has_rules(json!({"$ref": "#/$defs/l", "maxItems": 3, "$defs": {"l": {"type": "array"}}})));
+        // Which of two alternatives holds, the items alone do not tell.
+        assert!(has_rules(
+            json!({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "array"}]})
+        ));
+        assert!(!has_rules(json!({"$ref": "#/definitions/l", "definitions": {"l": {"type": "array"}}})));
+    }
+
+    #[test]
+    fn refuses_what_is_no_schema() {
+        let fault = |schema| ValueType::of_schema(schema).unwrap_err();
+        assert_eq!(fault(json!(null)), "it is neither an object nor a boolean");
+        assert!(fault(json!({"type": "strnig"})).starts_with("\"strnig\" is no type; the types are null"));
+        assert_eq!(fault(json!({"type": 5})), "its `type` is neither a name nor a list of names");
+        assert_eq!(fault(json!(false)), "no value fits it");
+        assert_eq!(fault(json!({"type": "string", "enum": [1]})), "no value fits it");
+        let deep = (0..200).fold(json!({}), |schema, _| json!({"items": schema}));
+        assert_eq!(fault(deep), "it nests deeper than 100 levels");
+    }
+
+    #[test]
+    fn a_type_that_refers_to_itself_alone_ends() {
+        let looped = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
+        assert_eq!(Shape::of(&looped).kinds, Kinds::ALL);
+        let branches = vec![json!({"$ref": "#/$defs/a"}); 20];
+        let wide = json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": branches}}});
+        assert_eq!(Shape::of(&wide).kinds, Kinds::ALL);
+    }
+}
