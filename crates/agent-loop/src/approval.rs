@@ -5,6 +5,7 @@
 //! decisions about that reply are there. Else the order in which people answer would decide what a call
 //! reads, and the same step would not always give the same state.
 
+use std::fmt::Write as _;
 use std::future::Future;
 
 use futures_util::future::BoxFuture;
@@ -22,8 +23,9 @@ use crate::digest;
 pub struct ApprovalRequest {
     /// The id that a decision names, such as `c1#9f86d081884c7d65`: where it is asked, and a digest of what is asked.
     ///
-    /// The first part is the id of the call; of a question of a node, the branch and the label; of a request inside
-    /// of an agent that is a tool or a node, the whole path, with `/` between its parts. The digest is over the run,
+    /// The first part is the id of the call, percent-encoded where it is more than letters, digits and `-._:`; of a
+    /// question of a node, the branch and the label; of a request inside of an agent that is a tool or a node, the whole
+    /// path, with `/` between its parts. The digest is over the run,
     /// the step, the tool or node, and the arguments. So an id is never used again for anything else, and a decision
     /// approves what was shown and nothing else.
     pub id: String,
@@ -34,7 +36,8 @@ pub struct ApprovalRequest {
     /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
     /// asked about [once](stepfold_tools::Approval::Once).
     pub times: usize,
-    /// The JSON Schema that modified arguments must fit, where the tool is one of an agent that is a tool.
+    /// The JSON Schema that modified arguments must fit, where the tool is one of an agent that is a tool, or where a
+    /// node has given it.
     pub(crate) parameters: Option<Value>,
 }
 
@@ -42,6 +45,11 @@ impl ApprovalRequest {
     /// A request about one call.
     pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
         ApprovalRequest { id, call, reason, times: 1, parameters: None }
+    }
+
+    /// Whether other arguments can be decided on. A node may [rule that out](crate::graph::NodeContext::ask_fitting).
+    pub fn can_modify(&self) -> bool {
+        self.parameters != Some(Value::Bool(false))
     }
 }
 
@@ -219,6 +227,19 @@ impl Subject<'_> {
 pub(crate) fn id_within(scope: &str, id: &str) -> String {
     let (path, _) = id.rsplit_once('#').unwrap_or((id, ""));
     format!("{path}#{}", digest::of_parts(&[scope, id]))
+}
+
+/// The id of a call as a part of a path. Servers choose it, so whatever is not a letter, a digit or one of `-._:` is
+/// percent-encoded: no call looks like the digest of another request, or like the path of something inside.
+pub(crate) fn path_of_call(call_id: &str) -> String {
+    call_id.bytes().fold(String::with_capacity(call_id.len()), |mut path, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' => path.push(byte.into()),
+            // Writing to a string cannot fail.
+            byte => drop(write!(path, "%{byte:02X}")),
+        }
+        path
+    })
 }
 
 /// The path of something inside of something else.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
+use stepfold_state_core::chat::{Cost, FinishReason, Message, Price, Transcript, Usage};
 use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
@@ -34,11 +34,12 @@ pub struct Outcome {
     run: Run,
     exit: Exit,
     recovered: Vec<Arc<Outcome>>,
+    missing_temp: Vec<String>,
 }
 
 impl Outcome {
     pub(crate) fn new(run: Run, exit: Exit) -> Self {
-        Outcome { run, exit, recovered: Vec::new() }
+        Outcome { run, exit, recovered: Vec::new(), missing_temp: Vec::new() }
     }
 
     #[cfg(feature = "test-kit")]
@@ -93,6 +94,29 @@ impl Outcome {
     /// The tokens used, those of agents that are tools included.
     pub fn usage(&self) -> Usage {
         self.run.usage()
+    }
+
+    /// What the tokens used cost at the prices of one model. What the provider said itself is in
+    /// [`usage().cost`](Usage::cost).
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_state_core::chat::Price;
+    ///
+    /// # use stepfold_state_core::chat::{FinishReason, Message, Usage};
+    /// # let usage = Usage { input_tokens: 1_000, output_tokens: 500, ..Usage::default() };
+    /// # let model = Script::new([]).then(Message::assistant("area 3"), FinishReason::Stop, usage);
+    /// let outcome = Agent::builder(model).build()?.run("which area?").await?;
+    /// // In dollars for a million tokens of input and of output.
+    /// assert_eq!(outcome.cost(&Price::new(2.0, 8.0)).to_string(), "$0.006000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn cost(&self, price: &Price) -> Cost {
+        price.cost(&self.usage())
     }
 
     /// The number of calls by tool. Calls of unknown tools and with arguments that do not fit count; those that the
@@ -158,6 +182,20 @@ impl Outcome {
     pub fn with_recovered(mut self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
         let of_others = |other: &Arc<Outcome>| other.run.id() != self.run.id();
         self.recovered.extend(recovered.into_iter().filter(of_others));
+        self
+    }
+
+    /// The `temp:` keys that the run had written before it was resumed without their values: no store has them. It was
+    /// resumed by another process, after a failure, or after so many other runs had paused that the process forgot them.
+    pub fn missing_temp(&self) -> &[String] {
+        &self.missing_temp
+    }
+
+    /// The same with the `temp:` keys whose values were not there when the run was resumed. It is for programs that go on
+    /// with stored runs by themselves; a runner of sessions does it.
+    #[must_use]
+    pub fn with_missing_temp(mut self, keys: impl IntoIterator<Item = String>) -> Self {
+        self.missing_temp.extend(keys);
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -42,6 +43,8 @@ pub(crate) struct Desk {
     pub(crate) failures: Mutex<Failures>,
     place: Place,
     asked: Option<Asked>,
+    /// The session that the command works in, once it is known.
+    at_work: OnceLock<String>,
 }
 
 impl Desk {
@@ -136,7 +139,7 @@ impl Desk {
             .leave_inbox()
             .build();
         let (user, place, asked) = (place.user.clone(), place.clone(), asked.cloned());
-        Ok(Desk { runner, user, speakers, untyped, failures, place, asked })
+        Ok(Desk { runner, user, speakers, untyped, failures, place, asked, at_work: OnceLock::new() })
     }
 
     /// Does the work of a command, until it is done or the process is told to end. Then nothing is at work any more, and
@@ -149,10 +152,13 @@ impl Desk {
         let ended = tokio::select! {
             ended = command => ended,
             stopped = signals.received() => {
-                show::note(format!(
-                    "stopped; a run that was at work is interrupted, go on with\n  stepfold resume {}",
-                    self.words()
-                ));
+                show::note(match self.at_work.get() {
+                    Some(id) => format!(
+                        "stopped; a run that was at work is interrupted, go on with\n  {}",
+                        self.resume_words(id)
+                    ),
+                    None => "stopped; nothing was begun".to_owned(),
+                });
                 Ok(stopped)
             }
         };
@@ -166,10 +172,18 @@ impl Desk {
 
     /// The session that was asked for, which has to be there; the one that was written last if none was.
     pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
-        match &self.place.session {
+        let session = match &self.place.session {
             Some(id) => self.session_named(id).await,
             None => self.session_named(&self.newest().await?).await,
-        }
+        };
+        self.work_in(session?)
+    }
+
+    /// Notes the session that the command works in.
+    fn work_in(&self, session: SessionHandle) -> anyhow::Result<SessionHandle> {
+        // A command works in one session, so it is set once.
+        let _ = self.at_work.set(session.key().id.to_string());
+        Ok(session)
     }
 
     /// A session that must exist.
@@ -211,11 +225,12 @@ impl Desk {
 
     /// The session for a turn: the one that was asked for, made if it is not there; else a new one.
     pub(crate) async fn session_for_turn(&self) -> anyhow::Result<SessionHandle> {
-        match &self.place.session {
-            Some(id) => Ok(self.runner.session(self.user.as_str(), id.as_str()).await?),
-            None if self.asked.as_ref().is_some_and(|asked| asked.last) => self.session().await,
-            None => self.new_session().await,
-        }
+        let session = match &self.place.session {
+            Some(id) => self.runner.session(self.user.as_str(), id.as_str()).await?,
+            None if self.asked.as_ref().is_some_and(|asked| asked.last) => self.session().await?,
+            None => self.new_session().await?,
+        };
+        self.work_in(session)
     }
 
     async fn new_session(&self) -> anyhow::Result<SessionHandle> {
@@ -261,6 +276,11 @@ impl Desk {
             |variable| crate::environment(variable)?.into_string().ok().filter(|name| !name.is_empty());
         let by = named.or_else(|| ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(name));
         decided.by(by.unwrap_or_else(|| self.user.clone()))
+    }
+
+    /// The command that goes on with a session.
+    pub(crate) fn resume_words(&self, session: &str) -> String {
+        format!("stepfold resume {} --session {}", self.words(), quoted(session))
     }
 
     /// What to write behind `stepfold COMMAND` to get to the same agent, store and user.
@@ -333,7 +353,12 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
+/// The store, which is made if nothing is at its path. A database of somebody else is left as it is.
 fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
+    if path.exists() {
+        let opened = SqliteOptions::new(path).must_exist().open();
+        return opened.map(AnyStore::new).map_err(cannot_open(path));
+    }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("the folder {} of the sessions cannot be made", folder.display()))?;

@@ -43,6 +43,13 @@ fn main() -> ExitCode {
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
         show::bad("warning", &error::chain(&error));
     }
+    if let Some(error) = show::end_of_output() {
+        show::bad(
+            "error",
+            &format!("standard output could not be written: {error}; `inspect` shows what was said"),
+        );
+        return Ending::Failed.into();
+    }
     ending.into()
 }
 

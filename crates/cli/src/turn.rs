@@ -371,7 +371,7 @@ impl Turns<'_> {
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
             show::note(show::approval(request));
-            match decision(prompt).await? {
+            match decision(prompt, request.can_modify()).await? {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
             }
@@ -446,7 +446,7 @@ impl Turns<'_> {
 
     /// The command that goes on with the session.
     fn resume_words(&self, session: &SessionHandle) -> String {
-        format!("stepfold resume {} --session {}", self.desk.words(), quoted(session.key().id.as_str()))
+        self.desk.resume_words(session.key().id.as_str())
     }
 
     /// What came of it, for whoever waits for it.
@@ -501,20 +501,12 @@ impl Turns<'_> {
 
     fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
         let resume = self.resume_words(session);
-        pending
-            .iter()
-            .map(|request| {
-                json!({
-                    "arguments": show::arguments(&request.call),
-                    "call": show::call(&request.call),
-                    "id": request.id,
-                    "reason": request.reason,
-                    "times": request.times,
-                    "tool": request.call.name,
-                    "resume": format!("{resume} --approve {}", quoted(&request.id)),
-                })
-            })
-            .collect()
+        let waits = |request: &ApprovalRequest| {
+            let mut waits = show::request_json(request);
+            waits["resume"] = json!(format!("{resume} --approve {}", quoted(&request.id)));
+            waits
+        };
+        pending.iter().map(waits).collect()
     }
 
     fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, about: About) {
@@ -580,12 +572,15 @@ impl Turns<'_> {
         }
         let resume = self.resume_words(session);
         let id = &first.id;
-        let (approve, reject, modify) =
-            (quoted(id), quoted(&format!("{id}=REASON")), quoted(&format!("{id}=JSON")));
-        show::note(format!(
-            "the run waits for a decision, and is stored; decide with\n  \
-             {resume} --approve {approve}\n  {resume} --reject {reject}\n  {resume} --modify {modify}"
-        ));
+        let mut ways = vec![
+            format!("--approve {}", quoted(id)),
+            format!("--reject {}", quoted(&format!("{id}=REASON"))),
+        ];
+        if first.can_modify() {
+            ways.push(format!("--modify {}", quoted(&format!("{id}=JSON"))));
+        }
+        let ways: String = ways.iter().map(|way| format!("\n  {resume} {way}")).collect();
+        show::note(format!("the run waits for a decision, and is stored; decide with{ways}"));
     }
 
     /// A failure, with what to do about it.
@@ -656,9 +651,13 @@ fn failure(error: &RunnerError) -> String {
     }
 }
 
-async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
+async fn decision(prompt: &mut Prompt, can_modify: bool) -> anyhow::Result<Option<Decision>> {
+    let (question, answers) = match can_modify {
+        true => ("run it? [y]es, [n]o, [m]odify, [l]ater: ", "answer y, n, m or l"),
+        false => ("run it? [y]es, [n]o, [l]ater: ", "answer y, n or l"),
+    };
     loop {
-        let answer = match prompt.line("run it? [y]es, [n]o, [m]odify, [l]ater: ").await? {
+        let answer = match prompt.line(question).await? {
             Line::Text(answer) => answer,
             Line::NotText => String::new(),
             Line::Interrupted | Line::End => return Ok(None),
@@ -671,7 +670,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 };
                 return Ok(Some(Decision::reject(reason.trim())));
             }
-            "m" | "modify" => {
+            "m" | "modify" if can_modify => {
                 let Line::Text(text) = prompt.line("arguments as JSON: ").await? else { return Ok(None) };
                 match serde_json::from_str::<Value>(&text) {
                     Ok(arguments) => return Ok(Some(Decision::modify(arguments))),
@@ -679,7 +678,7 @@ async fn decision(prompt: &mut Prompt) -> anyhow::Result<Option<Decision>> {
                 }
             }
             "l" | "later" => return Ok(None),
-            _ => show::note("answer y, n, m or l"),
+            _ => show::note(answers),
         }
     }
 }

@@ -8,13 +8,16 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::Duration;
 
-use divan::counter::ItemsCount;
+use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use futures_util::StreamExt;
 use serde_json::json;
-use stepfold_providers::openai::{OpenAi, Preset};
-use stepfold_providers::probe::{anthropic_body, openai_body};
+use stepfold_providers::anthropic::Anthropic;
+use stepfold_providers::gemini::Gemini;
+use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
+use stepfold_providers::probe::{self, Response, anthropic_body, openai_body};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
@@ -118,6 +121,43 @@ fn ten_thousand_chunks(bencher: Bencher<'_, '_>) {
             assert!(count > COUNT);
         });
     });
+}
+
+/// The bytes of a stream of a thousand chunks, from its pieces to a whole reply, in each dialect.
+#[divan::bench(args = ["openai", "responses", "anthropic", "gemini"])]
+fn bytes_parsed(bencher: Bencher<'_, '_>, dialect: &str) {
+    let (chunk, end) = match dialect {
+        "openai" => (
+            r#"{"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":" stalls"},"finish_reason":null}]}"#,
+            r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+        ),
+        "responses" => (
+            r#"{"type":"response.output_text.delta","sequence_number":4,"item_id":"msg_1","output_index":0,"content_index":0,"delta":" stalls"}"#,
+            r#"{"type":"response.completed","response":{"status":"completed","output":[]}}"#,
+        ),
+        "anthropic" => (
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" stalls"}}"#,
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":9}}"#,
+        ),
+        _ => (
+            r#"{"candidates":[{"content":{"role":"model","parts":[{"text":" stalls"}]},"index":0}],"modelVersion":"m","responseId":"r"}"#,
+            r#"{"candidates":[{"content":{"role":"model","parts":[]},"finishReason":"STOP","index":0}]}"#,
+        ),
+    };
+    let body = format!("{}data: {end}\n\n", format!("data: {chunk}\n\n").repeat(1_000));
+    let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4_096).map(<[u8]>::to_vec).collect();
+    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let read = |response: Response| match dialect {
+        "openai" => {
+            probe::reply(&OpenAi::at("http://127.0.0.1:1/v1", "m").build().expect("a model"), response)
+        }
+        "responses" => probe::reply(&OpenAiResponses::new("m", "key").expect("a model"), response),
+        "anthropic" => probe::reply(&Anthropic::new("m", "key").build().expect("a model"), response),
+        _ => probe::reply(&Gemini::new("m", "key").build().expect("a model"), response),
+    };
+    let reply = |response: Response| runtime.block_on(read(response).into_reply()).expect("a good reply");
+    bencher.counter(BytesCount::new(body.len())).with_inputs(|| response.clone()).bench_values(reply);
 }
 
 /// A server that answers each connection with this stream.

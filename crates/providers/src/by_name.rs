@@ -1,4 +1,7 @@
-//! Models by name: `openai:gpt-4.1`, `ollama:qwen3`, `http://127.0.0.1:8080/v1#name`.
+//! Models by name: `openai:gpt-5.4`, `ollama:qwen3`, `http://127.0.0.1:8080/v1#name`.
+//!
+//! `openai:` speaks Responses, as its own clients do; `openai-chat:` speaks chat completions, and so does a URL, or
+//! `openai:` with an address of one's own in `OPENAI_BASE_URL`. Each preset can be asked for either: `xai-responses:`.
 //!
 //! Keys and addresses come from the environment, or from wherever a function looks them up. When something
 //! is missing, the error lists what was looked for.
@@ -7,8 +10,9 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatModel, ModelError};
 
+use crate::model::{Dialect, HttpModelBuilder};
 #[cfg(feature = "openai")]
-use crate::openai::{OpenAi, PRESETS, Preset};
+use crate::openai::{Api, OpenAi, OpenAiResponses, PRESETS, Preset};
 
 /// The variable that names the model to use, for [`model_from_env`].
 pub const MODEL_VARIABLE: &str = "STEPFOLD_MODEL";
@@ -144,9 +148,13 @@ fn environment(variable: &str) -> Option<String> {
     std::env::var(variable).ok()
 }
 
-/// The provider that is no preset, if it is here.
-const ANTHROPIC: &[&str] = if cfg!(feature = "anthropic") { &["anthropic"] } else { &[] };
-const ANTHROPIC_KEYS: &[&str] = if cfg!(feature = "anthropic") { &["ANTHROPIC_API_KEY"] } else { &[] };
+/// The providers that are no presets, as far as they are here, with the variables that hold their keys.
+const OWN: &[(&str, &[&str])] = &[
+    #[cfg(feature = "anthropic")]
+    ("anthropic", &["ANTHROPIC_API_KEY"]),
+    #[cfg(feature = "gemini")]
+    ("gemini", crate::gemini::KEYS),
+];
 
 type Built = Result<Arc<dyn ChatModel>, ModelError>;
 
@@ -155,11 +163,7 @@ type Built = Result<Arc<dyn ChatModel>, ModelError>;
 fn at_url(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
     let (url, model) =
         name.split_once('#').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
-    let mut builder = OpenAi::at(url, model);
-    if let Some(key) = look_up(KEY_VARIABLE) {
-        builder = builder.key(key);
-    }
-    Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>))
+    Ok(built(settled(OpenAi::at(url, model), None, look_up(KEY_VARIABLE))))
 }
 
 #[cfg(not(feature = "openai"))]
@@ -173,41 +177,88 @@ fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<B
         name.split_once(':').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
     #[cfg(feature = "anthropic")]
     if provider == "anthropic" {
-        let key = needed(name, "a key", ANTHROPIC_KEYS, &look_up)?;
-        let mut builder = crate::anthropic::Anthropic::new(model, key);
-        if let Some(url) = look_up("ANTHROPIC_BASE_URL") {
-            builder = builder.base_url(url);
-        }
-        return Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>));
+        return of_own(name, crate::anthropic::Anthropic::new(model, ""), "ANTHROPIC_BASE_URL", look_up);
+    }
+    #[cfg(feature = "gemini")]
+    if provider == "gemini" {
+        return of_own(name, crate::gemini::Gemini::new(model, ""), "GEMINI_BASE_URL", look_up);
     }
     #[cfg(feature = "openai")]
-    if let Some(preset) = Preset::named(provider) {
-        return of_preset(name, preset, model, look_up);
+    if let Some((preset, api)) = preset_and_api(provider) {
+        return of_preset(name, preset, api, model, look_up);
     }
     #[cfg(not(feature = "openai"))]
     let _ = (model, look_up);
     Err(NameError::Provider { name: name.to_owned(), provider: provider.to_owned(), known: known() })
 }
 
+/// A model of a provider that has an API of its own.
+#[cfg(any(feature = "anthropic", feature = "gemini"))]
+fn of_own<D: Dialect>(
+    name: &str,
+    builder: HttpModelBuilder<D>,
+    base_url: &str,
+    look_up: impl Fn(&str) -> Option<String>,
+) -> Result<Built, NameError> {
+    let key = needed(name, "a key", builder.dialect.server().key_variables, &look_up)?;
+    let builder = builder.key(key);
+    Ok(built(match look_up(base_url) {
+        Some(url) => builder.base_url(url),
+        None => builder,
+    }))
+}
+
+fn built<D: Dialect>(builder: HttpModelBuilder<D>) -> Built {
+    builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>)
+}
+
+/// The preset of `NAME`, `NAME-chat` or `NAME-responses`, and the API that the name asks for.
+#[cfg(feature = "openai")]
+fn preset_and_api(provider: &str) -> Option<(&'static Preset, Option<Api>)> {
+    let with = |ending: &str, api| Some((Preset::named(provider.strip_suffix(ending)?)?, Some(api)));
+    let plain = Preset::named(provider).map(|preset| (preset, None));
+    plain.or_else(|| with("-chat", Api::ChatCompletions)).or_else(|| with("-responses", Api::Responses))
+}
+
 #[cfg(feature = "openai")]
 fn of_preset(
     name: &str,
     preset: &Preset,
+    api: Option<Api>,
     model: &str,
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<Built, NameError> {
-    let mut builder = OpenAi::preset(preset, model);
-    if let Some(url) = preset.base_url_variables.iter().find_map(|variable| look_up(variable)) {
-        builder = builder.base_url(base_url(&url, preset.base_url_suffix));
-    } else if preset.base_url.is_none() {
+    let url = preset.base_url_variables.iter().find_map(|variable| look_up(variable));
+    if url.is_none() && preset.base_url.is_none() {
         needed(name, "a base URL", preset.base_url_variables, &look_up)?;
     }
-    if preset.needs_key {
-        builder = builder.key(needed(name, "a key", preset.key_variables, &look_up)?);
-    } else if let Some(key) = preset.key_variables.iter().find_map(|variable| look_up(variable)) {
-        builder = builder.key(key);
+    let key = match preset.key_variables.iter().find_map(|variable| look_up(variable)) {
+        None if preset.needs_key => Some(needed(name, "a key", preset.key_variables, &look_up)?),
+        key => key,
+    };
+    // At an address of one's own stands, mostly, a server that speaks chat completions.
+    let by_default =
+        if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
+    let url = url.map(|url| base_url(&url, preset.base_url_suffix));
+    Ok(match api.unwrap_or(by_default) {
+        Api::ChatCompletions => built(settled(OpenAi::preset(preset, model), url, key)),
+        Api::Responses => built(settled(OpenAiResponses::preset(preset, model), url, key)),
+    })
+}
+
+#[cfg(feature = "openai")]
+fn settled<D: Dialect>(
+    mut builder: HttpModelBuilder<D>,
+    url: Option<String>,
+    key: Option<String>,
+) -> HttpModelBuilder<D> {
+    if let Some(url) = url {
+        builder = builder.base_url(url);
     }
-    Ok(builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>))
+    match key {
+        Some(key) => builder.key(key),
+        None => builder,
+    }
 }
 
 /// An address as people write it, as a base URL.
@@ -240,7 +291,7 @@ fn form(name: &str) -> NameError {
 
 /// All providers by name.
 fn known() -> String {
-    let names = ANTHROPIC.iter().copied();
+    let names = OWN.iter().map(|(name, _)| *name);
     #[cfg(feature = "openai")]
     let names = names.chain(PRESETS.iter().map(|preset| preset.name));
     names.collect::<Vec<_>>().join(", ")
@@ -248,7 +299,7 @@ fn known() -> String {
 
 /// All variables that may hold a key.
 fn key_variables() -> Vec<&'static str> {
-    let variables = ANTHROPIC_KEYS.iter().copied();
+    let variables = OWN.iter().flat_map(|(_, keys)| keys.iter().copied());
     #[cfg(feature = "openai")]
     let variables = variables.chain(PRESETS.iter().flat_map(|preset| preset.key_variables.iter().copied()));
     variables.collect()

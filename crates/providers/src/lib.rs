@@ -24,8 +24,9 @@
 //! [Layers](layer) go around any model and are models: retry, fallback, limits of rate and concurrency,
 //! time-outs, traces.
 //!
-//! With the feature `openai`, `openai::OpenAi` is a model behind any server that speaks chat completions;
-//! with `anthropic`, `anthropic::Anthropic` is one of that provider. `model("openai:gpt-4.1")` and
+//! With the feature `openai`, `openai::OpenAi` is a model behind any server that speaks chat completions, and
+//! `openai::OpenAiResponses` one behind the Responses API; with `anthropic`, `anthropic::Anthropic` is one of that
+//! provider, and with `gemini`, `gemini::Gemini` of that one. `model("openai:gpt-4.1")` and
 //! `model("http://127.0.0.1:8080/v1#name")` find either by name. Keys are [`Secret`]s, which do not print.
 //!
 //! # What holds
@@ -41,15 +42,16 @@
 //!
 //! # What is absent
 //!
-//! There is no loop and no tool here, and no model ever sees a `State`. OpenAI's Responses API is not
-//! spoken yet.
+//! There is no loop and no tool here, and no model ever sees a `State`. Bedrock, which wants each request signed, is not
+//! spoken.
 //!
 //! # Features
 //!
 //! None is on by default: scripts, cassettes and layers need no network.
 //!
-//! - `openai`: models that speak OpenAI's chat completions.
+//! - `openai`: models that speak OpenAI's chat completions or Responses.
 //! - `anthropic`: Anthropic's models, by their own API.
+//! - `gemini`: Google's Gemini models, by their own API.
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
@@ -58,6 +60,8 @@ mod by_name;
 #[cfg(feature = "http")]
 mod calls;
 pub mod cassette;
+#[cfg(feature = "gemini")]
+pub mod gemini;
 #[cfg(feature = "http")]
 mod http;
 pub mod layer;
@@ -65,7 +69,7 @@ pub mod layer;
 mod model;
 #[cfg(feature = "openai")]
 pub mod openai;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 #[doc(hidden)]
 pub mod probe;
 #[cfg(feature = "http")]

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, Request, Url};
+use futures_util::future::BoxFuture;
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, Request, Response, Url};
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, ToolSpec,
 };
 
 use crate::Secret;
-use crate::http::{Idle, Pieces, Target, base_url, client, send, sensitive};
+use crate::http::{Connect, Progress, Target, base_url, client, pieces, send, sensitive};
 use crate::layer::{Timeouts, watch};
 use crate::reading::{Decode, Reading};
 use crate::wire::Bodies;
@@ -33,6 +34,8 @@ pub trait Dialect: Send + Sync + 'static {
 
     /// The field of the body that holds the conversation.
     const MESSAGES: &'static str;
+    /// Its name in [server tools](stepfold_state_core::chat::ServerTool).
+    const NAME: &'static str;
     /// The fields that no extra parameter may set.
     const RESERVED: &'static [&'static str];
 
@@ -50,6 +53,11 @@ pub trait Dialect: Send + Sync + 'static {
     /// # Errors
     /// The provider cannot do what is asked.
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
+
+    /// Sets an extra parameter: by default in place of the field of that name.
+    fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
+        head.insert(name.to_owned(), value.clone());
+    }
 
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
@@ -101,8 +109,22 @@ struct Inner<D: Dialect> {
     idle: Option<Duration>,
     timeouts: Timeouts,
     secrets: Vec<Secret>,
+    fresh_key: Option<FreshKey>,
     bodies: Bodies<D::Open>,
 }
+
+/// Gives the key for the next request.
+#[derive(Clone)]
+struct FreshKey(Arc<dyn Fn() -> BoxFuture<'static, Result<Secret, ModelError>> + Send + Sync>);
+
+impl fmt::Debug for FreshKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FreshKey(..)")
+    }
+}
+
+/// How many times the limit of silence a server may only keep the connection alive.
+const KEEP_ALIVES: u32 = 5;
 
 /// Builds an [`HttpModel`].
 #[derive(Clone, Debug)]
@@ -112,8 +134,9 @@ pub struct HttpModelBuilder<D> {
     model: String,
     base_url: Option<String>,
     key: Option<Secret>,
+    fresh_key: Option<FreshKey>,
     headers: Vec<(String, Secret)>,
-    connect_timeout: Duration,
+    connect: Connect,
     timeouts: Timeouts,
 }
 
@@ -124,8 +147,9 @@ impl<D: Dialect> HttpModelBuilder<D> {
             model: model.into(),
             base_url: None,
             key: None,
+            fresh_key: None,
             headers: Vec::new(),
-            connect_timeout: Duration::from_secs(10),
+            connect: Connect { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
             timeouts: Timeouts::default(),
         }
     }
@@ -150,12 +174,44 @@ impl<D: Dialect> HttpModelBuilder<D> {
 
     /// Limits the time to connect: ten seconds by default.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
+        self.connect.timeout = limit;
         self
     }
 
-    /// Limits the time of a reply. Between two pieces, anything that the server sends counts as a sign of
-    /// life.
+    /// Asks for the key before each request: for keys that expire. Keep it as long as it is good.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_providers::openai::{OpenAi, Preset};
+    /// use stepfold_providers::Secret;
+    ///
+    /// let model = OpenAi::preset(&Preset::OPENAI, "gpt-4.1").key_from(|| async { Ok(Secret::new("sk-fresh")) }).build()?;
+    /// # let _ = model;
+    /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+    /// ```
+    pub fn key_from<F>(mut self, key: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Secret, ModelError>> + Send + 'static,
+    {
+        self.fresh_key = Some(FreshKey(Arc::new(move || key().boxed())));
+        self
+    }
+
+    /// Sends all requests through a proxy; by default the one that `HTTPS_PROXY` and the like name. Its address may
+    /// hold a name and a password, and is treated as a secret.
+    pub fn proxy(mut self, url: impl Into<Secret>) -> Self {
+        self.connect.proxy = Some(url.into());
+        self
+    }
+
+    /// Trusts the certificates of this PEM as well as those of the system, such as those of a company's own authority.
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.connect.roots.push(pem.into());
+        self
+    }
+
+    /// Limits the time of a reply. Between two pieces, anything that the server sends counts as a sign of life; a server
+    /// that sends nothing but these is given up on after five times the limit of silence.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
@@ -171,12 +227,12 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let wrong = |message: String| name(ModelError::new(ModelErrorKind::InvalidRequest, message));
         let base = base_url(self.base_url.as_deref().or(server.base_url)).map_err(wrong)?;
         let has_key = self.key.as_ref().is_some_and(|key| !key.expose().is_empty());
-        if server.needs_key && !has_key {
+        if server.needs_key && !has_key && self.fresh_key.is_none() {
             let message = format!("no key; it is usually in {}", server.key_variables.join(" or "));
             return Err(name(ModelError::new(ModelErrorKind::Authentication, message)));
         }
         let headers = self.all_headers().map_err(wrong)?;
-        let client = client(self.connect_timeout).map_err(name)?;
+        let client = client(&self.connect).map_err(name)?;
         let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned().collect();
         Ok(HttpModel(Arc::new(Inner {
             id: format!("{}/{}", server.name, self.model),
@@ -185,9 +241,13 @@ impl<D: Dialect> HttpModelBuilder<D> {
             base,
             headers,
             idle: self.timeouts.idle,
-            // What the connection itself watches is not watched again.
-            timeouts: Timeouts { idle: None, ..self.timeouts },
+            // The connection watches whether anything comes; here it is whether the reply gets on.
+            timeouts: Timeouts {
+                idle: self.timeouts.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
+                ..self.timeouts
+            },
             secrets,
+            fresh_key: self.fresh_key,
             bodies: Bodies::new(),
             dialect: self.dialect,
             model: self.model,
@@ -197,6 +257,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
     fn all_headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for (name, value) in self.dialect.headers(self.key.as_ref()) {
             headers.insert(name, sensitive("the key", &value)?);
         }
@@ -215,13 +276,29 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.answer(request, None)
+    }
+}
+
+impl<D: Dialect> HttpModel<D> {
+    /// The reply to a request: what the server answers, or a response that was given.
+    pub(crate) fn answer(&self, request: ChatRequest, given: Option<Response>) -> ReplyStream {
         let inner = Arc::clone(&self.0);
-        let named = inner.target(&request);
+        let target = inner.target(&request);
+        let named = target.clone();
+        let progress = Progress::new(inner.idle);
+        let watched = progress.clone();
         let reply = async move {
-            let target = inner.target(&request);
-            inner.open(request, target).await.unwrap_or_else(ReplyStream::failed)
+            inner.open(&request, given, target, progress).await.unwrap_or_else(ReplyStream::failed)
         };
-        watch(ReplyStream::new(reply.flatten_stream()), self.0.timeouts, move |error| named.name(error))
+        let reply = ReplyStream::new(reply.flatten_stream());
+        watch(reply, self.0.timeouts, move || watched.is_whole(), move |error| named.name(error))
+    }
+
+    /// The body of a request.
+    #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+    pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
+        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
     }
 }
 
@@ -235,21 +312,40 @@ impl<D: Dialect> Inner<D> {
         }
     }
 
-    async fn open(&self, request: ChatRequest, mut target: Target) -> Result<ReplyStream, ModelError> {
-        let body = self.bodies.body(&self.dialect, &target.model, &request);
+    async fn open(
+        &self,
+        request: &ChatRequest,
+        given: Option<Response>,
+        mut target: Target,
+        progress: Progress,
+    ) -> Result<ReplyStream, ModelError> {
+        let pieces = if let Some(response) = given {
+            pieces(response, &progress, &mut target).await?
+        } else {
+            let post = self.post(request, &mut target).await?;
+            send(&self.client, post, &progress, &mut target).await?
+        };
+        Ok(Reading::new(pieces, self.dialect.decoder(request), target, progress).into_stream())
+    }
+
+    async fn post(&self, request: &ChatRequest, target: &mut Target) -> Result<Request, ModelError> {
+        let body = self.bodies.body(&self.dialect, &target.model, request);
         let body = body.map_err(|error| target.name(error))?;
         let url = Url::parse(&self.dialect.url(&self.base, &target.model));
         let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
         let mut post = Request::new(Method::POST, url);
         *post.headers_mut() = self.headers.clone();
+        if let Some(FreshKey(key)) = &self.fresh_key {
+            let key = key().await.map_err(|error| target.name(error))?;
+            target.secrets.push(key.clone());
+            for (name, value) in self.dialect.headers(Some(&key)) {
+                let value = sensitive("the key", &value);
+                let value = value.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error))?;
+                post.headers_mut().insert(name, value);
+            }
+        }
         *post.body_mut() = Some(body.into());
-        let idle = Idle::new(self.idle);
-        let pieces = send(&self.client, post, &idle, &mut target).await?;
-        Ok(self.read(pieces, &request, target, idle))
-    }
-
-    fn read(&self, pieces: Pieces, request: &ChatRequest, target: Target, idle: Idle) -> ReplyStream {
-        Reading::new(pieces, self.dialect.decoder(request), target, idle).into_stream()
+        Ok(post)
     }
 }
 
@@ -265,29 +361,5 @@ impl<D: Dialect> fmt::Debug for HttpModel<D> {
             .field("id", &self.0.id)
             .field("timeouts", &self.0.timeouts)
             .finish_non_exhaustive()
-    }
-}
-
-/// For benchmarks and tests.
-#[cfg(all(feature = "anthropic", feature = "openai"))]
-impl<D: Dialect> HttpModel<D> {
-    /// The body of a request.
-    pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
-        self.0.bodies.body(&self.0.dialect, &self.0.model, request)
-    }
-
-    /// The reply that a response to an empty request is.
-    pub(crate) fn reply(&self, response: reqwest::Response) -> ReplyStream {
-        let inner = Arc::clone(&self.0);
-        let reply = async move {
-            let request = ChatRequest::default();
-            let idle = Idle::new(inner.idle);
-            let mut target = inner.target(&request);
-            match crate::http::pieces(response, &idle, &mut target).await {
-                Ok(pieces) => inner.read(pieces, &request, target, idle),
-                Err(error) => ReplyStream::failed(error),
-            }
-        };
-        ReplyStream::new(reply.flatten_stream())
     }
 }

@@ -1,12 +1,15 @@
 //! What benchmarks measure and tests of whole bodies read, without a socket. Not part of the interface.
 
-use futures_util::stream;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use stepfold_state_core::chat::{ChatRequest, ModelError, ReplyStream};
 
 use crate::anthropic::Anthropic;
+use crate::gemini::Gemini;
 use crate::model::{Dialect, HttpModel};
-use crate::openai::{OpenAi, Preset};
+use crate::openai::{OpenAi, OpenAiResponses, Preset};
 
 /// A function that writes bodies of one model, and remembers what it wrote.
 pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
@@ -16,6 +19,16 @@ pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, M
 /// A function that writes bodies of one model, and remembers what it wrote.
 pub fn anthropic_body(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(Anthropic::new("m", "key").cache_prompts(marks_cache).build())
+}
+
+/// A function that writes bodies of one model, and remembers what it wrote.
+pub fn responses_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    body(OpenAiResponses::new("m", "key"))
+}
+
+/// A function that writes bodies of one model, and remembers what it wrote.
+pub fn gemini_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
+    body(Gemini::new("m", "key").build())
 }
 
 fn body<D: Dialect>(
@@ -33,17 +46,24 @@ pub struct Response {
     pub content_type: &'static str,
     /// Its body, as it was cut on the way.
     pub pieces: Vec<Vec<u8>>,
+    /// How long the server waits before each piece.
+    pub pause: Duration,
 }
 
 /// What a model makes of a response: all that happens behind the socket.
 pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
-    model.reply(response.into())
+    model.answer(ChatRequest::default(), Some(response.into()))
 }
 
 impl From<Response> for reqwest::Response {
-    fn from(Response { status, content_type, pieces }: Response) -> Self {
-        let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
-        let mut response = http::Response::new(reqwest::Body::wrap_stream(stream::iter(pieces)));
+    fn from(Response { status, content_type, pieces, pause }: Response) -> Self {
+        let pieces = stream::iter(pieces).then(move |piece| async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            Ok::<_, std::convert::Infallible>(piece)
+        });
+        let mut response = http::Response::new(reqwest::Body::wrap_stream(pieces));
         *response.status_mut() =
             http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
         if !content_type.is_empty() {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
 use tokio::time::{Instant, timeout};
 
-use crate::http::{Idle, Piece, Pieces, Target, classify};
+use crate::http::{Piece, Pieces, Progress, Target, classify};
 
 /// How long to wait, in all, for what may follow a finish reason: usage, mostly.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
@@ -70,7 +70,11 @@ pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad>
     if matches!(piece, Piece::Event(_)) && text.is_empty() {
         return Ok(None);
     }
-    match serde_json::from_str(text) {
+    let parsed = serde_json::from_str(text).or_else(|error| match with_whole_escapes(text) {
+        Some(text) => serde_json::from_str(&text),
+        None => Err(error),
+    });
+    match parsed {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_data() => {
             Err(Bad::malformed(format!("an event has an unknown shape: {error}")))
@@ -79,12 +83,42 @@ pub(crate) fn json<T: DeserializeOwned>(piece: &Piece) -> Result<Option<T>, Bad>
     }
 }
 
+/// The text with a replacement character for each half of a surrogate pair that stands alone, if there is one: some
+/// servers cut a character that JSON writes in two escapes.
+fn with_whole_escapes(text: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(next) = text[at..].find('\\') {
+        at += next;
+        let (is_high, is_low) = match unit(at) {
+            Some(unit) => ((0xd800..0xdc00).contains(&unit), (0xdc00..0xe000).contains(&unit)),
+            None => (false, false),
+        };
+        if is_high && unit(at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low)) {
+            at += 12;
+        } else if is_high || is_low {
+            whole.push_str(&text[copied..at]);
+            whole.push('\u{fffd}');
+            at += 6;
+            copied = at;
+        } else {
+            // The backslash and what it escapes, which may be a backslash; of one at the end nothing.
+            at += 1;
+            at += text[at..].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+    (copied > 0).then(|| whole + &text[copied..])
+}
+
 /// A reply that is being read.
 pub(crate) struct Reading<D> {
     pieces: Pieces,
     decoder: D,
     target: Target,
-    idle: Idle,
+    progress: Progress,
     ready: VecDeque<Chunk>,
     /// How long it was waited for what may follow the finish reason.
     waited: Duration,
@@ -93,9 +127,9 @@ pub(crate) struct Reading<D> {
 }
 
 impl<D: Decode> Reading<D> {
-    pub(crate) fn new(pieces: Pieces, decoder: D, target: Target, idle: Idle) -> Self {
+    pub(crate) fn new(pieces: Pieces, decoder: D, target: Target, progress: Progress) -> Self {
         let (ready, waited) = (VecDeque::new(), Duration::ZERO);
-        Reading { pieces, decoder, target, idle, ready, waited, end: None }
+        Reading { pieces, decoder, target, progress, ready, waited, end: None }
     }
 
     pub(crate) fn into_stream(self) -> ReplyStream {
@@ -109,7 +143,7 @@ impl<D: Decode> Reading<D> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
                 if !matches!(chunk, Chunk::Identity { .. } | Chunk::Usage(_)) {
-                    self.idle.begin();
+                    self.progress.begin();
                 }
                 return Some(Ok(chunk));
             }
@@ -137,6 +171,7 @@ impl<D: Decode> Reading<D> {
             None
         } else if self.decoder.is_finished() {
             // The reply is whole; a server that now falls silent, breaks off or goes on does not change that.
+            self.progress.finish();
             self.next_after_finish().await
         } else {
             match self.pieces.next().await {
@@ -191,7 +226,7 @@ mod tests {
             request_id: None,
         };
         let pieces = items.map(|()| Ok(Piece::Whole(String::new()))).boxed();
-        Reading::new(pieces, Finished, target, Idle::new(None)).into_stream()
+        Reading::new(pieces, Finished, target, Progress::new(None)).into_stream()
     }
 
     /// Each keep-alive comes in time; all together they do not.

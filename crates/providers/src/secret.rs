@@ -29,11 +29,76 @@ impl Secret {
         &self.0
     }
 
-    /// A text in which this one is replaced by `***`.
+    /// A text in which this one is replaced by `***`: also where its letters changed case, a line break or a space came
+    /// between them, or it stands in Base64.
     pub fn redact(&self, text: &str) -> String {
         // Very short ones are not worth a secret, and would tear holes into everything.
-        if self.0.len() < 4 { text.to_owned() } else { text.replace(&*self.0, "***") }
+        match self.0.len() {
+            0..4 => text.to_owned(),
+            4..8 => text.replace(&*self.0, "***"),
+            _ => self.forms().iter().fold(text.to_owned(), |text, form| hide(&text, form)),
+        }
     }
+
+    /// The text and its Base64, wherever it begins in what was encoded; each [folded](Folded).
+    fn forms(&self) -> Vec<String> {
+        let in_base64 = (0..3).map(|before| {
+            let bytes = [&[0; 2][..before], self.0.as_bytes()].concat();
+            let encoded = base64(&bytes);
+            // Letters at both ends stand for bits of what surrounds it as well.
+            let (from, to) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+            encoded[from..to].to_owned()
+        });
+        let forms = [self.0.to_string()].into_iter().chain(in_base64);
+        forms.map(|form| Folded::new(&form).text).collect()
+    }
+}
+
+/// A text without its spaces and its case, and where its bytes are in it.
+struct Folded {
+    text: String,
+    places: Vec<usize>,
+}
+
+impl Folded {
+    fn new(text: &str) -> Self {
+        let mut folded = Folded { text: String::new(), places: Vec::new() };
+        for (place, letter) in text.char_indices().filter(|(_, letter)| !letter.is_whitespace()) {
+            // Base64 has two alphabets.
+            folded.text.push(match letter {
+                '-' => '+',
+                '_' => '/',
+                letter => letter.to_ascii_lowercase(),
+            });
+            folded.places.resize(folded.text.len(), place);
+        }
+        folded
+    }
+}
+
+/// The text with `***` wherever this folded form is in it.
+fn hide(text: &str, form: &str) -> String {
+    let folded = Folded::new(text);
+    let (mut hidden, mut copied) = (String::new(), 0);
+    for (at, found) in folded.text.match_indices(form) {
+        let last = folded.places[at + found.len() - 1];
+        let end = last + text[last..].chars().next().map_or(0, char::len_utf8);
+        hidden.push_str(&text[copied..folded.places[at]]);
+        hidden.push_str("***");
+        copied = end;
+    }
+    hidden + &text[copied..]
+}
+
+/// The Base64 of these bytes, without padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = |at: usize| {
+        let byte = |at: usize| u16::from(bytes.get(at).copied().unwrap_or(0));
+        let pair = byte(at / 8) << 8 | byte(at / 8 + 1);
+        usize::from(pair >> (10 - at % 8) & 63)
+    };
+    (0..bytes.len() * 8).step_by(6).map(|at| char::from(LETTERS[bits(at)])).collect()
 }
 
 impl fmt::Display for Secret {
@@ -57,5 +122,25 @@ impl From<&str> for Secret {
 impl From<String> for Secret {
     fn from(text: String) -> Self {
         Secret::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_in_any_form() {
+        let key = Secret::new("sk-Key_1234567890");
+        let encoded =
+            ["c2stS2V5XzEyMzQ1Njc4OTA=", "dXNlcjpzay1LZXlfMTIzNDU2Nzg5MA==", "OnNrLUtleV8xMjM0NTY3ODkw"];
+        let echoes = ["sk-Key_1234567890", "SK-KEY_1234567890", "sk-key_1234567890", "sk-Key_\n 1234567890"];
+        for echo in echoes.iter().chain(&encoded) {
+            let shown = key.redact(&format!("the key {echo} is wrong"));
+            assert!(shown.starts_with("the key ") && shown.ends_with(" is wrong"), "{shown}");
+            assert!(shown.contains("***") && !shown.contains("7890"), "{shown}");
+            assert!(shown.len() <= "the key dXNlcjp***MA== is wrong".len(), "{shown}");
+        }
+        assert_eq!(key.redact("kein Schlüssel"), "kein Schlüssel");
     }
 }

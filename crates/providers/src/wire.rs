@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value};
-use stepfold_state_core::chat::{ChatRequest, ModelError, ModelErrorKind, ToolSpec, Transcript};
+use stepfold_state_core::chat::{ChatRequest, ModelError, ModelErrorKind, ServerTool, ToolSpec, Transcript};
 
 use crate::model::Dialect;
 
@@ -42,15 +42,24 @@ impl<O: Clone + Default> Bodies<O> {
                 let message = format!("the parameter `{name}` cannot be set as an extra");
                 return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
             }
-            head.insert(name.to_owned(), value.clone());
+            dialect.extra(&mut head, name, value);
         }
         let mut body = Vec::with_capacity(1024);
         json(&head, &mut body);
         body.pop();
-        if !request.tools.is_empty() {
+        let server_tools = server_tools(D::NAME, request)?;
+        if !request.tools.is_empty() || !server_tools.is_empty() {
             separate(&mut body);
-            body.extend_from_slice(b"\"tools\":");
-            body.extend_from_slice(&self.tools(dialect, &request.tools));
+            body.extend_from_slice(b"\"tools\":[");
+            if !request.tools.is_empty() {
+                let wired = self.tools(dialect, &request.tools);
+                body.extend_from_slice(&wired[1..wired.len() - 1]);
+            }
+            for tool in server_tools {
+                separate(&mut body);
+                json(&tool.tool, &mut body);
+            }
+            body.push(b']');
         }
         separate(&mut body);
         json(D::MESSAGES, &mut body);
@@ -76,9 +85,22 @@ impl<O: Clone + Default> Bodies<O> {
     }
 }
 
-/// Begins the next field of an object.
+/// The tools that the provider of this dialect runs itself.
+fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [ServerTool], ModelError> {
+    let tools = &request.params.server_tools;
+    match tools.iter().find(|tool| tool.dialect != dialect) {
+        None => Ok(tools),
+        Some(tool) => {
+            let message =
+                format!("unsupported server tool of `{}`: this model speaks `{dialect}`", tool.dialect);
+            Err(ModelError::new(ModelErrorKind::Unsupported, message))
+        }
+    }
+}
+
+/// Begins the next field of an object, or the next item of a list.
 fn separate(body: &mut Vec<u8>) {
-    if body.last() != Some(&b'{') {
+    if !matches!(body.last(), Some(b'{' | b'[')) {
         body.push(b',');
     }
 }

@@ -126,7 +126,7 @@ impl SessionHandle {
     fn may_wait(&self) -> Result<Waiting, RunnerError> {
         match self.runner.0.busy {
             Busy::Refuse => return Err(self.busy("an invocation is at work")),
-            Busy::Interrupt => self.cancel(),
+            Busy::Interrupt => self.interrupt(),
             Busy::Wait | Busy::Steer => {}
         }
         self.place_to_wait()
@@ -190,6 +190,13 @@ impl SessionHandle {
     pub fn cancel(&self) {
         if let Some(current) = self.current() {
             current.cancellation.cancel();
+        }
+    }
+
+    /// Cancels what runs in this process, and not what waits for another worker: that was accepted.
+    fn interrupt(&self) {
+        if let Some(current) = self.current() {
+            current.interruption.cancel();
         }
     }
 

@@ -18,6 +18,8 @@ use crate::record::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) version: u64,
+    /// The oldest version that the session had when it was read.
+    oldest: u64,
     /// The life of the session, to know it from one that took its place.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
@@ -66,15 +68,16 @@ impl History {
             self.push(&session.key, committed, opening.skipped(&committed.event))?;
         }
         self.version = session.version;
+        self.oldest = session.oldest;
         self.life = Some(session.life.clone());
         Ok(())
     }
 
-    /// Whether a session is the one that was folded, at a later version of it, with all events since: of what retention
-    /// has pruned nobody knows whether it was said or rewound.
+    /// Whether a session is the one that was folded, at a later version of it. What retention has pruned since is gone for
+    /// this process as for others: they go on from the same conversation.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
-        let is_later = (session.oldest..=session.version).contains(&self.version);
-        self.life.as_ref() == Some(&session.life) && is_later
+        let is_same = self.life.as_ref() == Some(&session.life) && self.oldest == session.oldest;
+        is_same && self.version <= session.version
     }
 
     /// The session as it was when the run that took a message ended, or as it is if that has not; none if no run took

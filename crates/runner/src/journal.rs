@@ -16,7 +16,7 @@ use crate::decided::Receipts;
 use crate::inbox::Entry;
 use crate::kept::{Writes, followed};
 use crate::ports::WallClock;
-use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken};
+use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken, with_worker};
 use crate::slot::Slot;
 
 /// How often an append is repeated when the store was busy or lost, and how long that takes in all.
@@ -64,6 +64,9 @@ impl Journal {
         let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } = event.kind {
             stored = with_agent(stored, &self.agent);
+            if !self.begins_with.is_empty() {
+                stored = with_worker(stored, &self.claims.worker);
+            }
         }
         if let Some(exit) = ended {
             stored = with_exit(stored, exit);

@@ -38,6 +38,23 @@ impl Observer for Together {
     }
 }
 
+/// Tells an observer of a run from its first stored event on. A run of which nothing is stored did not begin: another worker
+/// was faster, and its run is the one that is seen.
+pub(crate) struct OnceStored<O> {
+    pub(crate) observer: O,
+    pub(crate) is_stored: bool,
+}
+
+impl<O: Observer> Observer for OnceStored<O> {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        self.is_stored |= event.committed().is_some();
+        match self.is_stored {
+            true => self.observer.observe(event).await,
+            false => Ok(()),
+        }
+    }
+}
+
 /// The erased twin of [`Observer`].
 trait DynObserver: Send {
     fn observe_boxed<'a>(&'a mut self, event: &'a RunEvent) -> BoxFuture<'a, Result<(), ObserverError>>;

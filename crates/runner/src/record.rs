@@ -3,13 +3,14 @@
 //! Name, messages and writes are the session event's own, so that stores, lists and other programs see them; what
 //! only the machine needs rides along as a record. An event says nothing twice, and nothing of `temp:` is stored.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
-    Session, SessionError, SessionKey, Timestamp,
+    Session, SessionError, SessionKey, Timestamp, WorkerId,
 };
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_state_core::state::Write;
@@ -29,6 +30,12 @@ const EXIT: &str = "exit";
 
 /// The metadata entry that has the ids of the messages which an event took from the inbox, for their senders.
 const TAKEN: &str = "taken";
+
+/// The metadata entry that names the worker which took a message from the inbox.
+const WORKER: &str = "worker";
+
+/// The metadata entry that has the `temp:` keys which an event has written: their values are not stored.
+const TEMP: &str = "temp";
 
 /// The kind of an event that says that a run failed, and the metadata entry of it that says why.
 const FAILED: &str = "failed";
@@ -83,6 +90,7 @@ pub(crate) fn session_event(
     stamp: &Stamp<'_>,
     started: Vec<String>,
 ) -> Result<Event, SessionError> {
+    let temp = temp_keys(&event);
     event.retain_writes(is_stored);
     let author = match &event.kind {
         EventKind::Began { .. } | EventKind::Steered | EventKind::Decided { .. } => "user",
@@ -102,7 +110,20 @@ pub(crate) fn session_event(
         .with_delta(event.delta)
         .with_started(started);
     stored.messages = event.messages;
+    if !temp.is_empty() {
+        stored = stored.with_metadata(TEMP, serde_json::json!(temp));
+    }
     Ok(stored.with_record(Record { format: RECORD_FORMAT.to_owned(), version: FORMAT_VERSION, data }))
+}
+
+fn temp_keys(event: &agent_loop::Event) -> BTreeSet<String> {
+    event.delta.iter().filter(|write| !is_stored(write)).map(|write| write.key().to_owned()).collect()
+}
+
+/// The `temp:` keys that these events have written.
+pub(crate) fn temp_keys_of<'a>(events: impl IntoIterator<Item = &'a CommittedEvent>) -> BTreeSet<String> {
+    let keys = events.into_iter().filter_map(|committed| committed.event.metadata.get(TEMP)?.as_array());
+    keys.flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// The same with the fingerprint of the agent.
@@ -129,6 +150,12 @@ pub(crate) fn with_taken(event: Event, taken: &[InvocationId]) -> Event {
         [] => event,
         others => event.with_metadata(TAKEN, serde_json::json!(others)),
     }
+}
+
+/// The same as the beginning of a run with a message that stood in the inbox. Two workers that take one message at once make
+/// different events: of equal ones, the store would take the second for the first one repeated.
+pub(crate) fn with_worker(event: Event, worker: &WorkerId) -> Event {
+    event.with_metadata(WORKER, Value::String(worker.as_str().to_owned()))
 }
 
 /// The event that says that a run failed, so that whoever comes next knows how often it did.

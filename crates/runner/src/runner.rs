@@ -380,7 +380,8 @@ impl RunnerBuilder {
     }
 
     /// How many sessions with a run that waits and has `temp:` values are kept in memory, beyond those that
-    /// somebody holds; 4,096 by default. When more wait, the oldest lose their `temp:` values, and nothing else.
+    /// somebody holds; 4,096 by default. When more wait, the oldest lose their `temp:` values, and nothing else;
+    /// whoever resumes one is told which: [`Outcome::missing_temp`](stepfold_agent_loop::Outcome::missing_temp).
     pub fn max_paused(mut self, sessions: usize) -> Self {
         self.max_paused = sessions;
         self

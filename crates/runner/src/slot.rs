@@ -87,6 +87,8 @@ pub(crate) struct Desk {
 pub(crate) struct Current {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
+    /// Cancels its run and nothing else: a later message interrupts it. Its own message stays where it waits.
+    pub(crate) interruption: CancellationToken,
 }
 
 /// An invocation from the side of the worker.
@@ -205,7 +207,8 @@ impl Ticket {
         let (hub, cancellation) = (Hub::new(), CancellationToken::new());
         let (ended, end) = watch::channel(None);
         let invocation = Invocation::new(id, key.clone(), Arc::clone(&hub), end, cancellation.clone());
-        Ticket { current: Current { invocation, cancellation }, hub, ended, waiting }
+        let interruption = cancellation.child_token();
+        Ticket { current: Current { invocation, cancellation, interruption }, hub, ended, waiting }
     }
 
     pub(crate) fn waits(&self) -> bool {

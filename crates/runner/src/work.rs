@@ -1,6 +1,7 @@
 //! The work of one invocation: read what is new, bring to its end what was interrupted, run, and take what was said
 //! meanwhile. What comes next is decided in [`next`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome, Run, RunError, RunFault};
@@ -23,7 +24,8 @@ use crate::invocation::Ended;
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::next::{Last, Next, Seen, Wants, next};
-use crate::record::{ends, failed_event, takes};
+use crate::observers::OnceStored;
+use crate::record::{ends, failed_event, takes, temp_keys_of};
 use crate::runner::Busy;
 use crate::slot::{Known, Left, Ticket};
 use crate::turn::{Order, Read, Turn};
@@ -84,6 +86,8 @@ struct Stopped {
     place: u64,
     /// The versions that the values of the run are of, if they are known.
     seen: Option<SeenVersions>,
+    /// The `temp:` keys that it has written and whose values are gone.
+    missing_temp: BTreeSet<String>,
 }
 
 impl<'a> Work<'a> {
@@ -380,7 +384,7 @@ impl<'a> Work<'a> {
         let input = self.input.clone().unwrap_or_default();
         let id = self.ticket.current.invocation.id().clone();
         match self.turn(read, input, &id, Vec::new()).await {
-            Err(error) if self.is_overtaken(&error).await => {
+            Err(error) if self.is_overtaken(&error, &[]).await => {
                 self.wants = Wants::Begin;
                 Ok(None)
             }
@@ -405,12 +409,12 @@ impl<'a> Work<'a> {
         self.is_earlier = goes_on_with == Wants::TakeInbox;
         self.has_stored = false;
         match self.take_entries(found, entries.clone()).await {
-            Err(error) if self.is_overtaken(&error).await => {
+            Err(error) if self.is_overtaken(&error, &entries).await => {
                 // Whoever resumes has no message of its own that another worker could have taken.
                 self.wants = if wants == Wants::Resume { wants } else { Wants::TakeInbox };
                 Ok(None)
             }
-            Err(error @ (RunnerError::Run { .. } | RunnerError::Input { .. })) if !self.has_stored => {
+            Err(error) if !self.has_stored && cannot_begin(&error) => {
                 Err(self.cannot_begin(error, &entries, wants).await)
             }
             Err(RunnerError::Run { key, source }) if self.is_earlier => Err(self.earlier_failed(key, source)),
@@ -438,14 +442,21 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether a turn did not begin because another worker was faster. Then the session is looked at again.
-    async fn is_overtaken(&mut self, error: &RunnerError) -> bool {
+    /// Whether a turn did not begin because another worker was faster, with these entries of the inbox or with something
+    /// else. Then the session is looked at again.
+    async fn is_overtaken(&mut self, error: &RunnerError, entries: &[Entry]) -> bool {
         match error {
             _ if self.has_stored => false,
             RunnerError::Claimed { .. } => true,
-            // It was faster, and is done.
-            RunnerError::Conflict { .. } => {
-                self.turn.claim(TakeOver::Never).await.is_ok() && self.turn.slot.held.token().is_some()
+            // It is still at work, or done.
+            RunnerError::Conflict { .. } => match self.turn.claim(TakeOver::Never).await {
+                Ok(()) => self.turn.slot.held.token().is_some(),
+                Err(error) => matches!(error, SessionError::Claimed { .. }),
+            },
+            // The invocation of this message has begun already.
+            error if is_event_reused(error) => {
+                let still_waits = |entry: &Entry| self.turn.slot.mail.entry(&entry.id).is_some();
+                self.turn.read_inbox().await.is_ok() && !entries.iter().any(still_waits)
             }
             _ => false,
         }
@@ -477,7 +488,8 @@ impl<'a> Work<'a> {
         let run = Run::new(&self.turn.runner.agent, input, prefix)
             .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
         let seen = history.kept.as_ref().map(Kept::seen);
-        self.drive(Stopped { run, invocation: id.clone(), place: 0, seen }, entries, false).await
+        let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
+        self.drive(Stopped { run, invocation, place: 0, seen, missing_temp }, entries, false).await
     }
 
     /// Brings an interrupted run to its end, or gives it up once it has failed too often; none if it has to be looked
@@ -644,28 +656,28 @@ impl<'a> Work<'a> {
             return Err(RunnerError::AgentChanged { key: Box::new(self.turn.slot.key.clone()), changes });
         }
         // It stays known: whoever is refused now must not cost the next one its `temp:` values.
-        let (run, seen) = if let Some(left) = &self.known.stopped {
+        let (run, seen, missing_temp) = if let Some(left) = &self.known.stopped {
             // Others may have written since to what the session shares with theirs.
             let seen = left.seen.filter(|seen| history.kept.as_ref().map(Kept::seen) == Some(*seen));
-            (Some((*left.run).clone()), seen)
+            (Some((*left.run).clone()), seen, BTreeSet::new())
         } else {
             let (agent, key) = (&self.turn.runner.agent, &self.turn.slot.key);
             let state = history.state(session, &self.turn.runner.schema)?;
-            (history.last_run(agent, state, key)?, None)
+            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
         };
         let run = run.filter(|run| run.exit().is_none());
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Stopped { run, invocation, place, seen }))
+        Ok(run.map(|run| Stopped { run, invocation, place, seen, missing_temp }))
     }
 
     /// Runs, with every commit stored before anything else happens, for as long as the claim is held.
     async fn drive(&mut self, from: Stopped, entries: Vec<Entry>, is_given_up: bool) -> Ended {
-        let Stopped { run, invocation, place, seen } = from;
+        let Stopped { run, invocation, place, seen, missing_temp } = from;
         let (inner, slot) = (&self.turn.runner, &self.turn.slot);
         // How another run failed before is nothing to this one.
         self.failed = None;
         slot.mail.read_again();
-        let cancellation = self.ticket.current.cancellation.child_token();
+        let cancellation = self.ticket.current.interruption.child_token();
         if is_given_up {
             cancellation.cancel();
         }
@@ -695,11 +707,13 @@ impl<'a> Work<'a> {
         };
         let mut attending = Attending::begin(self.turn.clone(), cancellation.clone());
         let mut said = Vec::new().into_iter();
+        let publish = Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier };
+        let is_stored = place > 0;
         let run = run
             .resume()
             .record_with(&mut journal)
-            .observe(Publish { hub: Arc::clone(&self.ticket.hub), is_earlier: self.is_earlier })
-            .observe(inner.observers.of(&slot.key))
+            .observe(OnceStored { observer: publish, is_stored })
+            .observe(OnceStored { observer: inner.observers.of(&slot.key), is_stored })
             .cancel_with(cancellation.clone())
             .inbox_with(|| next_message(&mut said, || slot.mail.read()))
             .decide_all(std::mem::take(&mut self.decisions));
@@ -715,7 +729,7 @@ impl<'a> Work<'a> {
                 self.known.left = seen.and_then(|seen| Kept::left_by(outcome.state(), seen));
                 self.known.stopped = Some(Left::new(outcome.run().clone(), version, life, seen));
                 self.keep_while_it_waits(&outcome);
-                Ok(Arc::new(outcome))
+                Ok(Arc::new(outcome.with_missing_temp(missing_temp)))
             }
             Err(error) => {
                 // What runs still is told to stop.
@@ -825,6 +839,16 @@ fn joined(entries: &[Entry]) -> Input {
     let first = entries.next().unwrap_or_default();
     let others = entries.flat_map(|input| input.only_messages().unwrap_or_default().to_vec());
     others.fold(first, |input, message| input.with_message((*message).clone()))
+}
+
+/// Whether a message cannot begin a run, however often it is tried.
+fn cannot_begin(error: &RunnerError) -> bool {
+    // A message that was sent again after the store had forgotten its key.
+    matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. }) || is_event_reused(error)
+}
+
+fn is_event_reused(error: &RunnerError) -> bool {
+    matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
 }
 
 /// Whether an input is nothing but messages of users.

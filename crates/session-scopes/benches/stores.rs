@@ -294,7 +294,7 @@ fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
     bench.wait(create(bench.store(), key("s"), &newest));
     for (version, schema) in schemas.iter().enumerate() {
         let keys = (version..1_000).step_by(schemas.len());
-        let write = |number| schema.schema().write(format!("key {number}"), 7).expect("it is declared");
+        let write = |number| schema.schema().write(&format!("key {number}"), 7).expect("it is declared");
         let event = event().with_delta(keys.map(write).collect());
         let append = AppendEvent::new(key("s"), version as u64, event, schema);
         bench.wait(bench.store().append(append)).expect("nobody else writes");
@@ -362,11 +362,13 @@ fn cpu_time() -> Duration {
 #[cfg(target_os = "linux")]
 fn cpu_time() -> Duration {
     let threads = std::fs::read_dir("/proc/self/task").expect("Linux tells");
-    let times = threads.map(|thread| {
-        let times = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
-        times.split(' ').next().and_then(|time| time.parse().ok()).map(Duration::from_nanos).unwrap()
-    });
-    times.sum()
+    let nanos = |path| {
+        // A thread may have ended meanwhile.
+        let times = std::fs::read_to_string(path).ok()?;
+        times.split(' ').next()?.parse::<u64>().ok()
+    };
+    let threads = threads.map(|thread| thread.expect("Linux tells").path().join("schedstat"));
+    Duration::from_nanos(threads.filter_map(nanos).sum())
 }
 
 /// A file of so many tables, without anything of ours, and its transactions: a row for each table.

@@ -91,7 +91,8 @@ impl Session {
                 let gone = values.removed().filter(|key| is_known(schema, key));
                 cells.extend(gone.map(|key| (key.into(), None)));
             }
-            cells.extend(values.appended_to(&state, schema)?);
+            let appended = values.appended_to(&state, schema)?;
+            cells.extend(appended.into_iter().map(|(key, cell)| (key, Some(cell))));
             let adopted = values.clone().adopted(schema)?;
             cells.extend(adopted.into_iter().map(|(key, cell)| ((*key).into(), Some(cell))));
         }

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 use blake3::Hasher;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -86,9 +88,9 @@ impl<'de> Deserialize<'de> for Digest {
 /// The start of a session's chain, before its first event.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn genesis(key: &SessionKey, created: Timestamp) -> Digest {
-    let mut check = Check::new("stepfold session 1");
-    check.text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str()).int(created.as_micros());
-    check.digest()
+    let mut fields = Fields::digested("stepfold session 1");
+    fields.text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str()).int(created.as_micros());
+    fields.digest()
 }
 
 /// The digest of an event's content alone. With the digest before, it gives that of the history.
@@ -99,9 +101,9 @@ pub(crate) struct Content(Digest);
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Content {
     pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str) -> Self {
-        let mut check = Check::new("stepfold event 1");
-        check.int(version.cast_signed()).text(id).int(at.as_micros()).text(body);
-        Content(check.digest())
+        let mut fields = Fields::digested("stepfold event 1");
+        fields.int(version.cast_signed()).text(id).int(at.as_micros()).text(body);
+        Content(fields.digest())
     }
 
     /// The digest of a history with this event at its end.
@@ -113,23 +115,69 @@ impl Content {
     }
 }
 
-/// A digest of fields in order. Different fields never give the same input: each says what it is and how long.
+/// What fields are written to.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) struct Check(Hasher);
+pub(crate) trait Sink {
+    fn write(&mut self, bytes: &[u8]);
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Sink for Hasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Sink for Xxh3 {
+    fn write(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+}
+
+/// Fields in order. Different fields never give the same input: each says what it is and how long.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) struct Fields<S>(S);
+
+/// The checksum of fields (XXH3). A row has several, and BLAKE3 takes ten times as long for so few bytes.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) type Check = Fields<Xxh3>;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Check {
     /// Begins with what it is of, so that a row of one table is none of another.
     pub(crate) fn new(of: &str) -> Self {
-        let mut check = Check(Hasher::new());
+        let mut check = Fields(Xxh3::new());
         check.text(of);
         check
     }
 
+    /// The checksum, as databases keep numbers.
+    pub(crate) fn sum(&self) -> i64 {
+        self.0.digest().cast_signed()
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl Fields<Hasher> {
+    /// Begins a digest with what it is of.
+    fn digested(of: &str) -> Self {
+        let mut fields = Fields(Hasher::new());
+        fields.text(of);
+        fields
+    }
+
+    fn digest(&self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl<S: Sink> Fields<S> {
     pub(crate) fn int(&mut self, number: i64) -> &mut Self {
         let mut field = [1; 9];
         field[1..].copy_from_slice(&number.to_le_bytes());
-        self.0.update(&field);
+        self.0.write(&field);
         self
     }
 
@@ -154,24 +202,14 @@ impl Check {
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let mut field = [2; 9];
         field[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.0.update(&field).update(bytes);
+        self.0.write(&field);
+        self.0.write(bytes);
         self
     }
 
     fn none(&mut self) -> &mut Self {
-        self.0.update(&[0]);
+        self.0.write(&[0]);
         self
-    }
-
-    fn digest(&self) -> Digest {
-        Digest(self.0.finalize().into())
-    }
-
-    /// The first 8 bytes, as databases keep numbers.
-    pub(crate) fn sum(&self) -> i64 {
-        let mut sum = [0; 8];
-        sum.copy_from_slice(&self.digest().0[..8]);
-        i64::from_le_bytes(sum)
     }
 }
 

@@ -158,7 +158,7 @@
 //!
 //! A claim that is held costs an append nothing until half of its duration is over. Taking, renewing and releasing one
 //! writes the session's row. Over PostgreSQL an append without writes is one round trip, also if it holds or releases a
-//! claim; one that takes a claim or entries of the inbox is three, as one with writes is. An inbox has at most
+//! claim; one that takes or renews a claim, or takes entries of the inbox, is three, as one with writes is. An inbox has at most
 //! [`MAX_INBOX`] entries; [`REMEMBERED_INPUTS`] taken ones are remembered by their idempotency keys.
 //!
 //! # What is absent
@@ -189,6 +189,8 @@ mod ids;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod rewinds;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod rows;
 mod schema;

@@ -142,13 +142,12 @@ impl SessionSchema {
     /// written under few, in any order.
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
         let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.iter().position(|stored| *stored.text == *text) {
-            Some(place) => known[..=place].rotate_right(1),
-            None => {
-                let schema = Arc::new(serde_json::from_str(text).ok()?);
-                known.truncate(KNOWN_SCHEMAS - 1);
-                known.insert(0, Stored { text: text.into(), schema });
-            }
+        if let Some(place) = known.iter().position(|stored| *stored.text == *text) {
+            known[..=place].rotate_right(1);
+        } else {
+            let schema = Arc::new(serde_json::from_str(text).ok()?);
+            known.truncate(KNOWN_SCHEMAS - 1);
+            known.insert(0, Stored { text: text.into(), schema });
         }
         known.first().map(|stored| Arc::clone(&stored.schema))
     }

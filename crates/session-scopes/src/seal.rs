@@ -2,7 +2,7 @@
 //!
 //! Each row has a checksum of its own. That finds what was changed, but not what is gone: a page that an index no
 //! longer leads to takes its rows with it. So rows tell of each other. The seal of an event has the digest of the
-//! history up to it, the combined checksums of the session's values, and how many rewinds there were; the seal of a
+//! history up to it, the combined checksums of the session's values, and the newest rewind; the seal of a
 //! session the same for the version of its row, and a checksum of its lineage.
 
 use crate::changes::ScopeVersions;
@@ -10,7 +10,7 @@ use crate::digest::{Check, Content, Digest};
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionId, SessionKey};
 use crate::rows::{Segment, to_db};
-use crate::session::{Parent, Rewound, Session, Visible};
+use crate::session::{Parent, Session, Visible};
 use crate::store::Claim;
 use crate::time::Timestamp;
 
@@ -26,8 +26,8 @@ pub(crate) struct State {
     pub(crate) head: Digest,
     /// The checksums of the rows of all keys, those of removed ones included, each in exclusive or with the others.
     pub(crate) cells: i64,
-    /// How many rewinds the history has.
-    pub(crate) rewinds: i64,
+    /// The version of the newest rewind; 0 if there is none.
+    pub(crate) rewound: u64,
 }
 
 impl State {
@@ -36,15 +36,15 @@ impl State {
     fn write(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.head.as_bytes());
         bytes.extend(self.cells.to_le_bytes());
-        bytes.extend(self.rewinds.to_le_bytes());
+        bytes.extend(self.rewound.to_le_bytes());
     }
 
     fn read(bytes: &mut Reader<'_>) -> Option<Self> {
-        Some(State { head: bytes.digest()?, cells: bytes.int()?, rewinds: bytes.int()? })
+        Some(State { head: bytes.digest()?, cells: bytes.int()?, rewound: bytes.int()?.cast_unsigned() })
     }
 
     fn check<'c>(&self, check: &'c mut Check) -> &'c mut Check {
-        check.bytes(self.head.as_bytes()).int(self.cells).int(self.rewinds)
+        check.bytes(self.head.as_bytes()).int(self.cells).int(self.rewound.cast_signed())
     }
 }
 
@@ -221,8 +221,9 @@ impl SessionRecord {
     /// What holds after an event that is added with this digest: it changes the combined checksums of the values by
     /// `cells`, and may be a rewind.
     pub(crate) fn state_after(&self, content: Content, cells: i64, is_rewind: bool) -> State {
-        let State { head, cells: before, rewinds } = self.state;
-        State { head: content.after(head), cells: before ^ cells, rewinds: rewinds + i64::from(is_rewind) }
+        let State { head, cells: before, rewound } = self.state;
+        let rewound = if is_rewind { self.version + 1 } else { rewound };
+        State { head: content.after(head), cells: before ^ cells, rewound }
     }
 
     /// Without the events up to a version, whose digest stays.
@@ -342,11 +343,6 @@ pub(crate) fn version_of(number: i64) -> u64 {
 /// The checksum of the row of a schema.
 pub(crate) fn of_schema(number: i64, text: &str) -> i64 {
     Check::new("stepfold_schemas").int(number).text(text).sum()
-}
-
-/// The checksum of the row of a rewind.
-pub(crate) fn of_rewind(stream: i64, rewound: Rewound) -> i64 {
-    Check::new("stepfold_rewinds").int(stream).int(to_db(rewound.version)).int(to_db(rewound.to)).sum()
 }
 
 /// The checksum of a lineage, newest segment first.

@@ -265,7 +265,7 @@ impl Values {
         &self,
         state: &State,
         schema: &SessionSchema,
-    ) -> Result<Vec<(Box<str>, Option<Cell>)>, SessionError> {
+    ) -> Result<Vec<(Box<str>, Cell)>, SessionError> {
         let known = self.appended().filter(|(key, _)| is_known(schema, key));
         let list = |(key, appended): (&str, &Appended)| {
             let empty = List::new();
@@ -278,7 +278,7 @@ impl Values {
                 found: before.len(),
                 expected: appended.length.saturating_sub(appended.items.len()),
             })?;
-            Ok((key.into(), Some(Cell::list(list))))
+            Ok((key.into(), Cell::list(list)))
         };
         known.map(list).collect()
     }

@@ -66,6 +66,7 @@
 //! | `validation` | yes | values and arguments are checked against their whole JSON Schema |
 //! | `openai` | | models that speak OpenAI's chat completions, at any address |
 //! | `anthropic` | | Anthropic's models |
+//! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Part, ToolContent};
 use stepfold_state_core::state::Handler;
 
@@ -51,6 +51,14 @@ impl Source {
         match self {
             Source::Field(name) => result.as_object()?.get(name),
             Source::Whole => Some(result),
+        }
+    }
+
+    /// The source as JSON.
+    pub(crate) fn words(&self) -> Value {
+        match self {
+            Source::Field(name) => json!({ "field": name }),
+            Source::Whole => json!("whole"),
         }
     }
 }
@@ -135,6 +143,19 @@ impl ResultText {
         ResultText(Rule::Parts { source: source.into(), format: Arc::new(format) })
     }
 
+    /// The rule as JSON: of a formatter only that there is one.
+    pub(crate) fn words(&self) -> Value {
+        match &self.0 {
+            Rule::One { source, format } => json!({"formatted": format.is_some(), "source": source.words()}),
+            Rule::Several { texts, format } => {
+                let texts: Map<String, Value> =
+                    texts.iter().map(|(name, text)| (name.clone(), text.words())).collect();
+                json!({"formatted": format.is_some(), "texts": texts})
+            }
+            Rule::Parts { source, .. } => json!({"parts": source.words()}),
+        }
+    }
+
     /// What the model reads, or why not.
     pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, String> {
         match &self.0 {
@@ -206,8 +227,6 @@ impl fmt::Debug for ResultText {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[track_caller]

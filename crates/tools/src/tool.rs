@@ -204,7 +204,8 @@ impl Tool {
         self.0.access.writes.iter().map(|(key, _)| &**key)
     }
 
-    /// The bindings of the tool to the state, as JSON, to compare them with recorded ones.
+    /// The bindings of the tool to the state, and what of a result the model reads, as JSON, to compare them with recorded
+    /// ones. Of functions that format a result it has only that they are there.
     ///
     /// # Examples
     /// ```
@@ -225,18 +226,18 @@ impl Tool {
         let inputs = self.0.inputs.iter();
         let inputs = inputs.map(|input| json!([&*input.key, input.parameter, input.is_visible]));
         let outputs = self.0.outputs.iter().map(|output| {
-            let source = match &output.source {
-                Source::Field(name) => json!({ "field": name }),
-                Source::Whole => json!("whole"),
-            };
-            json!([&*output.key, source, output.handler.as_ref().map(ToString::to_string)])
+            json!([&*output.key, output.source.words(), output.handler.as_ref().map(ToString::to_string)])
         });
-        json!({
+        let mut bindings = json!({
             "inputs": inputs.collect::<Vec<_>>(),
             "outputs": outputs.collect::<Vec<_>>(),
             "reads": self.reads().collect::<Vec<_>>(),
             "writes": self.writes().collect::<Vec<_>>(),
-        })
+        });
+        if let Some(text) = &self.0.result_text {
+            bindings["text"] = text.words();
+        }
+        bindings
     }
 
     /// Checks the tool against the schema of the state that it will be used with and the resources that the

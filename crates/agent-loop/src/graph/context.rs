@@ -180,8 +180,10 @@ impl NodeContext {
     /// anything that costs.
     ///
     /// A decision holds for what was shown. If the function runs again and asks under the same label about something
-    /// else, that is a new request. `label` tells the questions of one run of the function apart. Modified arguments are
-    /// in [`Decision::Modify`].
+    /// else, that is a new request: `about` should have all that the function acts on, also what it reads of the state,
+    /// which other sessions may change before the decision. `label` tells the questions of one run of the function apart.
+    /// Modified arguments are in [`Decision::Modify`], whatever object they are; with a schema,
+    /// [`ask_fitting`](NodeContext::ask_fitting) refuses those that do not fit.
     ///
     /// # Errors
     /// One that makes the run pause, until there is a decision.
@@ -200,6 +202,46 @@ impl NodeContext {
     /// }
     /// ```
     pub fn ask(&self, label: &str, about: impl Serialize) -> Result<Decision, NodeError> {
+        self.decision(label, about, None)
+    }
+
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. Whoever decides with arguments that
+    /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
+    /// approved or rejected.
+    ///
+    /// # Errors
+    /// As [`ask`](NodeContext::ask).
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::Decision;
+    /// use stepfold_agent_loop::graph::{NodeContext, NodeError, Update};
+    ///
+    /// async fn pay(node: NodeContext) -> Result<Update, NodeError> {
+    ///     let schema = json!({"type": "object", "properties": {"euro": {"type": "integer"}}, "required": ["euro"]});
+    ///     Ok(match node.ask_fitting("pay", json!({"euro": 5}), schema)? {
+    ///         Decision::Approve => Update::new().set("paid", 5),
+    ///         Decision::Modify { arguments } => Update::new().set("paid", arguments["euro"].clone()),
+    ///         _ => Update::new(),
+    ///     })
+    /// }
+    /// ```
+    pub fn ask_fitting(
+        &self,
+        label: &str,
+        about: impl Serialize,
+        parameters: impl Into<Value>,
+    ) -> Result<Decision, NodeError> {
+        self.decision(label, about, Some(parameters.into()))
+    }
+
+    fn decision(
+        &self,
+        label: &str,
+        about: impl Serialize,
+        parameters: Option<Value>,
+    ) -> Result<Decision, NodeError> {
         let about = serde_json::to_value(&about)?;
         // The walk puts the branch before the id.
         let id = self.0.asker.subject(self.0.place, 0, AskReason::Node, &self.0.node).id_about(label, &about);
@@ -207,7 +249,8 @@ impl NodeContext {
             return Ok(decision.clone());
         }
         let call = ToolCall::new(label, &*self.0.node, Arguments::from(about));
-        Err(NodeError(Kind::Asks(Box::new(ApprovalRequest::new(id, call, AskReason::Node)))))
+        let request = ApprovalRequest { parameters, ..ApprovalRequest::new(id, call, AskReason::Node) };
+        Err(NodeError(Kind::Asks(Box::new(request))))
     }
 }
 

@@ -13,7 +13,7 @@ use super::event::{Event, EventKind};
 use super::feed::decided_outcome;
 use super::machine::{Phase, Run};
 use super::walk;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, path_of_call};
 use crate::decisions::{DecisionError, Decisions, Settled};
 use crate::error::FeedError;
 
@@ -50,13 +50,13 @@ impl Asker {
     fn id(&self, place: usize, call: &Call, asked: (AskReason, usize), tool_call: &ToolCall) -> String {
         let (reason, times) = asked;
         let subject = self.subject(place, call.round, reason, &tool_call.name);
-        self.outer(Subject { times, ..subject }.id(&tool_call.id, &tool_call.arguments))
+        self.outer(Subject { times, ..subject }.id(&path_of_call(&tool_call.id), &tool_call.arguments))
     }
 
     /// The id of a request of the agent that a call is.
     pub(super) fn id_inside(&self, place: usize, call: &Call, tool_call: &ToolCall, inner: &str) -> String {
         let subject = self.subject(place, call.round, AskReason::Rule, &tool_call.name);
-        self.outer(subject.id_inside(&tool_call.id, inner))
+        self.outer(subject.id_inside(&path_of_call(&tool_call.id), inner))
     }
 
     /// The decision that each call has, if it waits for one: equal calls that are asked about once have the same.
@@ -268,6 +268,9 @@ impl Run {
         let Value::Object(arguments) = arguments else {
             return Err(fault("expected a JSON object".to_owned()));
         };
+        if !request.can_modify() {
+            return Err(fault("nothing of it can be modified; approve or reject".to_owned()));
+        }
         if request.reason == AskReason::MayHaveHappened && self.is_own_branch(&request.id) {
             return Err(fault("a node runs again as it is, or not; approve or reject".to_owned()));
         }

@@ -547,6 +547,7 @@ mod tests {
             output_tokens: output,
             cached_input_tokens: cached,
             reasoning_tokens: reasoning,
+            ..Usage::default()
         })
     }
 

@@ -1,9 +1,11 @@
 //! From what a graph file says about a node to what the node does.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
@@ -16,6 +18,12 @@ use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, 
 use super::placeholders::check_closed;
 use super::{AgentFile, Around, Built, LineFault, build, model};
 use crate::tool::Program;
+
+/// A value whose JSON has more bytes is cut where an approver is shown it.
+const SHOWN: usize = 2_000;
+
+/// How many characters are shown of a value that is cut.
+const BEGINNING: usize = 400;
 
 /// The table of the node.
 const HERE: [&str; 0] = [];
@@ -327,15 +335,16 @@ struct Printed {
 
 impl ProgramWork {
     async fn run(&self, context: &NodeContext) -> Result<Update, NodeError> {
-        let item = match self.asks {
-            true => agreed(context)?,
-            false => context.item().cloned(),
-        };
         let state =
             self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
+        let state: Map<String, Value> = state.collect();
+        let item = match self.asks {
+            true => agreed(context, &state)?,
+            false => context.item().cloned(),
+        };
         let mut input: Map<String, Value> = item.map(|item| ("item".to_owned(), item)).into_iter().collect();
         input.insert("node".to_owned(), context.node().into());
-        input.insert("state".to_owned(), state.collect::<Map<_, _>>().into());
+        input.insert("state".to_owned(), state.into());
         let input = Value::Object(input).to_string();
         let output = self.program.run(&input, context.idempotency_key()).await;
         let output = output.map_err(|error| NodeError::new(error.to_string()))?;
@@ -399,15 +408,30 @@ impl ProgramWork {
     }
 }
 
-/// The item, once somebody has agreed; what they have changed of it, if they have.
-fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
+/// The item, once somebody has agreed to it and to what the program reads of the state; what they have changed of the
+/// item, if they have. When a value has changed since, that is another question.
+fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Value>, NodeError> {
     let item = context.item().cloned();
-    let about = item.as_ref().map_or_else(|| json!({}), |item| json!({"item": item}));
-    match context.ask("run", about)? {
+    let mut about: Map<String, Value> = item.iter().map(|item| ("item".to_owned(), item.clone())).collect();
+    let (whole, cut): (Vec<_>, Vec<_>) =
+        state.iter().map(|(key, value)| shown(key, value)).partition(|(_, _, is_whole)| *is_whole);
+    for (name, values) in [("state", whole), ("state_cut", cut)] {
+        if !values.is_empty() {
+            let values: Map<String, Value> = values.into_iter().map(|(key, value, _)| (key, value)).collect();
+            about.insert(name.to_owned(), values.into());
+        }
+    }
+    let parameters = match item {
+        Some(_) => {
+            json!({"type": "object", "properties": {"item": {}}, "required": ["item"], "additionalProperties": false})
+        }
+        None => json!(false),
+    };
+    match context.ask_fitting("run", about, parameters)? {
         Decision::Approve => Ok(item),
-        Decision::Modify { arguments } => match (item, arguments.get("item")) {
-            (Some(_), Some(item)) => Ok(Some(item.clone())),
-            _ => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
+        Decision::Modify { arguments } => match arguments.get("item") {
+            Some(item) => Ok(Some(item.clone())),
+            None => Err(NodeError::permanent("of what the program gets only its `item` can be changed")),
         },
         Decision::Reject { reason } if reason.is_empty() => {
             Err(NodeError::permanent("it was not run: it was rejected"))
@@ -417,4 +441,24 @@ fn agreed(context: &NodeContext) -> Result<Option<Value>, NodeError> {
         }
         _ => Err(NodeError::permanent("it was not run: the decision is none that is known here")),
     }
+}
+
+/// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
+/// about the whole value.
+fn shown(key: &str, value: &Value) -> (String, Value, bool) {
+    let text = value.to_string();
+    if text.len() <= SHOWN {
+        return (key.to_owned(), value.clone(), true);
+    }
+    let begins: String = text.chars().take(BEGINNING).collect();
+    let cut = json!({"begins": begins, "bytes": text.len(), "sha256": sha256(&text)});
+    (key.to_owned(), cut, false)
+}
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().fold(String::new(), |mut digits, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
 }

@@ -4,9 +4,10 @@ use serde_json::json;
 use stepfold::runner::RunnerError;
 
 use crate::args::{At, Place, WhenBusy};
-use crate::desk::{Desk, short_id};
+use crate::desk::{Desk, quoted, short_id};
 use crate::error::{Ending, chain};
-use crate::show;
+use crate::other::interrupted;
+use crate::show::{self, Restart};
 
 pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> {
     let desk = Desk::to_read(place)?;
@@ -53,7 +54,7 @@ pub(super) async fn fork(
         show::line(json!({"from": from, "session": id}).to_string());
     } else {
         show::line(id);
-        show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
+        show::aside(&format!("go on: stepfold chat {} --session {}", desk.words(), quoted(id)));
     }
     Ok(Ending::Done)
 }
@@ -67,12 +68,23 @@ pub(super) async fn rewind(
     let desk = Desk::to_change(place, when_claimed)?;
     let session = desk.session().await?;
     let to = desk.version(session.key(), to).await?;
+    let run = interrupted(&session).await;
     let version = session.rewind(to).await?;
+    let given_up = match run {
+        Some(run) if interrupted(&session).await.is_none() => {
+            Some(Restart::of(&run, desk.speakers.is_some()))
+        }
+        _ => None,
+    };
     let id = session.key().id.as_str();
-    show::line(if json {
-        json!({"session": id, "to": to, "version": version}).to_string()
-    } else {
-        format!("session {id} is as it was at version {to}; that is version {version}")
-    });
+    if json {
+        let told = json!({"abandoned": given_up, "session": id, "to": to, "version": version});
+        show::line(told.to_string());
+        return Ok(Ending::Done);
+    }
+    show::line(format!("session {id} is as it was at version {to}; that is version {version}"));
+    if let Some(run) = given_up {
+        show::note(format!("gives up {run}"));
+    }
     Ok(Ending::Done)
 }

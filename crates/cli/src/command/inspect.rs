@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use stepfold::agent_loop::ApprovalRequest;
 use stepfold::agent_loop::graph::progress::Progress;
 use stepfold::prelude::*;
 use stepfold::runner::{RECORD_FORMAT, WaitingMessage, failure};
@@ -56,9 +57,14 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         0 => Vec::new(),
         _ => handle.inbox().await?,
     };
+    // With an agent that has changed since, it may not be known what is waited for. A past version waits for nothing.
+    let pending = match what.at {
+        None => handle.pending().await.unwrap_or_default(),
+        Some(_) => Vec::new(),
+    };
     let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
-    let view =
-        View { session: &session, labels, inbox, origin, state, all: what.all, is_graph, schema, cutter };
+    let (session, all) = (&session, what.all);
+    let view = View { session, labels, inbox, pending, origin, state, all, is_graph, schema, cutter };
     if json {
         show::line(view.json().to_string());
     } else {
@@ -74,6 +80,8 @@ struct View<'a> {
     labels: Vec<(Label, u64)>,
     /// What waits in its inbox.
     inbox: Vec<WaitingMessage>,
+    /// What it waits for a decision about.
+    pending: Vec<ApprovalRequest>,
     /// Its values before the first event of the log.
     origin: State,
     state: State,
@@ -130,6 +138,9 @@ impl View<'_> {
         }
         for message in self.inbox.iter().map(show::said_in) {
             show::line(self.cutter.cut(&format!("stored, not answered yet: {message}")));
+        }
+        for request in &self.pending {
+            show::line(show::approval(request));
         }
     }
 
@@ -210,6 +221,7 @@ impl View<'_> {
             "updated": self.session.updated.to_string(),
             "user": self.session.key.user.as_str(),
             "version": self.session.version,
+            "waits": self.pending.iter().map(show::request_json).collect::<Vec<_>>(),
         })
     }
 }

@@ -7,6 +7,7 @@ mod draw;
 mod history;
 mod inbox;
 mod inspect;
+mod requests;
 mod resume;
 mod run;
 mod sessions;

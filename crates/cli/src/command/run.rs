@@ -6,7 +6,7 @@ use serde_json::json;
 use stepfold::prelude::*;
 
 use crate::args::{Asked, Place};
-use crate::desk::{Desk, values};
+use crate::desk::{Desk, quoted, values};
 use crate::error::{Ending, Misuse};
 use crate::prompt::{Prompt, is_terminal};
 use crate::show;
@@ -54,7 +54,7 @@ async fn ask(
     tell_session(&session, json);
     let ending = turns.send(&session, input, key).await?;
     if !json && ending == Ending::Done {
-        let id = &session.key().id;
+        let id = quoted(session.key().id.as_str());
         show::aside(&format!("go on: stepfold chat {} --session {id}", desk.words()));
     }
     Ok(ending)

@@ -1,7 +1,7 @@
 //! Calls that somebody has to know about: those that wait for a decision, and those that may have had their effect.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ToolCall;
@@ -33,8 +33,20 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)
 }
 
+/// A request for programs.
+pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
+    json!({
+        "arguments": arguments(&request.call),
+        "call": call(&request.call),
+        "id": request.id,
+        "reason": request.reason,
+        "times": request.times,
+        "tool": request.call.name,
+    })
+}
+
 /// The arguments of a call as JSON; as text if they are none.
-pub(crate) fn arguments(call: &ToolCall) -> Value {
+fn arguments(call: &ToolCall) -> Value {
     match call.arguments.as_object() {
         Some(fields) => Value::Object(fields.clone()),
         None => Value::String(call.arguments.to_text().into_owned()),

@@ -14,14 +14,14 @@ use stepfold::runner::WaitingMessage;
 use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
-pub(crate) use self::calls::{approval, arguments, unknown_calls};
+pub(crate) use self::calls::{approval, request_json, unknown_calls};
 pub(crate) use self::cutter::Cutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, line, note, on_this_line, print, reply, styled,
+    DIM, NAME, Text, Traces, aside, bad, end_of_output, line, note, on_this_line, print, reply, styled,
 };
 pub(crate) use self::watch::{Watch, changes};
 

@@ -2,7 +2,7 @@
 //! what follows): whatever is shown is escaped here, and styles are put around it afterwards.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use anstyle::{AnsiColor, Style};
 use stepfold::state_core::escape_invisible;
@@ -11,8 +11,8 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const NAME: Style = Style::new().bold();
 
-/// Whether the reader of standard output has closed it, as `head` does. What is done is done all the same, unseen.
-static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// How standard output failed, if it did. Nothing more is written to it then; what is done is done all the same.
+static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Text to be shown, each part in its style. What is in it is escaped when it is written.
 #[derive(Clone, Debug, Default)]
@@ -86,14 +86,19 @@ pub(crate) fn reply(text: &str) {
 }
 
 fn to_output(write: impl FnOnce() -> io::Result<()>) {
-    if IS_CLOSED.load(Ordering::Relaxed) {
-        return;
-    }
-    if let Err(error) = write()
-        && error.kind() == io::ErrorKind::BrokenPipe
+    if OUTPUT_FAILURE.get().is_none()
+        && let Err(error) = write()
     {
-        IS_CLOSED.store(true, Ordering::Relaxed);
+        // The first one says why.
+        let _ = OUTPUT_FAILURE.set(error);
     }
+}
+
+/// Writes the rest of standard output. Why something of it could not be written, as on a full disk; a reader that has
+/// closed it, as `head` does, has seen what it wanted.
+pub(crate) fn end_of_output() -> Option<&'static io::Error> {
+    to_output(|| io::stdout().flush());
+    OUTPUT_FAILURE.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
 /// A line on standard error.

@@ -106,7 +106,7 @@ impl Watch {
     }
 
     pub(crate) fn see(&mut self, seen: &Seen) {
-        self.has_seen_run |= !matches!(seen, Seen::Event { is_earlier: true, .. });
+        self.has_seen_run |= is_of_run(seen);
         match seen {
             Seen::Event { number, event, is_earlier } if self.json => {
                 let mut told = json!({"event": event, "number": number});
@@ -139,7 +139,8 @@ impl Watch {
         self.wait(&failure.model);
     }
 
-    /// Whether anything was seen of the run that was asked for.
+    /// Whether anything was seen of the run that was asked for: if another process was faster, nothing of it was stored
+    /// here, and all that is told is that this one ended.
     pub(crate) fn has_seen_run(&self) -> bool {
         self.has_seen_run
     }
@@ -312,4 +313,12 @@ pub(crate) fn changes(now: &State, before: &State) -> Vec<String> {
     now.replace_messages(before.messages().clone());
     debug_assert!(now.diff(before).iter().all(|change| change.key != MESSAGES));
     now.diff(before).to_string().lines().map(str::to_owned).collect()
+}
+
+/// Whether this is something that the run did which was asked for.
+fn is_of_run(seen: &Seen) -> bool {
+    match seen {
+        Seen::Event { event, is_earlier, .. } => !is_earlier && !matches!(event, RunEvent::Ended(_)),
+        _ => true,
+    }
 }

@@ -278,6 +278,16 @@ fn a_process_that_is_told_to_end_leaves_its_session_to_others() {
     }
 }
 
+#[test]
+fn a_process_that_is_told_to_end_names_the_session_that_goes_on() {
+    let (_room, child, gate) = at_work("idempotent");
+    send("-TERM", &child);
+    let output = child.wait_with_output().unwrap();
+    drop(gate);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.ends_with("go on with\n  stepfold resume a.toml --session s1\n"), "{notes}");
+}
+
 /// A process that is stopped is alive: nobody takes its call for one whose outcome is unknown.
 #[test]
 fn a_process_that_is_stopped_for_a_while_keeps_its_session() {

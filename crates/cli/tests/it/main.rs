@@ -9,6 +9,7 @@
     reason = "a helper of a test fails the test, and takes what reads best"
 )]
 
+mod approvals;
 mod branches;
 mod checks;
 mod conversations;

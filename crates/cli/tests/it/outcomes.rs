@@ -176,3 +176,19 @@ fn what_a_run_says_that_is_decided_about_first_is_no_answer() {
         assert_eq!((earlier.first(), earlier.last()), (Some(&true), Some(&false)), "{told:?}");
     }
 }
+
+/// A full disk is no reader that has seen enough.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let room = Room::new("", "assistant: Three.");
+    for line in ["run a.toml -s s1 go", "--json inspect a.toml", "sessions a.toml"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = room.command(line).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("error: standard output could not be written: "), "{line}: {said}");
+        assert_eq!(output.status.code(), Some(1), "{line}");
+    }
+    let log = room.say("inspect a.toml", "");
+    assert!(log.contains("assistant: Three."), "{log}");
+}

@@ -133,6 +133,20 @@ fn a_file_that_is_no_store_is_named() {
     assert!(!said.contains("commit"), "{said}");
 }
 
+/// A database of another program is not one to make tables in.
+#[test]
+fn a_database_of_somebody_else_is_left_as_it_is() {
+    let room = Room::new("", SCRIPT);
+    let path = room.path("other.db");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text TEXT);").unwrap();
+    let before = fs::read(&path).unwrap();
+    for line in ["run a.toml -s s1 hello", "chat a.toml -s s1", "sessions a.toml"] {
+        let said = room.say(&format!("{line} --store other.db"), "hello\n");
+        assert!(said.contains("has no tables of stepfold") && said.ends_with("exit 2\n"), "{line}: {said}");
+    }
+    assert!(fs::read(&path).unwrap() == before && !room.path("other.db-wal").exists());
+}
+
 #[test]
 fn a_damaged_store_is_named_and_reading_says_nothing_of_commits() {
     let room = Room::new("", SCRIPT);

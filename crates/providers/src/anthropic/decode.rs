@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice, Usage,
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+    Usage,
 };
 
 use super::message;
@@ -25,12 +26,15 @@ pub struct Decoder {
     ids: CallIds,
     usage: Map<String, Value>,
     finish_reason: Option<FinishReason>,
+    has_blocks: bool,
     is_over: bool,
 }
 
 #[derive(Debug)]
 enum Block {
-    Text,
+    Text {
+        citations: Vec<Value>,
+    },
     Thinking {
         signature: String,
     },
@@ -92,6 +96,7 @@ impl Decoder {
             ids: CallIds::default(),
             usage: Map::new(),
             finish_reason: None,
+            has_blocks: false,
             is_over: false,
         }
     }
@@ -104,6 +109,9 @@ impl Decoder {
         let index = value["index"].as_u64().unwrap_or(0);
         // The kind is said twice; some servers say it once.
         match value["type"].as_str().unwrap_or(&event.name) {
+            "message_start" if self.has_blocks => {
+                return Err(Bad::malformed("a second message began before the first one ended"));
+            }
             "message_start" => self.start(&value["message"], out),
             "content_block_start" => {
                 self.stop_block(index, out);
@@ -152,11 +160,12 @@ impl Decoder {
     }
 
     fn start_block(&mut self, index: u64, block: &Value, out: &mut Vec<Chunk>) {
+        self.has_blocks = true;
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
         let started = match block["type"].as_str() {
             Some("text") => {
                 out.push(Chunk::Text(text("text")));
-                Block::Text
+                Block::Text { citations: block["citations"].as_array().cloned().unwrap_or_default() }
             }
             Some("thinking") => {
                 out.push(Chunk::Reasoning(text("thinking")));
@@ -191,6 +200,7 @@ impl Decoder {
         match (delta["type"].as_str().unwrap_or_default(), block) {
             ("text_delta", _) => out.push(Chunk::Text(text("text"))),
             ("thinking_delta", _) => out.push(Chunk::Reasoning(text("thinking"))),
+            ("citations_delta", Some(Block::Text { citations })) => citations.push(delta["citation"].clone()),
             ("signature_delta", Some(Block::Thinking { signature })) => {
                 signature.push_str(&text("signature"));
             }
@@ -203,7 +213,9 @@ impl Decoder {
             ("input_json_delta", _) => {
                 return Err(Bad::malformed("arguments of a call that has not begun"));
             }
-            // Citations, and what may come to be.
+            // Of a block of a kind that we do not know, each field grows.
+            (_, Some(Block::Unknown { block, .. })) => grow(block, delta),
+            // What may come to be.
             _ => {}
         }
         Ok(())
@@ -232,23 +244,44 @@ impl Decoder {
         let Some(fields) = usage.as_object() else {
             return;
         };
-        let known = fields.iter().filter(|(_, value)| value.is_u64());
+        let known = fields.iter().filter(|(_, value)| value.is_u64() || value.is_object());
         self.usage.extend(known.map(|(name, value)| (name.clone(), value.clone())));
         let number = |name: &str| self.usage.get(name).and_then(Value::as_u64).unwrap_or(0);
-        let cached = number("cache_read_input_tokens");
+        let (cached, written) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
+        let details = self.usage.get("output_tokens_details");
+        let thought = details.and_then(|details| details["thinking_tokens"].as_u64());
         out.push(Chunk::Usage(Usage {
             // What the cache had, or was given, is counted apart.
-            input_tokens: number("input_tokens") + cached + number("cache_creation_input_tokens"),
+            input_tokens: number("input_tokens").saturating_add(cached).saturating_add(written),
             output_tokens: number("output_tokens"),
             cached_input_tokens: cached,
-            reasoning_tokens: 0,
+            reasoning_tokens: thought.unwrap_or(0),
+            cache_write_tokens: written,
+            ..Usage::default()
         }));
+    }
+}
+
+/// Adds to the fields of a block those of a delta: texts and lists grow, the rest is replaced.
+fn grow(block: &mut Value, delta: &Value) {
+    if !block.is_object() {
+        return;
+    }
+    for (name, more) in delta.as_object().into_iter().flatten().filter(|(name, _)| *name != "type") {
+        match (&mut block[name], more) {
+            (Value::String(text), Value::String(more)) => text.push_str(more),
+            (Value::Array(items), Value::Array(more)) => items.extend(more.iter().cloned()),
+            (field, more) => *field = more.clone(),
+        }
     }
 }
 
 /// What is left to say of a block that ends.
 fn stop(block: Block, out: &mut Vec<Chunk>) {
     match block {
+        Block::Text { citations } if !citations.is_empty() => {
+            out.push(Chunk::PartExtras(Extras::from_iter([(CITATIONS, citations)])));
+        }
         Block::Thinking { signature } if !signature.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
         }

@@ -15,6 +15,7 @@ use crate::{Secret, wire};
 pub struct Messages {
     max_output_tokens: u64,
     marks_cache: bool,
+    keeps_system: bool,
 }
 
 /// A model of Anthropic.
@@ -41,7 +42,7 @@ impl HttpModel<Messages> {
     /// Begins a model with its name and a key.
     #[expect(clippy::new_ret_no_self, reason = "there is more to say before it is built")]
     pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> AnthropicBuilder {
-        let dialect = Messages { max_output_tokens: 8_192, marks_cache: false };
+        let dialect = Messages { max_output_tokens: 8_192, marks_cache: false, keeps_system: false };
         HttpModelBuilder::new(dialect, model).key(key)
     }
 }
@@ -60,12 +61,21 @@ impl HttpModelBuilder<Messages> {
         self.dialect.marks_cache = caches;
         self
     }
+
+    /// Whether a system message right after one of the user is sent as such: not by default, since only newer models take
+    /// it there ("mid-conversation system messages", from Claude Opus 4.8 on). Otherwise, and elsewhere, it becomes text
+    /// of the user in `<system>` tags.
+    pub fn system_messages(mut self, keeps_system: bool) -> Self {
+        self.dialect.keeps_system = keeps_system;
+        self
+    }
 }
 
 impl Dialect for Messages {
     type Decoder = Decoder;
     type Open = Open;
 
+    const NAME: &'static str = "anthropic";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "system", "tools"];
 
@@ -90,6 +100,10 @@ impl Dialect for Messages {
 
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
+        if params.seed.is_some() {
+            let message = "unsupported parameter `seed`: the Messages API has none; leave it out";
+            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+        }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
         let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
         let leading = request.messages.iter().map(|message| &**message);
@@ -112,7 +126,7 @@ impl Dialect for Messages {
     }
 
     fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        message::write(message, open, out)
+        message::write(message, self.keeps_system, open, out)
     }
 
     fn close(&self, open: &Open, out: &mut Vec<u8>) {

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{
-    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolContent,
-    UnknownPart,
+    CITATIONS, Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role,
+    ToolContent, UnknownPart,
 };
 
 use crate::wire;
@@ -27,11 +27,17 @@ pub struct Open {
 pub(super) const BLOCK: &str = "anthropic";
 
 /// Appends a message.
-pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+pub(super) fn write(
+    message: &Message,
+    keeps_system: bool,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
     match message.role() {
         // Those at the beginning are fields of the request.
         Role::System if open.speaker.is_none() => Ok(()),
-        // There is no place for them later; the users of the API say it like this.
+        Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
+        // Most models take none later; the users of the API say it like this.
         Role::System => {
             let text = format!("<system>\n{}\n</system>", message.text());
             block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
@@ -114,7 +120,18 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
         // Empty text is refused.
         Content::Text(text) if text.is_empty() => return Ok(None),
-        Content::Text(text) => json!({"type": "text", "text": text}),
+        Content::Text(text) => {
+            let mut wired = json!({"type": "text", "text": text});
+            // Those of its own; what another provider named has another form.
+            let is_own =
+                |citation: &Value| citation["type"].as_str().is_some_and(|kind| kind.ends_with("_location"));
+            if let Some(Value::Array(citations)) = part.extras.get(CITATIONS)
+                && citations.iter().all(is_own)
+            {
+                wired["citations"] = citations.as_slice().into();
+            }
+            wired
+        }
         Content::Reasoning(text) => return Ok(thinking(text, &part.extras)),
         Content::ToolCall(call) => {
             let input = match (call.arguments.as_object(), call.arguments.malformed()) {

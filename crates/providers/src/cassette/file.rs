@@ -16,7 +16,7 @@
 //! request began with is not written again (`after`).
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -104,28 +104,44 @@ pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), CassetteErro
     std::fs::rename(&beside, path).map_err(wrong)
 }
 
+/// Adds the last exchange to the file of the others, with one write.
+pub(super) fn append(path: &Path, contents: &Contents) -> Result<(), CassetteError> {
+    let mut text = String::new();
+    print_exchange(&mut text, contents, contents.exchanges.len().saturating_sub(1));
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| CassetteError::Write { path: path.to_owned(), source })
+}
+
 fn print(contents: &Contents) -> String {
     let mut text = format!("{HEADER}{}\n", contents.id);
-    for (index, exchange) in contents.exchanges.iter().enumerate() {
-        let after = longest_beginning(&exchange.request.messages, &contents.exchanges[..index]);
-        let options = Options { after, ..Options::of(&exchange.request) };
-        let options = serde_json::to_string(&options).unwrap_or_default();
-        let new = exchange.request.messages.iter_from(after.map_or(0, |after| after.messages));
-        let new: Transcript = new.map(Arc::clone).collect();
-        let said: Transcript = [exchange.answer.message.clone()].into_iter().collect();
-        let kind = if exchange.answer.end.error.is_some() { "error" } else { "reply" };
-        let end = serde_json::to_string(&exchange.answer.end).unwrap_or_default();
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "== request {options}");
-        if !new.is_empty() {
-            let _ = writeln!(text, "{}", new.to_string().trim_end());
-        }
-        let _ = writeln!(text, "== {kind} {end}");
-        if !exchange.answer.message.parts().is_empty() || !exchange.answer.message.extras().is_empty() {
-            let _ = writeln!(text, "{}", said.to_string().trim_end());
-        }
+    for index in 0..contents.exchanges.len() {
+        print_exchange(&mut text, contents, index);
     }
     text
+}
+
+fn print_exchange(text: &mut String, contents: &Contents, index: usize) {
+    let Some(exchange) = contents.exchanges.get(index) else {
+        return;
+    };
+    let after = longest_beginning(&exchange.request.messages, &contents.exchanges[..index]);
+    let options = Options { after, ..Options::of(&exchange.request) };
+    let options = serde_json::to_string(&options).unwrap_or_default();
+    let new = exchange.request.messages.iter_from(after.map_or(0, |after| after.messages));
+    let new: Transcript = new.map(Arc::clone).collect();
+    let said: Transcript = [exchange.answer.message.clone()].into_iter().collect();
+    let kind = if exchange.answer.end.error.is_some() { "error" } else { "reply" };
+    let end = serde_json::to_string(&exchange.answer.end).unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "== request {options}");
+    if !new.is_empty() {
+        let _ = writeln!(text, "{}", new.to_string().trim_end());
+    }
+    let _ = writeln!(text, "== {kind} {end}");
+    if !exchange.answer.message.parts().is_empty() || !exchange.answer.message.extras().is_empty() {
+        let _ = writeln!(text, "{}", said.to_string().trim_end());
+    }
 }
 
 /// Everything of a request but its messages, as far as it is not as usual. The order of the fields is ours,

@@ -61,6 +61,8 @@ struct Tape {
     contents: Contents,
     /// How many exchanges were there, and which of them were used.
     used: Vec<bool>,
+    /// Whether the file is as we wrote it, so that it is enough to add to it.
+    is_ours: bool,
 }
 
 impl Cassette {
@@ -102,12 +104,13 @@ impl Cassette {
 
     fn of(path: &Path, contents: Contents, model: Option<Arc<dyn ChatModel>>) -> Self {
         let used = vec![false; contents.exchanges.len()];
+        let is_ours = contents.exchanges.is_empty();
         Cassette(Arc::new(Inner {
             id: contents.id.clone(),
             path: path.to_owned(),
             model,
             secrets: Vec::new(),
-            tape: Mutex::new(Tape { contents, used }),
+            tape: Mutex::new(Tape { contents, used, is_ours }),
         }))
     }
 
@@ -119,7 +122,7 @@ impl Cassette {
         let mut secrets = inner.secrets.clone();
         secrets.push(secret.into());
         let tape = inner.tape.lock().unwrap_or_else(PoisonError::into_inner);
-        let tape = Tape { contents: tape.contents.clone(), used: tape.used.clone() };
+        let tape = Tape { contents: tape.contents.clone(), used: tape.used.clone(), is_ours: tape.is_ours };
         Cassette(Arc::new(Inner {
             id: inner.id.clone(),
             path: inner.path.clone(),
@@ -169,7 +172,11 @@ impl Inner {
         tape.contents.exchanges.push(exchange);
         // What was recorded just now is not there to be replayed.
         tape.used.push(true);
-        file::write(&self.path, &tape.contents)
+        if std::mem::replace(&mut tape.is_ours, true) {
+            file::append(&self.path, &tape.contents)
+        } else {
+            file::write(&self.path, &tape.contents)
+        }
     }
 
     /// How the request differs from the one that comes closest to it.

@@ -6,18 +6,37 @@ use std::time::Duration;
 
 use reqwest::header::HeaderValue;
 use rustls::ClientConfig;
-use rustls_platform_verifier::BuilderVerifierExt as _;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls_platform_verifier::{BuilderVerifierExt as _, Verifier};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-/// A client that takes so long to connect at most.
-pub(crate) fn client(connect_timeout: Duration) -> Result<reqwest::Client, ModelError> {
-    let builder = reqwest::Client::builder()
-        .connect_timeout(connect_timeout)
+use crate::Secret;
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Connect {
+    pub(crate) timeout: Duration,
+    /// The address of a proxy, which may hold a password.
+    pub(crate) proxy: Option<Secret>,
+    /// Certificates, in PEM, that are trusted beside those of the system.
+    pub(crate) roots: Vec<Vec<u8>>,
+}
+
+/// A client that connects like this.
+pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(connect.timeout)
         .tcp_nodelay(true)
         // A redirected request would carry the key to wherever it is sent.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
-    builder.tls_backend_preconfigured(tls()?).build().map_err(|error| unusable(&error))
+    if let Some(proxy) = &connect.proxy {
+        let proxy = reqwest::Proxy::all(proxy.expose());
+        builder = builder.proxy(proxy.map_err(|_| wrong("invalid address of a proxy"))?);
+    }
+    let tls = if connect.roots.is_empty() { tls()? } else { tls_with(&connect.roots)? };
+    builder.tls_backend_preconfigured(tls).build().map_err(|error| unusable(&error))
 }
 
 /// A base URL without the slash at its end.
@@ -53,6 +72,26 @@ fn tls() -> Result<ClientConfig, ModelError> {
         Ok(config) => Ok(config.clone()),
         Err(error) => Err(unusable(error)),
     }
+}
+
+/// The settings with more certificates that are trusted.
+fn tls_with(roots: &[Vec<u8>]) -> Result<ClientConfig, ModelError> {
+    let certificates = roots.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem));
+    let certificates = certificates.collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| wrong(&format!("invalid certificate: {error}")))?;
+    if certificates.is_empty() {
+        return Err(wrong("invalid certificate: there is none in the PEM"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Verifier::new_with_extra_roots(certificates, Arc::clone(&provider));
+    let verifier = verifier.map_err(|error| wrong(&format!("invalid certificate: {error}")))?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| unusable(&error))?.dangerous();
+    Ok(builder.with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+}
+
+fn wrong(message: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::InvalidRequest, message)
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> ModelError {

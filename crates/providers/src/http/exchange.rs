@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
@@ -20,24 +20,35 @@ use super::guard;
 const MAX_ERROR: usize = 64 << 10;
 const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 
-/// The most bytes of a reply that comes in one piece.
-const MAX_WHOLE: usize = 64 << 20;
+/// The most bytes of a reply, with all that is said around it.
+const MAX_REPLY: usize = 64 << 20;
 
-/// How long nothing may come, once a reply has begun. Until then another limit holds.
+/// How far a reply has come, and how long nothing may come once it has begun. Until then another limit holds.
 #[derive(Clone, Debug)]
-pub(crate) struct Idle {
-    limit: Option<Duration>,
+pub(crate) struct Progress {
+    idle: Option<Duration>,
     has_begun: Arc<AtomicBool>,
+    is_whole: Arc<AtomicBool>,
 }
 
-impl Idle {
-    pub(crate) fn new(limit: Option<Duration>) -> Self {
-        Idle { limit, has_begun: Arc::new(AtomicBool::new(false)) }
+impl Progress {
+    pub(crate) fn new(idle: Option<Duration>) -> Self {
+        Progress { idle, has_begun: Arc::default(), is_whole: Arc::default() }
     }
 
     /// Says that the reply has begun.
     pub(crate) fn begin(&self) {
         self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that it is whole: what may follow is of no weight.
+    pub(crate) fn finish(&self) {
+        self.is_whole.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is whole.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
     }
 }
 
@@ -53,24 +64,27 @@ pub enum Piece {
 /// The pieces of a reply. An error is the last item; a stream without one ended between two events.
 pub(crate) type Pieces = BoxStream<'static, Result<Piece, ModelError>>;
 
+/// The bytes of a body. An error is the last item.
+type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
+
 /// Sends a request, and waits for what is answered.
 pub(crate) async fn send(
     client: &Client,
     request: Request,
-    idle: &Idle,
+    progress: &Progress,
     target: &mut Target,
 ) -> Result<Pieces, ModelError> {
     guard::check(request.url()).map_err(|error| target.name(error))?;
     let address = request.url().origin().ascii_serialization();
     let sent = client.execute(request).await;
     let response = sent.map_err(|error| not_sent(target, &address, error))?;
-    pieces(response, idle, target).await
+    pieces(response, progress, target).await
 }
 
 /// The pieces of a response. Notes the id that the server gave to the request.
 pub(crate) async fn pieces(
     response: Response,
-    idle: &Idle,
+    progress: &Progress,
     target: &mut Target,
 ) -> Result<Pieces, ModelError> {
     target.request_id = request_id(response.headers());
@@ -79,45 +93,74 @@ pub(crate) async fn pieces(
         let headers = response.headers().clone();
         // What came of the body until then has to do.
         let mut body = Vec::new();
-        let read = read(response, MAX_ERROR, &mut body);
+        let read = read(response.bytes_stream().boxed(), MAX_ERROR, &mut body);
         let _ = timeout(MAX_ERROR_TIME, read).await;
         return Err(classify(target, Some(status), &headers, &String::from_utf8_lossy(&body)));
     }
+    if let Some(encoding) = response.headers().get("content-encoding").filter(|name| *name != "identity") {
+        let message = format!("unsupported content encoding {encoding:?}: the request asked for none");
+        return Err(target.error(ModelErrorKind::Unsupported, message));
+    }
     let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or("").to_lowercase();
-    match content_type.split(';').next().unwrap_or("").trim() {
-        // Some servers do not say what they send.
-        "text/event-stream" | "" => Ok(events(response, idle, target.clone())),
-        "application/json" => {
-            let whole = whole(response, idle, target).await?;
-            Ok(stream::iter([Ok(Piece::Whole(whole))]).boxed())
-        }
-        other => {
-            let mut body = Vec::new();
-            let _ = timeout(MAX_ERROR_TIME, read(response, MAX_ERROR, &mut body)).await;
-            let body = String::from_utf8_lossy(&body);
-            let message = format!("expected text/event-stream, found {other}: {body}");
-            Err(target.error(ModelErrorKind::Malformed, message))
+    let content_type = content_type.split(';').next().unwrap_or("").trim();
+    let bytes = response_bytes(response, progress, target);
+    match content_type {
+        "text/event-stream" => Ok(events(bytes, target.clone())),
+        "application/json" => whole(bytes, target).await,
+        // Some servers do not say what they send, or not well.
+        "" | "text/plain" | "application/octet-stream" => sniffed(bytes, content_type, target).await,
+        other => Err(unexpected(bytes, other, target).await),
+    }
+}
+
+/// What a body is by its first letters, when nothing else says it.
+async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> Result<Pieces, ModelError> {
+    let mut head = Vec::new();
+    let mut start: &[u8] = &[];
+    while start.len() < 6
+        && let Some(more) = bytes.next().await
+    {
+        head.extend_from_slice(&more?);
+        start = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
+    }
+    let fields: [&[u8]; 6] = [b"data", b"event:", b"id:", b"retry:", b"error:", b":"];
+    let is_events =
+        fields.iter().any(|field| start.starts_with(field)) || (start.is_empty() && content_type.is_empty());
+    let is_json = matches!(start.first(), Some(b'{' | b'['));
+    let all = stream::iter([Ok(Bytes::from(head))]).chain(bytes).boxed();
+    match (is_events, is_json) {
+        (true, _) => Ok(events(all, target.clone())),
+        (_, true) => whole(all, target).await,
+        _ => {
+            Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, target).await)
         }
     }
+}
+
+/// The error for a body that is no reply.
+async fn unexpected(bytes: ByteStream, content_type: &str, target: &Target) -> ModelError {
+    let mut body = Vec::new();
+    let _ = timeout(MAX_ERROR_TIME, read(bytes, MAX_ERROR, &mut body)).await;
+    let body = String::from_utf8_lossy(&body);
+    let message = format!("expected text/event-stream, found {content_type}: {body}");
+    target.error(ModelErrorKind::Malformed, message)
 }
 
 /// A body in one piece.
-async fn whole(response: Response, idle: &Idle, target: &Target) -> Result<String, ModelError> {
-    let mut bytes = response_bytes(response, idle, target);
+async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelError> {
     let mut body = Vec::new();
     while let Some(more) = bytes.next().await {
         body.extend_from_slice(&more?);
-        if body.len() > MAX_WHOLE {
-            return Err(target.error(ModelErrorKind::ReplyTooLarge { limit: MAX_WHOLE }, ""));
-        }
     }
-    String::from_utf8(body).map_err(|_| target.error(ModelErrorKind::Malformed, "the reply is not UTF-8"))
+    match String::from_utf8(body) {
+        Ok(text) => Ok(stream::iter([Ok(Piece::Whole(text))]).boxed()),
+        Err(_) => Err(target.error(ModelErrorKind::Malformed, "the reply is not UTF-8")),
+    }
 }
 
 /// Reads a body until it ends, fails, or is larger than that.
-async fn read(response: Response, limit: usize, body: &mut Vec<u8>) {
-    let mut bytes = response.bytes_stream();
+async fn read<E>(mut bytes: impl Stream<Item = Result<Bytes, E>> + Unpin, limit: usize, body: &mut Vec<u8>) {
     while let Some(Ok(more)) = bytes.next().await {
         body.extend_from_slice(&more[..more.len().min(limit - body.len())]);
         if body.len() == limit {
@@ -126,21 +169,16 @@ async fn read(response: Response, limit: usize, body: &mut Vec<u8>) {
     }
 }
 
-/// The events of a response.
-fn events(response: Response, idle: &Idle, target: Target) -> Pieces {
-    let reader = Reader {
-        bytes: response_bytes(response, idle, &target),
-        events: Events::default(),
-        ready: VecDeque::new(),
-        target,
-        end: None,
-    };
+/// The events of a body.
+fn events(bytes: ByteStream, target: Target) -> Pieces {
+    let (events, ready) = (Events::default(), VecDeque::new());
+    let reader = Reader { bytes, events, ready, target, end: None };
     let events = stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
     events.map(|event| event.map(Piece::Event)).boxed()
 }
 
 struct Reader {
-    bytes: BoxStream<'static, Result<Bytes, ModelError>>,
+    bytes: ByteStream,
     events: Events,
     ready: VecDeque<Event>,
     target: Target,
@@ -185,42 +223,66 @@ impl Reader {
     }
 }
 
-/// The bytes of a response, given up on when none come for so long.
-fn response_bytes(
-    response: Response,
-    idle: &Idle,
-    target: &Target,
-) -> BoxStream<'static, Result<Bytes, ModelError>> {
-    let (idle, target) = (idle.clone(), target.clone());
+/// The bytes of a response, given up on when none come for so long, or too many.
+fn response_bytes(response: Response, progress: &Progress, target: &Target) -> ByteStream {
     let bytes = response.bytes_stream().boxed();
-    stream::unfold((bytes, idle, target), move |(mut bytes, idle, target)| async move {
+    let incoming = Incoming { bytes, progress: progress.clone(), target: target.clone(), count: 0 };
+    stream::unfold(incoming, |mut incoming| async move { Some((incoming.next().await?, incoming)) })
+        .fuse()
+        .boxed()
+}
+
+struct Incoming {
+    bytes: BoxStream<'static, reqwest::Result<Bytes>>,
+    progress: Progress,
+    target: Target,
+    /// How many bytes came, comments and pings included.
+    count: usize,
+}
+
+impl Incoming {
+    async fn next(&mut self) -> Option<Result<Bytes, ModelError>> {
         let next = loop {
-            let Some(limit) = idle.limit else {
-                break bytes.next().await;
+            let Some(limit) = self.progress.idle else {
+                break self.bytes.next().await;
             };
-            match timeout(limit, bytes.next()).await {
+            match timeout(limit, self.bytes.next()).await {
                 Ok(next) => break next,
-                Err(_) if !idle.has_begun.load(Ordering::Relaxed) => {}
+                Err(_) if !self.progress.has_begun.load(Ordering::Relaxed) => {}
                 Err(_) => {
                     let kind = ModelErrorKind::TimedOut(TimeoutKind::Idle);
-                    let error = target.error(kind, format!("nothing came for {limit:?}"));
-                    return Some((Err(error), (stream::empty().boxed(), idle, target)));
+                    return Some(Err(self.fail(kind, &format!("nothing came for {limit:?}"))));
                 }
             }
         };
-        let item = next?.map_err(|error| {
-            let message = format!("the connection broke while the reply came: {}", cause(&error));
-            target.error(ModelErrorKind::CutOff, message).with_source(error.without_url())
-        });
-        Some((item, (bytes, idle, target)))
-    })
-    .boxed()
+        let bytes = match next? {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let message = format!("the connection broke while the reply came: {}", cause(&error));
+                let failed = self.fail(ModelErrorKind::CutOff, &message);
+                return Some(Err(failed.with_source(error.without_url())));
+            }
+        };
+        self.count = self.count.saturating_add(bytes.len());
+        if self.count > MAX_REPLY {
+            return Some(Err(self.fail(ModelErrorKind::ReplyTooLarge { limit: MAX_REPLY }, "")));
+        }
+        Some(Ok(bytes))
+    }
+
+    /// The last error: the connection is let go of.
+    fn fail(&mut self, kind: ModelErrorKind, message: &str) -> ModelError {
+        self.bytes = stream::empty().boxed();
+        self.target.error(kind, message)
+    }
 }
 
 /// The error for a request that got no response.
 fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError {
     let (kind, what) = if error.is_builder() {
         (ModelErrorKind::InvalidRequest, "could not write a request to")
+    } else if is_untrusted(&error) {
+        (ModelErrorKind::Untrusted, "invalid certificate of")
     } else if error.is_connect() && error.is_timeout() {
         (ModelErrorKind::TimedOut(TimeoutKind::Connect), "could not connect to")
     } else if error.is_connect() {
@@ -232,6 +294,24 @@ fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError
     target.error(kind, message).with_source(error.without_url())
 }
 
+/// Whether the other side of a connection could not show who it is. Sent again, the request fails again.
+fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    // An error of input or output names the causes of what is in it, and not that itself.
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) =
+            error.downcast_ref()
+        {
+            return true;
+        }
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    false
+}
+
 /// What is at the bottom of an error; the layers above say less.
 fn cause(error: &dyn std::error::Error) -> String {
     let mut bottom = error;
@@ -239,4 +319,20 @@ fn cause(error: &dyn std::error::Error) -> String {
         bottom = source;
     }
     bottom.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_found_below_errors_of_transport() {
+        let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let other = rustls::Error::HandshakeNotComplete;
+        for (error, expected) in [(bad.clone(), true), (other, false)] {
+            let below = std::io::Error::other(std::io::Error::other(error));
+            assert_eq!(is_untrusted(&below), expected, "{below:?}");
+        }
+        assert!(is_untrusted(&bad));
+    }
 }

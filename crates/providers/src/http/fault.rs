@@ -1,14 +1,14 @@
 //! What a server's error means. Servers that speak one dialect have a dozen ways to say that something went
 //! wrong; this is the one place that reads them. Only kinds come out, and texts without keys.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-use super::retry_after::retry_after;
+use super::retry_after::{retry_after, units};
 use crate::Secret;
 
 /// The most characters of a server's text that go into an error.
@@ -65,8 +65,15 @@ pub(crate) fn classify(
     body: &str,
 ) -> ModelError {
     let said = Said::read(body);
-    let wait = retry_after(headers, now);
-    let kind = said.kind().or_else(|| status.map(|status| of_status(status.as_u16(), &said)));
+    let wait = retry_after(headers, now).or_else(|| said.wait());
+    let by_status = || status.map(|status| of_status(status.as_u16(), &said));
+    let kind = match said.kind() {
+        // Some say `api_error` of whatever it is; a wrong key stays one.
+        Some(ModelErrorKind::Transient) if status.is_some_and(|status| status.is_client_error()) => {
+            by_status()
+        }
+        kind => kind.or_else(by_status),
+    };
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
     let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
     let message = if said.message.is_empty() { "the server did not say why" } else { &said.message };
@@ -158,6 +165,12 @@ impl Said {
             return Some(ModelErrorKind::Refused);
         }
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
+    }
+
+    /// How long to wait, as Google says it.
+    fn wait(&self) -> Option<Duration> {
+        let details = self.body.get("details")?.as_array()?;
+        units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
     }
 
     /// The number of tokens that fit.

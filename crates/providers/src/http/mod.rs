@@ -7,13 +7,11 @@ mod fault;
 mod guard;
 mod retry_after;
 
-pub(crate) use self::client::{base_url, client, sensitive};
+pub(crate) use self::client::{Connect, base_url, client, sensitive};
 pub(crate) use self::events::Event;
 #[cfg(test)]
 pub(crate) use self::events::Events;
 
-#[cfg(all(feature = "anthropic", feature = "openai"))]
-pub(crate) use self::exchange::pieces;
-pub(crate) use self::exchange::{Idle, Piece, Pieces, send};
+pub(crate) use self::exchange::{Piece, Pieces, Progress, pieces, send};
 pub(crate) use self::fault::{Target, classify};
 pub use self::guard::{RealRequests, forbid_real_requests};

@@ -34,7 +34,7 @@ fn duration(seconds: f64) -> Option<Duration> {
 }
 
 /// A time such as `6m0s`, `1.5s` or `20ms`; a bare number is seconds.
-fn units(text: &str) -> Option<Duration> {
+pub(super) fn units(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {

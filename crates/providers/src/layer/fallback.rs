@@ -83,6 +83,7 @@ fn is_of_one_model(kind: &ModelErrorKind) -> bool {
                 | ModelErrorKind::TooLong { .. }
                 | ModelErrorKind::ToolChoiceIgnored
                 | ModelErrorKind::Unsupported
+                | ModelErrorKind::Untrusted
         )
 }
 

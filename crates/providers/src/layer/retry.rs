@@ -161,7 +161,7 @@ async fn attempts<M: ChatModel>(
         let pause = pauses.next().filter(|_| error.is_retryable());
         let pause = pause.map(|pause| error.retry_after().unwrap_or(pause));
         let spent = start.elapsed();
-        let Some(pause) = pause.filter(|pause| spent + *pause <= policy.max_total) else {
+        let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= policy.max_total) else {
             let what = format!("{} attempts in {spent:.1?}", failures.len());
             return Err(if failures.len() == 1 {
                 error

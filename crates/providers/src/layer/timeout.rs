@@ -72,17 +72,19 @@ impl<M: ChatModel + 'static> ChatModel for TimedOut<M> {
             let error = error.with_provider(&provider);
             if model.is_empty() { error } else { error.with_model(&model) }
         };
-        watch(self.inner.respond(request), self.timeouts, name)
+        watch(self.inner.respond(request), self.timeouts, || false, name)
     }
 }
 
-/// The same reply, given up on when it takes too long.
+/// The same reply, given up on when it takes too long. Once it is whole, no limit holds: it ends by itself.
 pub(crate) fn watch(
     reply: ReplyStream,
     timeouts: Timeouts,
+    is_whole: impl Fn() -> bool + Send + 'static,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
-    let watched = Watched { reply, timeouts, start: None, has_begun: false, idle: Duration::ZERO };
+    let is_whole = Box::new(is_whole);
+    let watched = Watched { reply, timeouts, is_whole, start: None, has_begun: false, idle: Duration::ZERO };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
@@ -91,6 +93,7 @@ pub(crate) fn watch(
 
 struct Watched {
     reply: ReplyStream,
+    is_whole: Box<dyn Fn() -> bool + Send>,
     timeouts: Timeouts,
     start: Option<Instant>,
     has_begun: bool,
@@ -121,11 +124,15 @@ impl Watched {
         let start = *self.start.get_or_insert(now);
         let step = if self.has_begun {
             let left = |limit: Duration| limit.saturating_sub(self.idle);
-            self.timeouts.idle.map(|limit| (now + left(limit), TimeoutKind::Idle, limit))
+            self.timeouts
+                .idle
+                .and_then(|limit| Some((now.checked_add(left(limit))?, TimeoutKind::Idle, limit)))
         } else {
-            self.timeouts.first_token.map(|limit| (start + limit, TimeoutKind::FirstToken, limit))
+            (self.timeouts.first_token)
+                .and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::FirstToken, limit)))
         };
-        let total = self.timeouts.total.map(|limit| (start + limit, TimeoutKind::Total, limit));
+        let total = self.timeouts.total;
+        let total = total.and_then(|limit| Some((start.checked_add(limit)?, TimeoutKind::Total, limit)));
         let first = step.into_iter().chain(total).min_by_key(|(deadline, ..)| *deadline);
         let item = match first {
             None => self.reply.next().await,
@@ -135,7 +142,11 @@ impl Watched {
                     // A stream that is always ready would never let the timeout be looked at.
                     false => None,
                 };
-                let Some(item) = in_time else {
+                let item = match in_time {
+                    None if (self.is_whole)() => Some(self.reply.next().await),
+                    in_time => in_time,
+                };
+                let Some(item) = item else {
                     // An error is the last item; what is behind it is let go of with its connection.
                     self.reply = ReplyStream::from_chunks([]);
                     return Some(Err(Fault::TooLong(kind, limit)));

@@ -22,17 +22,18 @@ pub(super) struct RawChunk {
     pub(super) message: Value,
     pub(super) code: Value,
     pub(super) detail: Value,
+    /// Sources, of the whole reply: addresses alone, or more of each.
+    pub(super) citations: Value,
+    pub(super) search_results: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RawChoice {
     pub(super) index: Value,
-    #[serde(deserialize_with = "null_is_default")]
-    pub(super) delta: RawDelta,
-    /// Of a whole reply.
-    #[serde(deserialize_with = "null_is_default")]
-    pub(super) message: RawDelta,
+    pub(super) delta: Option<RawDelta>,
+    /// Of a whole reply. Some servers repeat here, beside a delta, all that came until then.
+    pub(super) message: Option<RawDelta>,
     pub(super) finish_reason: Value,
     pub(super) usage: Value,
     pub(super) error: Value,
@@ -47,6 +48,7 @@ pub(super) struct RawDelta {
     pub(super) thinking: Value,
     pub(super) reasoning_details: Value,
     pub(super) refusal: Value,
+    pub(super) annotations: Value,
     #[serde(deserialize_with = "null_is_default")]
     pub(super) tool_calls: Vec<RawCall>,
     /// The form that came before `tool_calls`.

@@ -1,12 +1,13 @@
 //! From raw chunks to ours: a pure machine. It is fed what came, says what to hand on, and knows at the end
 //! whether the reply is a whole one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
-    ArgumentsBuilder, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice,
-    Usage,
+    ArgumentsBuilder, CITATIONS, ChatRequest, Chunk, Cost, Extras, FinishReason, ModelErrorKind,
+    ToolCallChunk, ToolChoice, Usage,
 };
 
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
@@ -16,9 +17,14 @@ use crate::reading::{Bad, Decode, json};
 
 /// Reads the chunks of one reply.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing that came, or may be missing")]
 pub struct Decoder {
     choice: ToolChoice,
-    is_identified: bool,
+    /// Whether the server ends streams with `[DONE]` alone.
+    ends_without_reason: bool,
+    has_id: bool,
+    has_model: bool,
+    has_said: bool,
     calls: Vec<Call>,
     ids: CallIds,
     /// The last call with each of the server's numbers.
@@ -28,6 +34,7 @@ pub struct Decoder {
     is_over: bool,
     has_refusal: bool,
     reasoning_details: Vec<Value>,
+    citations: Vec<Value>,
     finish_reason: Option<FinishReason>,
 }
 
@@ -46,10 +53,22 @@ impl Decode for Decoder {
     fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
         if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
             self.is_over = true;
+            if self.ends_without_reason && self.has_said {
+                self.finish_reason.get_or_insert(FinishReason::Stop);
+            }
             return Ok(());
         }
+        let Some(chunk) = json::<RawChunk>(&piece)? else {
+            return Ok(());
+        };
         self.is_over = matches!(piece, Piece::Whole(_));
-        json(&piece)?.map_or(Ok(()), |chunk| self.chunk(chunk, out))
+        let has_choice = !chunk.choices.is_empty();
+        self.chunk(chunk, out)?;
+        if self.is_over && has_choice {
+            // Whole JSON is a whole reply, whether it says why it ended or not.
+            self.finish_reason.get_or_insert(FinishReason::Stop);
+        }
+        Ok(())
     }
 
     fn is_finished(&self) -> bool {
@@ -71,6 +90,10 @@ impl Decode for Decoder {
                 [("reasoning_details", Value::Array(details))].into_iter().collect(),
             ));
         }
+        if !self.citations.is_empty() {
+            let citations = std::mem::take(&mut self.citations);
+            out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, citations)])));
+        }
         let reason = self.natural(reason);
         let called = self.calls.iter().filter_map(|call| call.name.as_deref());
         if let Some(message) = calls::ignored(&self.choice, called, &reason) {
@@ -88,6 +111,11 @@ impl Decoder {
             return Err(Bad::Said(said));
         }
         self.identity(&raw, out);
+        for sources in [&raw.search_results, &raw.citations] {
+            if let Some(sources) = sources.as_array().filter(|sources| sources.len() > self.citations.len()) {
+                self.citations.clone_from(sources);
+            }
+        }
         let usage = [&raw.usage, &raw.x_groq["usage"]].into_iter().find_map(usage);
         let of_choice = raw.choices.first().and_then(|choice| self::usage(&choice.usage));
         let choice = raw.choices.into_iter().find(|choice| choice.index.as_u64().unwrap_or(0) == 0);
@@ -96,10 +124,13 @@ impl Decoder {
         pushed
     }
 
-    pub(super) fn new(request: &ChatRequest) -> Self {
+    pub(super) fn new(request: &ChatRequest, ends_without_reason: bool) -> Self {
         Decoder {
             choice: request.tool_choice.clone(),
-            is_identified: false,
+            ends_without_reason,
+            has_id: false,
+            has_model: false,
+            has_said: false,
             calls: Vec::new(),
             ids: CallIds::default(),
             by_index: HashMap::new(),
@@ -107,6 +138,7 @@ impl Decoder {
             is_over: false,
             has_refusal: false,
             reasoning_details: Vec::new(),
+            citations: Vec::new(),
             finish_reason: None,
         }
     }
@@ -121,17 +153,19 @@ impl Decoder {
     }
 
     fn identity(&mut self, raw: &RawChunk, out: &mut Vec<Chunk>) {
-        let id = string(&raw.id);
-        let model = string(&raw.model);
-        if !self.is_identified && (id.is_some() || model.is_some()) {
-            self.is_identified = true;
+        let id = string(&raw.id).filter(|_| !self.has_id);
+        let model = string(&raw.model).filter(|_| !self.has_model);
+        self.has_id |= id.is_some();
+        self.has_model |= model.is_some();
+        if id.is_some() || model.is_some() {
             out.push(Chunk::Identity { id, model });
         }
     }
 
     fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        self.delta(choice.delta, out);
-        self.delta(choice.message, out);
+        if let Some(said) = choice.delta.or(choice.message) {
+            self.delta(said, out);
+        }
         if !choice.error.is_null() {
             return Err(Bad::Said(choice.error.to_string()));
         }
@@ -157,13 +191,19 @@ impl Decoder {
     }
 
     fn delta(&mut self, delta: RawDelta, out: &mut Vec<Chunk>) {
+        let before = out.len();
         let reasoning = [delta.reasoning_content, delta.reasoning, delta.thinking];
         // Some servers send the same under two names.
         if let Some(text) = reasoning.iter().map(text).find(|text| !text.is_empty()) {
             out.push(Chunk::Reasoning(text));
         }
         if let Value::Array(details) = delta.reasoning_details {
-            self.reasoning_details.extend(details);
+            for detail in details {
+                join_detail(&mut self.reasoning_details, detail);
+            }
+        }
+        if let Value::Array(annotations) = delta.annotations {
+            self.citations.extend(annotations);
         }
         self.content(delta.content, out);
         let refusal = text(&delta.refusal);
@@ -177,6 +217,7 @@ impl Decoder {
         if let Some(function) = delta.function_call {
             self.call(RawCall { index: 0.into(), function, ..RawCall::default() }, out);
         }
+        self.has_said |= out.len() > before;
     }
 
     /// Text, or a list of parts: some servers think in one of those.
@@ -208,12 +249,16 @@ impl Decoder {
         let id = string(&id);
         let name = string(&name);
         let position = self.position(index, id.as_deref(), name.as_deref());
+        if position.is_none() && id.is_none() && name.is_none() && fragment(&arguments).is_empty() {
+            // Empty fields that some servers send with every chunk are no call.
+            return;
+        }
         let is_new = position.is_none();
         let position = position.unwrap_or_else(|| self.begin(index, id.as_deref()));
         let call = &mut self.calls[position];
         let name = if call.name.is_none() { name } else { None };
         call.name = call.name.take().or_else(|| name.clone());
-        let arguments = fragment(arguments);
+        let arguments = fragment(&arguments).into_owned();
         call.arguments.push(&arguments);
         let our_id = is_new.then(|| call.our_id.clone());
         if is_new || name.is_some() || !arguments.is_empty() {
@@ -252,6 +297,26 @@ impl Decoder {
     }
 }
 
+/// Adds a detail of what was thought, or a fragment to the one that it goes on with: what goes back is whole.
+fn join_detail(details: &mut Vec<Value>, fragment: Value) {
+    let is_text = fragment["type"] == "reasoning.text" || fragment["type"] == "reasoning.summary";
+    let is_same = |last: &&mut Value| last["type"] == fragment["type"] && last["index"] == fragment["index"];
+    let (Some(last), Value::Object(fields)) =
+        (details.last_mut().filter(is_same).filter(|_| is_text), &fragment)
+    else {
+        return details.push(fragment);
+    };
+    for (name, value) in fields {
+        match (&mut last[name], value) {
+            (Value::String(text), Value::String(more)) if name == "text" || name == "summary" => {
+                text.push_str(more);
+            }
+            (_, Value::Null) => {}
+            (field, value) => *field = value.clone(),
+        }
+    }
+}
+
 /// What the server says went wrong, if that is what the chunk says.
 fn error(raw: &RawChunk) -> Option<String> {
     if !raw.error.is_null() {
@@ -287,15 +352,15 @@ fn text(value: &Value) -> String {
 }
 
 /// A piece of arguments, which some servers send as an object.
-fn fragment(arguments: Value) -> String {
+fn fragment(arguments: &Value) -> Cow<'_, str> {
     match arguments {
-        Value::String(text) => text,
-        Value::Null => String::new(),
-        other => other.to_string(),
+        Value::String(text) => Cow::Borrowed(text),
+        Value::Null => Cow::Borrowed(""),
+        other => Cow::Owned(other.to_string()),
     }
 }
 
-fn usage(value: &Value) -> Option<Usage> {
+pub(crate) fn usage(value: &Value) -> Option<Usage> {
     let number = |names: &[&str]| names.iter().find_map(|name| value.pointer(name)?.as_u64());
     let input_tokens = number(&["/prompt_tokens", "/input_tokens"]);
     let output_tokens = number(&["/completion_tokens", "/output_tokens"]);
@@ -308,7 +373,9 @@ fn usage(value: &Value) -> Option<Usage> {
         cached_input_tokens: number(&[
             "/prompt_tokens_details/cached_tokens",
             "/input_tokens_details/cached_tokens",
+            "/prompt_token_details/cached_tokens",
             "/prompt_cache_hit_tokens",
+            "/num_cached_tokens",
             "/cached_tokens",
         ])
         .unwrap_or(0),
@@ -318,6 +385,17 @@ fn usage(value: &Value) -> Option<Usage> {
             "/reasoning_tokens",
         ])
         .unwrap_or(0),
+        cache_write_tokens: number(&[
+            "/prompt_tokens_details/cache_write_tokens",
+            "/prompt_tokens_details/cache_creation_tokens",
+            "/input_tokens_details/cache_write_tokens",
+            "/cache_creation_input_tokens",
+        ])
+        .unwrap_or(0),
+        cost: ["/cost/total_cost", "/cost", "/estimated_cost"]
+            .iter()
+            .find_map(|name| value.pointer(name)?.as_f64())
+            .map_or(Cost::default(), Cost::from_dollars),
     })
 }
 
@@ -333,7 +411,7 @@ mod tests {
     fn read(body: &[u8]) -> Result<String, String> {
         let mut events = Vec::new();
         Events::default().push(body, &mut events).map_err(|fault| format!("{fault:?}"))?;
-        let mut decoder = Decoder::new(&ChatRequest::default());
+        let mut decoder = Decoder::new(&ChatRequest::default(), false);
         let mut reply = ReplyBuilder::new();
         let mut out = Vec::new();
         for event in events {
@@ -419,7 +497,7 @@ mod tests {
 
         #[test]
         fn no_json_makes_it_panic(items in prop::collection::vec(nonsense(), 0..8)) {
-            let mut decoder = Decoder::new(&ChatRequest::default());
+            let mut decoder = Decoder::new(&ChatRequest::default(), false);
             let mut out = Vec::new();
             for item in items {
                 let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);

@@ -13,7 +13,7 @@ use stepfold_state_core::chat::{
 
 use super::decode::Decoder;
 use super::message::{self, Open};
-use super::{Auth, Preset};
+use super::{Preset, ReasoningBack};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
 use crate::{Secret, wire};
 
@@ -63,24 +63,29 @@ impl HttpModel<ChatCompletions> {
     }
 }
 
+impl HttpModelBuilder<ChatCompletions> {
+    /// Sends back to the model what it thought; by default only to servers whose preset says how. For one at a URL,
+    /// `reasoning_content` is the field that most know.
+    pub fn reasoning_back(mut self, back: ReasoningBack) -> Self {
+        self.dialect.preset.reasoning_back = Some(back);
+        self
+    }
+}
+
 impl Dialect for ChatCompletions {
     type Decoder = Decoder;
     type Open = Open;
 
+    const NAME: &'static str = "openai-chat";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "tools"];
 
     fn server(&self) -> Server {
-        let Preset { name, base_url, needs_key, key_variables, .. } = self.preset;
-        Server { name, base_url, needs_key, key_variables }
+        self.preset.server()
     }
 
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
-        let header = |key: &Secret| match self.preset.auth {
-            Auth::Bearer => ("authorization", format!("Bearer {}", key.expose())),
-            Auth::Header(name) => (name, key.expose().to_owned()),
-        };
-        key.map(header).into_iter().collect()
+        self.preset.headers(key)
     }
 
     fn url(&self, base: &str, _: &str) -> String {
@@ -119,7 +124,7 @@ impl Dialect for ChatCompletions {
     }
 
     fn decoder(&self, request: &ChatRequest) -> Decoder {
-        Decoder::new(request)
+        Decoder::new(request, self.preset.ends_without_reason)
     }
 }
 

@@ -3,8 +3,6 @@
 //! One thing surprises: a tool message can hold text only. Images that a tool returned follow in a user
 //! message behind the results of the step, so that nothing comes between a call and its result.
 
-use std::borrow::Cow;
-
 use async_openai::types::chat::{
     ChatCompletionMessageToolCall, ChatCompletionMessageToolCalls, ChatCompletionRequestMessage,
     ChatCompletionRequestMessageContentPartFile, ChatCompletionRequestMessageContentPartImage,
@@ -19,7 +17,7 @@ use stepfold_state_core::chat::{
     ToolContent,
 };
 
-use super::Preset;
+use super::{Preset, ReasoningBack};
 use crate::wire;
 
 /// Images of tool results that are still to be shown, as JSON parts.
@@ -34,7 +32,7 @@ pub struct Open {
 #[derive(Serialize)]
 struct Assistant<'a> {
     role: &'a str,
-    content: Option<Cow<'a, str>>,
+    content: Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
 }
@@ -75,10 +73,18 @@ fn assistant(
         }
     }
     let text = message.text();
-    let content = (!text.is_empty() || tool_calls.is_empty()).then_some(text);
+    let content = match preset.reasoning_back {
+        Some(ReasoningBack::Part) if !reasoning.is_empty() => {
+            let thought = json!({"type": "thinking", "thinking": [text_part(reasoning.clone())]});
+            let said = (!text.is_empty()).then(|| json!(text_part(text.into_owned())));
+            Value::Array([thought].into_iter().chain(said).collect())
+        }
+        _ if text.is_empty() && !tool_calls.is_empty() => Value::Null,
+        _ => Value::String(text.into_owned()),
+    };
     separate(open, out);
     wire::json(&Assistant { role: "assistant", content, tool_calls }, out);
-    if let Some(field) = preset.reasoning_back {
+    if let Some(ReasoningBack::Field(field)) = preset.reasoning_back {
         if !reasoning.is_empty() {
             add_field(field, &Value::String(reasoning), out);
         }

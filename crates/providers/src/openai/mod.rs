@@ -1,4 +1,4 @@
-//! Models that speak OpenAI's chat completions: OpenAI itself, and nearly everybody else.
+//! Models that speak OpenAI's chat completions (OpenAI itself, and nearly everybody else) or its Responses API.
 //!
 //! In the order one meets them: a [`Preset`] says, as data, where a server is and what it does differently;
 //! an [`OpenAiBuilder`] adds a key and a model; an [`OpenAi`] is the [`ChatModel`](stepfold_state_core::chat::ChatModel).
@@ -10,6 +10,9 @@ mod decode;
 mod dialect;
 mod message;
 mod preset;
+mod responses;
 
+pub(crate) use self::decode::usage;
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
-pub use self::preset::{Auth, PRESETS, Preset};
+pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
+pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};

@@ -1,6 +1,9 @@
 //! The servers that people run, as data. What one of them does differently is a field here, not a branch
 //! somewhere else that asks for its name.
 
+use crate::Secret;
+use crate::model::Server;
+
 /// Where a server is, and what it does differently from OpenAI.
 ///
 /// # Examples
@@ -42,8 +45,32 @@ pub struct Preset {
     pub json_schema: bool,
     /// The word that stands for "any tool, but one".
     pub required: &'static str,
-    /// The field under which it wants its reasoning back, if it does.
-    pub reasoning_back: Option<&'static str>,
+    /// How it takes its reasoning back, if it does.
+    pub reasoning_back: Option<ReasoningBack>,
+    /// Whether it ends streams with `[DONE]` alone, without a finish reason.
+    pub ends_without_reason: bool,
+    /// The API that a model of it speaks by default, when it is found by name.
+    pub api: Api,
+}
+
+/// How a server takes back what its model thought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReasoningBack {
+    /// In a field of the message.
+    Field(&'static str),
+    /// In a part of the content, of type `thinking`.
+    Part,
+}
+
+/// An API of OpenAI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Api {
+    /// Chat completions, which nearly everybody speaks.
+    ChatCompletions,
+    /// Responses.
+    Responses,
 }
 
 /// How a key is sent.
@@ -73,6 +100,8 @@ impl Preset {
         json_schema: true,
         required: "required",
         reasoning_back: None,
+        ends_without_reason: false,
+        api: Api::ChatCompletions,
     };
 
     /// OpenAI.
@@ -84,6 +113,7 @@ impl Preset {
         needs_key: true,
         max_tokens_field: "max_completion_tokens",
         strict_tools: true,
+        api: Api::Responses,
         ..Preset::COMPATIBLE
     };
 
@@ -95,6 +125,7 @@ impl Preset {
         base_url_suffix: "/openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         auth: Auth::Header("api-key"),
+        api: Api::ChatCompletions,
         ..Preset::OPENAI
     };
 
@@ -106,7 +137,7 @@ impl Preset {
         key_variables: &["OPENROUTER_API_KEY"],
         needs_key: true,
         strict_tools: true,
-        reasoning_back: Some("reasoning"),
+        reasoning_back: Some(ReasoningBack::Field("reasoning")),
         ..Preset::COMPATIBLE
     };
 
@@ -118,7 +149,7 @@ impl Preset {
         key_variables: &["DEEPSEEK_API_KEY"],
         needs_key: true,
         json_schema: false,
-        reasoning_back: Some("reasoning_content"),
+        reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         ..Preset::COMPATIBLE
     };
 
@@ -139,7 +170,7 @@ impl Preset {
         base_url_variables: &["MOONSHOT_BASE_URL"],
         key_variables: &["MOONSHOT_API_KEY"],
         needs_key: true,
-        reasoning_back: Some("reasoning_content"),
+        reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         ..Preset::COMPATIBLE
     };
 
@@ -165,6 +196,7 @@ impl Preset {
         // It tells without being asked, and refuses fields that it does not know.
         asks_for_usage: false,
         required: "any",
+        reasoning_back: Some(ReasoningBack::Part),
         ..Preset::COMPATIBLE
     };
 
@@ -178,12 +210,113 @@ impl Preset {
         ..Preset::COMPATIBLE
     };
 
+    /// xAI (Grok).
+    pub const XAI: Self = Preset {
+        name: "xai",
+        base_url: Some("https://api.x.ai/v1"),
+        base_url_variables: &["XAI_BASE_URL"],
+        key_variables: &["XAI_API_KEY"],
+        needs_key: true,
+        ..Preset::COMPATIBLE
+    };
+
+    /// Cerebras.
+    pub const CEREBRAS: Self = Preset {
+        name: "cerebras",
+        base_url: Some("https://api.cerebras.ai/v1"),
+        base_url_variables: &["CEREBRAS_BASE_URL"],
+        key_variables: &["CEREBRAS_API_KEY"],
+        needs_key: true,
+        max_tokens_field: "max_completion_tokens",
+        reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        ..Preset::COMPATIBLE
+    };
+
+    /// Perplexity.
+    pub const PERPLEXITY: Self = Preset {
+        name: "perplexity",
+        base_url: Some("https://api.perplexity.ai"),
+        base_url_variables: &["PERPLEXITY_BASE_URL"],
+        key_variables: &["PERPLEXITY_API_KEY"],
+        needs_key: true,
+        // It tells in each chunk.
+        asks_for_usage: false,
+        ..Preset::COMPATIBLE
+    };
+
+    /// Hugging Face, by its router.
+    pub const HUGGING_FACE: Self = Preset {
+        name: "huggingface",
+        base_url: Some("https://router.huggingface.co/v1"),
+        base_url_variables: &["HF_BASE_URL"],
+        key_variables: &["HF_TOKEN"],
+        needs_key: true,
+        ..Preset::COMPATIBLE
+    };
+
+    /// z.ai (GLM).
+    pub const ZAI: Self = Preset {
+        name: "zai",
+        base_url: Some("https://api.z.ai/api/paas/v4"),
+        base_url_variables: &["ZAI_BASE_URL"],
+        key_variables: &["ZAI_API_KEY"],
+        needs_key: true,
+        reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        ..Preset::COMPATIBLE
+    };
+
+    /// Fireworks.
+    pub const FIREWORKS: Self = Preset {
+        name: "fireworks",
+        base_url: Some("https://api.fireworks.ai/inference/v1"),
+        base_url_variables: &["FIREWORKS_BASE_URL"],
+        key_variables: &["FIREWORKS_API_KEY"],
+        needs_key: true,
+        ..Preset::COMPATIBLE
+    };
+
+    /// Venice.
+    pub const VENICE: Self = Preset {
+        name: "venice",
+        base_url: Some("https://api.venice.ai/api/v1"),
+        base_url_variables: &["VENICE_BASE_URL"],
+        key_variables: &["VENICE_API_KEY"],
+        needs_key: true,
+        reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
+        ..Preset::COMPATIBLE
+    };
+
+    /// Ollama's own servers.
+    pub const OLLAMA_CLOUD: Self = Preset {
+        name: "ollama-cloud",
+        base_url: Some("https://ollama.com/v1"),
+        base_url_variables: &["OLLAMA_CLOUD_BASE_URL"],
+        key_variables: &["OLLAMA_API_KEY"],
+        needs_key: true,
+        reasoning_back: Some(ReasoningBack::Field("reasoning")),
+        ..Preset::COMPATIBLE
+    };
+
+    /// Snowflake Cortex, at the address of an account.
+    pub const SNOWFLAKE: Self = Preset {
+        name: "snowflake",
+        base_url: None,
+        base_url_variables: &["SNOWFLAKE_BASE_URL"],
+        base_url_suffix: "/api/v2/cortex/v1",
+        key_variables: &["SNOWFLAKE_TOKEN"],
+        needs_key: true,
+        max_tokens_field: "max_completion_tokens",
+        ends_without_reason: true,
+        ..Preset::COMPATIBLE
+    };
+
     /// Ollama, on this machine.
     pub const OLLAMA: Self = Preset {
         name: "ollama",
         base_url: Some("http://127.0.0.1:11434/v1"),
         base_url_variables: &["OLLAMA_BASE_URL", "OLLAMA_HOST"],
         base_url_suffix: "/v1",
+        reasoning_back: Some(ReasoningBack::Field("reasoning")),
         ..Preset::COMPATIBLE
     };
 
@@ -202,6 +335,7 @@ impl Preset {
         base_url: Some("http://127.0.0.1:8080/v1"),
         base_url_variables: &["LLAMA_CPP_BASE_URL"],
         key_variables: &["LLAMA_API_KEY"],
+        reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         ..Preset::COMPATIBLE
     };
 
@@ -212,6 +346,19 @@ impl Preset {
         base_url_variables: &["LM_STUDIO_BASE_URL"],
         ..Preset::COMPATIBLE
     };
+
+    pub(crate) fn server(&self) -> Server {
+        let Preset { name, base_url, needs_key, key_variables, .. } = *self;
+        Server { name, base_url, needs_key, key_variables }
+    }
+
+    pub(crate) fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+        let header = |key: &Secret| match self.auth {
+            Auth::Bearer => ("authorization", format!("Bearer {}", key.expose())),
+            Auth::Header(name) => (name, key.expose().to_owned()),
+        };
+        key.map(header).into_iter().collect()
+    }
 
     /// The preset of this name.
     pub fn named(name: &str) -> Option<&'static Preset> {
@@ -230,6 +377,15 @@ pub const PRESETS: &[Preset] = &[
     Preset::GROQ,
     Preset::MISTRAL,
     Preset::TOGETHER,
+    Preset::XAI,
+    Preset::CEREBRAS,
+    Preset::PERPLEXITY,
+    Preset::HUGGING_FACE,
+    Preset::ZAI,
+    Preset::FIREWORKS,
+    Preset::VENICE,
+    Preset::SNOWFLAKE,
+    Preset::OLLAMA_CLOUD,
     Preset::OLLAMA,
     Preset::VLLM,
     Preset::LLAMA_CPP,

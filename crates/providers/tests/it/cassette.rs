@@ -82,6 +82,23 @@ fn all(model: &impl ChatModel) -> Vec<String> {
 }
 
 #[test]
+fn an_exchange_is_added_to_what_is_in_the_file() {
+    use std::io::Read as _;
+
+    let folder = Folder::new("added");
+    let tape = Cassette::record(folder.tape(), Scripted::new(["one", "two"])).unwrap();
+    ask(&tape, request("user: a")).unwrap();
+    // Whoever holds the file sees what is added to it, and would not see one that was put in its place.
+    let mut held = std::fs::File::open(folder.tape()).unwrap();
+    let (mut before, mut after) = (String::new(), String::new());
+    held.read_to_string(&mut before).unwrap();
+    ask(&tape, request("user: b")).unwrap();
+    held.read_to_string(&mut after).unwrap();
+    assert!(before.ends_with("assistant: one\n") && after.ends_with("assistant: two\n"), "{before}{after}");
+    assert_eq!(before + &after, folder.text());
+}
+
+#[test]
 fn what_was_recorded_comes_back() {
     let folder = Folder::new("recorded");
     let recorded = all(&Cassette::record(folder.tape(), script()).unwrap());

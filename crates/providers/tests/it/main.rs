@@ -13,20 +13,24 @@
 
 #[cfg(feature = "anthropic")]
 mod anthropic;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod bodies;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod by_name;
 mod cassette;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod corpus;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod interop;
 mod layer;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod limits;
 #[cfg(feature = "openai")]
 mod openai;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;
-#[cfg(all(feature = "anthropic", feature = "openai"))]
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod wire;
 
 /// Lets time pass on a paused clock.

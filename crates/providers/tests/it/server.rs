@@ -277,6 +277,15 @@ pub(crate) fn check_any(asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
+/// What is wrong with a request to Gemini.
+pub(crate) fn check_gemini(asked: &Asked) -> Result<(), String> {
+    let is_good = asked.head.starts_with("POST /")
+        && asked.path().ends_with(":streamGenerateContent?alt=sse")
+        && asked.header("x-goog-api-key").is_some()
+        && asked.body["contents"].is_array();
+    if is_good { Ok(()) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
+}
+
 /// JSON with its keys sorted, however the features of `serde_json` are set.
 pub(crate) fn pretty(value: &Value) -> String {
     fn sorted(value: &Value) -> Value {
@@ -310,6 +319,11 @@ pub(crate) fn show(reply: Result<Reply, ModelError>, key: &str) -> String {
                     usage.reasoning_tokens
                 ),
             };
+            let written = usage.cache_write_tokens;
+            let written =
+                if written == 0 { String::new() } else { format!(" [{written} written to the cache]") };
+            let cost = if usage.cost.is_zero() { String::new() } else { format!(" [{}]", usage.cost) };
+            let used = used + &written + &cost;
             format!("{}\n{}{used}\n", said.to_string().trim_end(), reply.finish_reason)
         }
         Err(error) => {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Map, Value, json};
 use stepfold_providers::openai::Preset;
-use stepfold_providers::probe::{anthropic_body, openai_body};
+use stepfold_providers::probe::{anthropic_body, gemini_body, openai_body, responses_body};
 use stepfold_state_core::chat::{
     Arguments, ChatRequest, Content, Media, Message, ModelError, Part, Role, ToolCall, ToolContent,
     ToolResult, ToolSpec, Transcript, UnknownPart,
@@ -52,12 +52,20 @@ fn part() -> impl Strategy<Value = Part> {
         2 => text().prop_map(Content::Reasoning),
         2 => media().prop_map(Content::Image),
         1 => media().prop_map(Content::File),
-        1 => map(value()).prop_filter_map("a known kind", |block| {
-            let fields = Map::from_iter([("anthropic".to_owned(), block)]);
+        1 => (map(value()), prop::sample::select(vec!["anthropic", "openai", "gemini"])).prop_filter_map("a known kind", |(block, whose)| {
+            let fields = Map::from_iter([(whose.to_owned(), block)]);
             UnknownPart::new(fields).map(Content::Unknown)
         }),
     ];
-    let extra = prop::sample::select(vec!["signature", "redacted_thinking", "cache_control", "other"]);
+    let extra = prop::sample::select(vec![
+        "signature",
+        "redacted_thinking",
+        "cache_control",
+        "openai",
+        "thought_signature",
+        "function_call_id",
+        "other",
+    ]);
     (content, prop::option::weighted(0.3, (extra, value()))).prop_map(|(content, extra)| {
         let part = Part::from(content);
         extra.into_iter().fold(part, |part, (name, value)| part.with_extra(name, value))
@@ -188,8 +196,10 @@ where
             continue;
         };
         let body: Value = serde_json::from_str(&body).unwrap();
-        prop_assert!(body["messages"].is_array() && body["stream"] == true, "{}", body);
-        let offered = body["tools"].as_array().map_or(0, Vec::len);
+        let messages = ["messages", "input", "contents"].iter().find(|name| body[**name].is_array());
+        prop_assert!(messages.is_some_and(|name| *name == "contents" || body["stream"] == true), "{}", body);
+        let tools = body.pointer("/tools/0/functionDeclarations").unwrap_or(&body["tools"]);
+        let offered = tools.as_array().map_or(0, Vec::len);
         prop_assert_eq!(offered, request.tools.len());
     }
     Ok(())
@@ -218,5 +228,15 @@ proptest! {
         marks_cache in any::<bool>(),
     ) {
         check(&steps, || anthropic_body(marks_cache))?;
+    }
+
+    #[test]
+    fn responses_remember_nothing_that_shows(steps in prop::collection::vec(step(), 1..10)) {
+        check(&steps, responses_body)?;
+    }
+
+    #[test]
+    fn gemini_remembers_nothing_that_shows(steps in prop::collection::vec(step(), 1..10)) {
+        check(&steps, gemini_body)?;
     }
 }

@@ -158,6 +158,29 @@ fn interrupt() {
     });
 }
 
+/// A later message interrupts what runs. What was accepted and waits for another worker stays.
+#[test]
+fn an_interruption_withdraws_nothing_that_waits_for_another_worker() {
+    each_store(|world| {
+        threads(async {
+            let gate = Arc::new(Semaphore::new(0));
+            let open = async |name: &str| {
+                let runner = world.runner(gated(&gate).build().unwrap()).worker(name).unwrap();
+                runner.when_busy(Busy::Interrupt).build().session("ada", "s1").await.unwrap()
+            };
+            let (one, two) = (open("one").await, open("two").await);
+            let first = one.send("one").await.unwrap();
+            let second = two.send("two").await.unwrap();
+            let third = two.send("three").await.unwrap();
+            gate.add_permits(9);
+            first.await.unwrap();
+            second.await.unwrap();
+            assert!(third.await.unwrap().text().ends_with("three"));
+            assert_eq!(said(&one).await, ["one", "two", "three"]);
+        });
+    });
+}
+
 /// To cancel is to have the session back at once; it holds also for what has not begun yet.
 #[test]
 fn cancel() {
@@ -455,61 +478,86 @@ fn two_workers() {
 }
 
 /// Says messages at all moments of runs, and looks whether each is in the conversation once, and answered.
-fn check_race(busy: Busy, pauses: &[Vec<u8>]) {
+///
+/// Another worker may be at work in the session first. Then each of both takes what it comes upon.
+fn check_race(busy: Busy, pauses: &[Vec<u8>], other: Option<u8>) {
     each_store(|world| {
         threads(async {
-            let agent = Agent::builder(Echo).name("clerk").schema(schema()).before_model(|_| async {
-                tokio::task::yield_now().await;
-                Ok(HookAction::proceed())
+            let agent = || {
+                Agent::builder(Echo).name("clerk").schema(schema()).before_model(|_| async {
+                    tokio::task::yield_now().await;
+                    Ok(HookAction::proceed())
+                })
+            };
+            let runner =
+                |agent: AgentBuilder| world.runner(agent.build().unwrap()).when_busy(busy).max_waiting(64);
+            let first = other.map(|pause| {
+                let gate = Arc::new(Semaphore::new(0));
+                (pause, runner(gated(&gate)).worker("other").unwrap().build(), gate)
             });
-            let runner = world.runner(agent.build().unwrap()).when_busy(busy).max_waiting(64).build();
-            let session = runner.session("ada", "s1").await.unwrap();
+            let mut taken = Vec::new();
+            let mut opened = None;
+            if let Some((pause, runner, gate)) = first {
+                let run = runner.session("ada", "s1").await.unwrap().send("first").await.unwrap();
+                taken.push("first".to_owned());
+                opened = Some(tokio::spawn(async move {
+                    for _ in 0..pause {
+                        tokio::task::yield_now().await;
+                    }
+                    gate.add_permits(Semaphore::MAX_PERMITS);
+                    run.await.unwrap();
+                }));
+            }
+            let session = runner(agent()).build().session("ada", "s1").await.unwrap();
             let talkers = pauses.iter().enumerate().map(|(talker, pauses)| {
                 let (session, pauses) = (session.clone(), pauses.clone());
-                tokio::spawn(async move {
-                    let (mut taken, mut runs) = (Vec::new(), Vec::new());
-                    for (number, pause) in pauses.into_iter().enumerate() {
-                        for _ in 0..pause {
-                            tokio::task::yield_now().await;
-                        }
-                        let text = format!("{talker}.{number}");
-                        match session.send(text.as_str()).await {
-                            Ok(run) => {
-                                taken.push(text);
-                                runs.push(run);
-                            }
-                            Err(RunnerError::Busy { .. }) => {}
-                            Err(error) => panic!("{error:?}"),
-                        }
-                        // Some wait for the answer, so that there are ends of runs.
-                        if pause % 3 == 0
-                            && let Some(run) = runs.last()
-                        {
-                            run.outcome().await.unwrap();
-                        }
-                    }
-                    for run in runs {
-                        run.await.unwrap();
-                    }
-                    taken
-                })
+                tokio::spawn(talk(session, talker, pauses))
             });
-            let mut taken: Vec<String> =
-                join_all(talkers).await.into_iter().flat_map(Result::unwrap).collect();
+            taken.extend(join_all(talkers).await.into_iter().flat_map(Result::unwrap));
+            if let Some(opened) = opened {
+                opened.await.unwrap();
+            }
             assert!(session.running().is_none());
-            let stored = session.read(EventRange::All).await.unwrap().transcript();
-            let mut said: Vec<_> = (stored.iter())
-                .filter(|message| message.role() == Role::User)
-                .map(|message| message.text().into_owned())
-                .collect();
+            let stored = session.read(EventRange::All).await.unwrap();
+            let mut said = said(&session).await;
             said.sort_unstable();
             taken.sort_unstable();
             assert_eq!(said, taken);
-            if busy != Busy::Interrupt && !said.is_empty() {
-                assert_eq!(stored.last().unwrap().role(), Role::Assistant);
+            assert!(session.inbox().await.unwrap().is_empty());
+            if busy != Busy::Interrupt && !stored.transcript().is_empty() {
+                assert_eq!(stored.transcript().last().unwrap().role(), Role::Assistant);
             }
         });
     });
+}
+
+/// Sends messages with pauses between them; gives those that were accepted, once all have their outcome.
+async fn talk(session: SessionHandle, talker: usize, pauses: Vec<u8>) -> Vec<String> {
+    let (mut taken, mut runs) = (Vec::new(), Vec::new());
+    for (number, pause) in pauses.into_iter().enumerate() {
+        for _ in 0..pause {
+            tokio::task::yield_now().await;
+        }
+        let text = format!("{talker}.{number}");
+        match session.send(text.as_str()).await {
+            Ok(run) => {
+                taken.push(text);
+                runs.push(run);
+            }
+            Err(RunnerError::Busy { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        // Some wait for the answer, so that there are ends of runs.
+        if pause % 3 == 0
+            && let Some(run) = runs.last()
+        {
+            run.outcome().await.unwrap();
+        }
+    }
+    for run in runs {
+        run.await.unwrap();
+    }
+    taken
 }
 
 proptest! {
@@ -519,7 +567,8 @@ proptest! {
     fn no_message_is_lost(
         busy in prop::sample::select(vec![Busy::Refuse, Busy::Wait, Busy::Interrupt, Busy::Steer]),
         pauses in prop::collection::vec(prop::collection::vec(0u8..40, 1..8), 1..6),
+        other in prop::option::of(0u8..100),
     ) {
-        check_race(busy, &pauses);
+        check_race(busy, &pauses, other);
     }
 }

@@ -1,15 +1,16 @@
 //! Claims: several workers and one session.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, HookAction, Ids, Input};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input, RunEvent};
 use stepfold_runner::session_scopes::{
     EnqueueInput, EventRange, GetSession, InboxKind, OperationId, SessionStore, Timestamp,
 };
-use stepfold_runner::{Busy, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenClaimed};
+use stepfold_runner::{Busy, RunnerBuilder, RunnerError, Seen, SessionHandle, WallClock, WhenClaimed};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
@@ -472,50 +473,122 @@ fn a_claim_is_kept_while_a_call_waits_for_a_decision_and_another_one_runs() {
     });
 }
 
-/// Names, with something that happens before the second one is given.
-struct Meanwhile<F> {
-    given: AtomicU64,
-    happens: F,
+/// Two workers, the second of which has the session and what stands in its inbox read when the first one begins with it.
+async fn two_workers(world: &World, agent: impl Fn() -> AgentBuilder) -> (SessionHandle, SessionHandle) {
+    world.wire.listen();
+    let one = session(worker(world, agent(), "one").when_claimed(WAIT)).await;
+    (one, session(worker(world, agent(), "two").when_claimed(WAIT)).await)
 }
 
-impl<F: Fn() + Send + Sync + 'static> Ids for Meanwhile<F> {
-    fn next(&self) -> String {
-        let given = self.given.fetch_add(1, Ordering::SeqCst);
-        if given == 1 {
-            (self.happens)();
-        }
-        format!("meanwhile{given}")
+/// Has the test go on once the store has refused a run its beginning.
+async fn until_one_is_refused(world: &World) {
+    while !world.trace.take().iter().any(|line| line.starts_with("refused: began")) {
+        tokio::task::yield_now().await;
     }
 }
 
 /// Nobody has withdrawn anything where another worker was faster.
 #[test]
 fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
-    // The other worker is in another process, with a store of its own.
-    let world = Arc::new(World::over_sqlite());
+    for (kind, is_at_work) in
+        [InboxKind::Steer, InboxKind::Message].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
+        each_store(|world| {
+            threads(async {
+                let gate = Arc::new(Semaphore::new(if is_at_work { 0 } else { 9 }));
+                let (one, two) = two_workers(world, || gated_echo(&gate)).await;
+                let stored = EnqueueInput {
+                    key: one.key().clone(),
+                    kind,
+                    idempotency_key: OperationId::new("m1").unwrap(),
+                    body: Input::new().say("hello").to_json().unwrap(),
+                    at: Seconds::default().now(),
+                };
+                world.store().enqueue(stored).await.unwrap();
+                let faster = one.clone();
+                world.wire.before(0, async move {
+                    let taken = faster.resume().start().unwrap();
+                    match is_at_work {
+                        true => until_it_is_claimed(&faster).await,
+                        false => assert_eq!(taken.await.unwrap().text(), "re: hello"),
+                    }
+                });
+                let (resumed, ()) = tokio::join!(two.resume(), async {
+                    until_one_is_refused(world).await;
+                    gate.add_permits(9);
+                });
+                let error = resumed.unwrap_err();
+                assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+                assert_eq!(said(&two).await, ["hello"]);
+            });
+        });
+    }
+}
+
+/// It is one message: whoever is slower has the invocation and the outcome of whoever was faster.
+#[test]
+fn a_message_that_two_workers_send_once_at_the_same_time_is_taken_once() {
+    for is_at_work in [false, true] {
+        each_store(|world| {
+            threads(async {
+                let gate = Arc::new(Semaphore::new(if is_at_work { 0 } else { 9 }));
+                let (one, two) = two_workers(world, || gated_echo(&gate)).await;
+                let faster = one.clone();
+                world.wire.before(0, async move {
+                    let sent = faster.send_once("m1", "hello").await.unwrap();
+                    match is_at_work {
+                        true => until_it_is_claimed(&faster).await,
+                        false => assert_eq!(sent.await.unwrap().text(), "re: hello"),
+                    }
+                });
+                let sent = two.send_once("m1", "hello").await.unwrap();
+                let (outcome, ()) = tokio::join!(sent.outcome(), async {
+                    until_one_is_refused(world).await;
+                    gate.add_permits(9);
+                });
+                assert_eq!((sent.id().as_str(), &*outcome.unwrap().text()), ("m1", "re: hello"));
+                // Of the run of the other one it has seen nothing, and of its own there is nothing.
+                assert_eq!(sent.subscribe(0).count().await, 0);
+                assert_eq!(said(&two).await, ["hello"]);
+            });
+        });
+    }
+}
+
+/// A run that did not begin is not seen.
+#[test]
+fn who_begins_after_a_faster_worker_sees_one_run() {
+    each_store(|world| {
+        process(async {
+            let (one, two) = two_workers(world, echo).await;
+            world.wire.before(0, async move {
+                assert_eq!(one.run("one").await.unwrap().text(), "re: one");
+            });
+            let sent = two.send("two").await.unwrap();
+            assert_eq!(sent.outcome().await.unwrap().text(), "re: two");
+            until_one_is_refused(world).await;
+            let seen = sent.subscribe(0).filter_map(async |seen| match seen {
+                Seen::Event { event: RunEvent::Ended(exit), .. } => Some(exit),
+                _ => None,
+            });
+            assert_eq!(seen.collect::<Vec<_>>().await, [Exit::Text]);
+            assert_eq!(said(&two).await, ["one", "two"]);
+        });
+    });
+}
+
+/// The store remembers the keys of the last 1,000 messages. What comes again after that is refused, and stands in nobody's way.
+#[test]
+fn a_message_that_is_sent_again_after_its_key_was_forgotten_stops_nothing() {
+    let (world, clock) = (World::in_memory(), Seconds::default());
     process(async {
-        let one = session(worker(&world, echo(), "one")).await;
-        let stored = EnqueueInput {
-            key: one.key().clone(),
-            // Such ones begin a turn with a name of its own.
-            kind: InboxKind::Steer,
-            idempotency_key: OperationId::new("m1").unwrap(),
-            body: Input::new().say("hello").to_json().unwrap(),
-            at: Seconds::default().now(),
-        };
-        world.store().enqueue(stored).await.unwrap();
-        let faster = Arc::clone(&world);
-        let happens = move || {
-            let take = async {
-                let one = session(worker(&faster, echo(), "one")).await;
-                assert_eq!(one.resume().await.unwrap().text(), "re: hello");
-            };
-            std::thread::scope(|threads| threads.spawn(|| process(take)).join().unwrap());
-        };
-        let ids = Meanwhile { given: AtomicU64::new(0), happens };
-        let two = session(worker(&world, echo(), "two").ids(ids)).await;
-        let error = two.resume().await.unwrap_err();
-        assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
-        assert_eq!(said(&two).await, ["hello"]);
+        let one = session(worker(&world, echo(), "one").clock(clock.clone())).await;
+        for number in 0..=1_000 {
+            one.send_once(format!("m{number}"), "hello").await.unwrap().await.unwrap();
+        }
+        clock.0.fetch_add(1, Ordering::SeqCst);
+        let error = one.send_once("m0", "hello").await.unwrap().await.unwrap_err();
+        assert!(matches!(error, RunnerError::Store { .. }), "{error:?}");
+        assert_eq!(one.run("more").await.unwrap().text(), "re: more");
     });
 }

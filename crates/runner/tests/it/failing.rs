@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
 use stepfold_runner::agent_loop::{
-    Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, RunEvent,
+    Agent, AgentBuilder, Decision, Exit, HookAction, Input, Observer, ObserverError, Outcome, RunEvent,
 };
 use stepfold_runner::session_scopes::{EnqueueInput, EventRange, InboxKind, OperationId, SessionStore};
 use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
@@ -225,20 +225,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_itself() {
 fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
     each_store(|world| {
         process(async {
-            let note = |context: ToolContext| async move {
-                context.writer().set("temp:note", "kept")?;
-                Ok::<_, ToolError>("noted")
-            };
-            let read = |context: ToolContext| async move {
-                let note = context.state().get("temp:note").map(|note| note.to_string());
-                Ok::<_, ToolError>(note.unwrap_or_else(|| "gone".to_owned()))
-            };
-            let tools = [
-                Tool::new("note", "Notes.", note).writes(["temp:note"]).effect(Effect::Pure).build().unwrap(),
-                Tool::new("read", "Reads.", read).approval(Approval::Always).build().unwrap(),
-            ];
-            let agent = paused(world).tools(tools).build().unwrap();
-            let runner = world.runner(agent).build();
+            let runner = world.runner(notes_and_reads(world)).build();
             {
                 let session = runner.session("ada", "s1").await.unwrap();
                 session.run("note, then read").await.unwrap();
@@ -247,12 +234,64 @@ fn temp_values_of_a_paused_run_stay_whatever_other_sessions_do() {
                 runner.session("ada", format!("other{number}")).await.unwrap();
             }
             let session = runner.session("ada", "s1").await.unwrap();
-            let id = session.pending().await.unwrap()[0].id.clone();
-            session.resume().decide(id, Decision::Approve).await.unwrap();
+            let outcome = approve(&session).await;
+            assert!(outcome.missing_temp().is_empty());
             let said = said(&session).await;
             assert!(said.contains("kept"), "{said}");
         });
     });
+}
+
+/// What is kept in memory is bounded. Whoever resumes a run whose values are gone is told which.
+#[test]
+fn temp_values_that_are_gone_when_a_run_is_resumed_are_told() {
+    each_store(|world| {
+        let runner = || world.runner(notes_and_reads(world)).max_paused(2).build();
+        process(async {
+            let runner = runner();
+            for number in 0..4 {
+                let session = runner.session("ada", format!("s{number}")).await.unwrap();
+                session.run("note, then read").await.unwrap();
+            }
+            // The process forgets what nobody has asked for lately.
+            for number in 0..300 {
+                runner.session("ada", format!("other{number}")).await.unwrap();
+            }
+            for (number, expected) in [(0, "gone"), (3, "kept")] {
+                let session = runner.session("ada", format!("s{number}")).await.unwrap();
+                let outcome = approve(&session).await;
+                assert_eq!(outcome.missing_temp().is_empty(), expected == "kept");
+                let said = said(&session).await;
+                assert!(said.contains(expected), "{said}");
+            }
+        });
+        process(async {
+            let session = runner().session("ada", "s2").await.unwrap();
+            assert_eq!(approve(&session).await.missing_temp(), ["temp:note"]);
+        });
+    });
+}
+
+async fn approve(session: &SessionHandle) -> Arc<Outcome> {
+    let id = session.pending().await.unwrap()[0].id.clone();
+    session.resume().decide(id, Decision::Approve).await.unwrap()
+}
+
+/// An agent that leaves a note for itself before it waits for a decision.
+fn notes_and_reads(world: &World) -> Agent {
+    let note = |context: ToolContext| async move {
+        context.writer().set("temp:note", "kept")?;
+        Ok::<_, ToolError>("noted")
+    };
+    let read = |context: ToolContext| async move {
+        let note = context.state().get("temp:note").map(|note| note.to_string());
+        Ok::<_, ToolError>(note.unwrap_or_else(|| "gone".to_owned()))
+    };
+    let tools = [
+        Tool::new("note", "Notes.", note).writes(["temp:note"]).effect(Effect::Pure).build().unwrap(),
+        Tool::new("read", "Reads.", read).approval(Approval::Always).build().unwrap(),
+    ];
+    paused(world).tools(tools).build().unwrap()
 }
 
 fn paused(world: &World) -> AgentBuilder {

@@ -138,6 +138,43 @@ fn a_turn_of_a_session_kept_open_reads_no_value_that_did_not_change() {
     });
 }
 
+/// Of a list that others append to, the new items are read, and in memory, where that costs nothing, the list.
+#[test]
+fn a_turn_reads_the_items_that_others_have_appended_and_no_others() {
+    each_store(|world| {
+        process(async {
+            let model = Noting::default();
+            let runner = runner(world, &model);
+            let values = json!({"user:log": ["a", "b", "c"], "app:log": ["a"]});
+            let session = runner.create("ada", "s1", values).await.unwrap();
+            let other = runner.session("ada", "s2").await.unwrap();
+            session.run("{}").await.unwrap();
+            for turn in 1..4 {
+                other.run(r#"{"user:log": ["d", "e"]}"#).await.unwrap();
+                others_write(world, "app:log", json!(["f"])).await;
+                world.wire.take_values();
+                let expected = fresh(world, &session).await;
+                world.wire.take_values();
+                // Its own items come behind them.
+                session.run(r#"{"user:log": ["mine"]}"#).await.unwrap();
+                assert_eq!(model.0.lock().unwrap().last(), Some(&expected), "turn {turn}");
+                let read = world.wire.take_values();
+                match world.is_in_memory() {
+                    true => assert_eq!(read, ["app:log", "user:log"]),
+                    false => assert_eq!(read, ["app:log +1", "user:log +2"]),
+                }
+            }
+            // An item in its place is another list.
+            let replaced = [schema().write_with("user:log", json!(["anew"]), &Handler::replace_values())];
+            let delta = replaced.into_iter().collect::<Result<_, _>>().unwrap();
+            let user = ScopeKey::user("stalls", "ada").unwrap();
+            world.store().write_scope(WriteScope::new(user, delta, &schema().into())).await.unwrap();
+            session.run("{}").await.unwrap();
+            assert_eq!(world.wire.take_values(), ["user:log"]);
+        });
+    });
+}
+
 /// While a run waits, others write: when it has ended, the next turn knows both.
 #[test]
 fn a_run_that_waited_leaves_no_old_values() {

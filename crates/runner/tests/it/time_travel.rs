@@ -26,7 +26,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Handler, Schema, State, ValueRef};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError, Toolset};
 
-use crate::world::{World, each_store, process};
+use crate::world::{Fault, World, each_store, process};
 
 /// The keys that were handed out, over all processes.
 #[derive(Clone, Default)]
@@ -50,6 +50,18 @@ impl Keys {
         let tool = tool.writes(["log", "n", "app:n"]);
         let tool = if name == "see" { tool.reads(["n"]) } else { tool };
         tool.approval(if name == "pay" { Approval::Always } else { Approval::Never }).build().unwrap()
+    }
+
+    fn handed_out(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// A call that was cut off runs again under its own key.
+    fn forget_repeats(&self, since: usize) {
+        let mut keys = self.0.lock().unwrap();
+        let mut seen = HashSet::new();
+        let once: Vec<String> = keys.drain(since..).filter(|key| seen.insert(key.clone())).collect();
+        keys.extend(once);
     }
 
     fn are_distinct(&self) -> bool {
@@ -220,67 +232,187 @@ fn a_replay_writes_nothing() {
 enum Next {
     /// A turn, whose tools are called in one reply.
     Say(Vec<&'static str>),
+    /// A turn in a process that dies at this append, before it is made or after; another process goes on.
+    Dies { words: Vec<&'static str>, append: usize, fault: Fault },
     /// Others write to what is shared.
     Others(&'static str),
     /// Back to some version, in percent of those that there are.
     Rewind(u64),
+    /// Retention deletes the events up to some version, in percent of those that there are.
+    Prune(u64),
 }
 
-fn nexts() -> impl Strategy<Value = Vec<Next>> {
-    let words = prop::sample::select(vec!["look", "see", "pay", "clerk"]);
-    let say = || prop::collection::vec(words.clone(), 0..4).prop_map(Next::Say);
-    let next = prop_oneof![
-        4 => say(),
-        1 => prop::sample::select(vec!["brief", "kind"]).prop_map(Next::Others),
-        1 => (0_u64..100).prop_map(Next::Rewind),
-    ];
-    (say(), prop::collection::vec(next, 0..3)).prop_map(|(first, rest)| [vec![first], rest].concat())
+/// A session, and what is done with its forks.
+#[derive(Clone, Debug)]
+struct Story {
+    /// The agent is a node of a graph.
+    is_graph: bool,
+    /// The session is created with values.
+    is_created: bool,
+    nexts: Vec<Next>,
+    /// The fork at this version, in percent of those that there are, is deleted and made again, and forked itself.
+    again: u64,
 }
 
-async fn go_through(world: &World, session: &SessionHandle, nexts: &[Next]) {
-    for next in nexts {
-        match next {
-            Next::Say(words) => say(session, &words.join(" ")).await,
-            Next::Others(motto) => others_write(world, motto).await,
-            Next::Rewind(percent) => {
-                let to = version(session).await * percent / 100;
-                session.rewind(to).await.unwrap();
-            }
+impl Story {
+    fn agent(&self, keys: &Keys) -> Agent {
+        let instructions = "Be {app:motto?}. Look at {topic?}, {n?} times.";
+        let office = agent(keys).instructions(instructions).build().unwrap();
+        if !self.is_graph {
+            return office;
         }
+        let end =
+            |_: NodeContext| async move { Ok::<_, NodeError>(Update::new().set("log", json!(["end"]))) };
+        let graph = Graph::builder("office").schema(schema());
+        let graph = graph.node("office", AgentNode::new(office)).node("end", end);
+        graph.chain([START, "office", "end", END]).build().unwrap().agent().clone()
+    }
+
+    fn has_rewound(&self) -> bool {
+        self.nexts.iter().any(|next| matches!(next, Next::Rewind(_)))
     }
 }
 
+fn stories() -> impl Strategy<Value = Story> {
+    let words = prop::sample::select(vec!["look", "see", "pay", "clerk"]);
+    let say = || prop::collection::vec(words.clone(), 0..4);
+    let fault = prop::sample::select(vec![Fault::DiesBefore, Fault::DiesAfter]);
+    let dies = (say(), 0_usize..8, fault);
+    let next = prop_oneof![
+        4 => say().prop_map(Next::Say),
+        2 => dies.prop_map(|(words, append, fault)| Next::Dies { words, append, fault }),
+        1 => prop::sample::select(vec!["brief", "kind"]).prop_map(Next::Others),
+        1 => (0_u64..100).prop_map(Next::Rewind),
+        1 => (0_u64..100).prop_map(Next::Prune),
+    ];
+    let nexts = (say().prop_map(Next::Say), prop::collection::vec(next, 0..3));
+    let nexts = nexts.prop_map(|(first, rest)| [vec![first], rest].concat());
+    (any::<bool>(), any::<bool>(), nexts, 0_u64..=100)
+        .prop_map(|(is_graph, is_created, nexts, again)| Story { is_graph, is_created, nexts, again })
+}
+
+/// A session at a version: what was said, with the versions in which it was, and the values of its own.
+#[derive(Clone, Debug)]
+struct Stage {
+    version: u64,
+    oldest: u64,
+    said: Vec<(u64, String)>,
+    values: String,
+}
+
+impl Stage {
+    async fn of(session: &SessionHandle) -> Self {
+        let stored = session.read(EventRange::All).await.unwrap();
+        let said = stored.visible_events().flat_map(|committed| {
+            let messages = committed.event.messages.iter();
+            messages.map(move |message| (committed.version, format!("{message:?}")))
+        });
+        let said = said.collect();
+        let serde_json::Value::Object(mut values) = stored.to_json() else { unreachable!() };
+        values.retain(|key, _| !key.starts_with("app:"));
+        values.sort_keys();
+        let values = serde_json::Value::Object(values).to_string();
+        Stage { version: stored.version, oldest: stored.oldest, said, values }
+    }
+
+    /// What is left of it after retention.
+    fn without(&self, oldest: u64) -> String {
+        let said = self.said.iter().filter(|(version, _)| *version > oldest);
+        said.map(|(_, message)| format!("{message}\n")).collect::<String>() + &self.values
+    }
+}
+
+/// The session in its last process, and as it was after each step.
+async fn go_through(world: &World, story: &Story, keys: &Keys) -> (SessionHandle, Vec<Stage>) {
+    let open = async || {
+        let runner = world.runner(story.agent(keys)).build();
+        runner.session("ada", "s1").await.unwrap()
+    };
+    if story.is_created {
+        let runner = world.runner(story.agent(keys)).build();
+        runner.create("ada", "s1", json!({"topic": "stalls", "n": 3})).await.unwrap();
+    }
+    let mut session = open().await;
+    let mut stages = vec![Stage::of(&session).await];
+    for next in &story.nexts {
+        let Stage { version, oldest, .. } = *stages.last().unwrap();
+        let at = |percent: u64| oldest + (version - oldest) * percent / 100;
+        match next {
+            Next::Say(words) => say(&session, &words.join(" ")).await,
+            Next::Dies { words, append, fault } => {
+                let handed_out = keys.handed_out();
+                world.wire.faults([(*append, *fault)]);
+                let _ = world.wire.until_it_dies(say(&session, &words.join(" "))).await;
+                world.wire.faults([]);
+                session = open().await;
+                finish(&session).await;
+                keys.forget_repeats(handed_out);
+            }
+            Next::Others(motto) => others_write(world, motto).await,
+            Next::Rewind(percent) => {
+                session.rewind(at(*percent)).await.unwrap();
+            }
+            Next::Prune(percent) => {
+                let prune =
+                    PruneSession { key: session.key().clone(), before: Before::Version(at(*percent)) };
+                world.store().prune(prune).await.unwrap();
+            }
+        }
+        stages.push(Stage::of(&session).await);
+    }
+    (session, stages)
+}
+
+/// Whether a fork that was made at a version, and has gone on, came to what its original was at the end of the run that it
+/// was made in.
+async fn came_to_the_same(fork: &SessionHandle, at: u64, stages: &[Stage]) {
+    let oldest = stages.last().unwrap().oldest;
+    let end = stages.iter().position(|stage| stage.version >= at).unwrap();
+    let began_after = end.checked_sub(1).map_or(0, |before| stages[before].version);
+    // A run whose beginning is gone cannot go on.
+    if began_after < oldest && at < stages[end].version {
+        return;
+    }
+    let (fork, original) = (Stage::of(fork).await.without(oldest), stages[end].without(oldest));
+    assert_eq!(fork, original, "the fork at {at} went another way");
+}
+
 /// All that came of it, which is the same on each store.
-async fn obeys_the_laws(world: &World, nexts: &[Next]) -> String {
+async fn obeys_the_laws(world: &World, story: &Story) -> String {
     let keys = Keys::default();
-    let agent = || agent(&keys);
-    let session = open(world, agent()).await;
-    go_through(world, &session, nexts).await;
+    let (session, stages) = go_through(world, story, &keys).await;
+    let agent = story.agent(&keys);
     let mut text = shown(&session).await;
     let original = text.clone();
-    let is_rewound = nexts.iter().any(|next| matches!(next, Next::Rewind(_)));
-    let runs = session.replay(&agent().build().unwrap()).await.unwrap();
+    let runs = session.replay(&agent).await.unwrap();
     others_write(world, "another one").await;
-    assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
-    for at in 0..=version(&session).await {
-        let fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
+    assert_eq!(session.replay(&agent).await.unwrap(), runs);
+    let Stage { version, oldest, .. } = *stages.last().unwrap();
+    let again = oldest + (version - oldest) * story.again / 100;
+    for at in oldest..=version {
+        let mut fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
         is_stored_as_it_is(&fork).await;
-        fork.replay(&agent().build().unwrap()).await.unwrap();
+        fork.replay(&agent).await.unwrap();
         finish(&fork).await;
-        fork.replay(&agent().build().unwrap()).await.unwrap();
-        let run = fork.last_run().await.unwrap();
-        let said = run.map(|run| run.transcript().to_string()).unwrap_or_default();
-        if !is_rewound {
-            assert!(
-                original.starts_with(&said),
-                "the fork at {at} went another way:\n{said}\nnot:\n{original}"
-            );
+        fork.replay(&agent).await.unwrap();
+        came_to_the_same(&fork, at, &stages).await;
+        if !story.has_rewound() {
             assert_eq!(session.compare(&fork).await.unwrap().common, at);
         }
+        if at == again {
+            let of_fork = fork.fork(format!("of-fork-{at}"), Some(at)).await.unwrap();
+            finish(&of_fork).await;
+            came_to_the_same(&of_fork, at, &stages).await;
+            of_fork.replay(&agent).await.unwrap();
+            fork.delete(false).await.unwrap();
+            fork = session.fork(format!("fork-{at}"), Some(at)).await.unwrap();
+            finish(&fork).await;
+            came_to_the_same(&fork, at, &stages).await;
+        }
         // Back, and on by another way.
-        fork.rewind(at / 2).await.unwrap();
+        fork.rewind(oldest + (at - oldest) / 2).await.unwrap();
         say(&fork, "look see").await;
-        fork.replay(&agent().build().unwrap()).await.unwrap();
+        fork.replay(&agent).await.unwrap();
         text += &shown(&fork).await;
     }
     assert!(keys.are_distinct(), "two calls share a key");
@@ -305,9 +437,9 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn every_version_is_forked_rewound_stored_and_replayed(nexts in nexts()) {
+    fn every_version_is_forked_rewound_stored_and_replayed(story in stories()) {
         let seen = Mutex::new(Vec::new());
-        each_store(|world| seen.lock().unwrap().push(process(obeys_the_laws(world, &nexts))));
+        each_store(|world| seen.lock().unwrap().push(process(obeys_the_laws(world, &story))));
         let seen = seen.into_inner().unwrap();
         prop_assert!(seen.windows(2).all(|two| two[0] == two[1]), "the stores differ:\n{}", seen.join("\n---\n"));
     }
@@ -319,19 +451,19 @@ fn every_version_is_forked_rewound_stored_and_replayed_over_postgres() {
     let Some(server) = crate::crash::server::server() else { return };
     let config = ProptestConfig { cases: config().cases.div_ceil(2), ..config() };
     let databases = AtomicUsize::new(0);
-    let law = |all: Vec<Next>| {
-        let in_memory = process(obeys_the_laws(&World::in_memory(), &all));
+    let law = |story: Story| {
+        let in_memory = process(obeys_the_laws(&World::in_memory(), &story));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let over_postgres = runtime.block_on(async {
             let number = databases.fetch_add(1, Ordering::SeqCst);
             let address = server.database(&format!("laws_{number}")).await;
             let store = PostgresOptions::new(address).connections(1).open().await.unwrap();
-            obeys_the_laws(&World::over_opened(AnyStore::new(store)), &all).await
+            obeys_the_laws(&World::over_opened(AnyStore::new(store)), &story).await
         });
         prop_assert_eq!(in_memory, over_postgres);
         Ok(())
     };
-    TestRunner::new(config).run(&nexts(), law).unwrap();
+    TestRunner::new(config).run(&stories(), law).unwrap();
 }
 
 /// Values that a session was created with, in all scopes, and what others make of them later.
@@ -561,6 +693,39 @@ fn a_run_that_waits_goes_on_after_a_turn_before_it_was_pruned_in_part() {
                 break;
             }
         }
+    });
+}
+
+/// Retention has cut into a run that waits: it is over for all. A process that has the session open from before goes on from
+/// the same conversation as one that opens it now.
+#[test]
+fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
+    each_store(|world| {
+        process(async {
+            let keys = Keys::default();
+            let agent = || agent(&keys).build().unwrap();
+            let open = async |id: &str| world.runner(agent()).build().session("ada", id).await.unwrap();
+            for at in 1.. {
+                let id = format!("s{at}");
+                let early = open(&id).await;
+                early.run("pay").await.unwrap();
+                if at > version(&early).await {
+                    break;
+                }
+                let prune = PruneSession { key: early.key().clone(), before: Before::Version(at) };
+                world.store().prune(prune).await.unwrap();
+                let late = open(&id).await;
+                for session in [&late, &early, &late] {
+                    say(session, "look").await;
+                    let messages = session.last_run().await.unwrap().unwrap().request().messages;
+                    assert_eq!(messages.check(), Ok(()), "pruned at {at}:\n{messages}");
+                }
+                let seen = [&early, &late].map(|session| session.last_run());
+                let [early, late] = futures_util::future::join_all(seen).await.try_into().unwrap();
+                let request = |run: Result<Option<Run>, _>| run.unwrap().unwrap().request().messages;
+                assert_eq!(request(early).to_string(), request(late).to_string(), "pruned at {at}");
+            }
+        });
     });
 }
 

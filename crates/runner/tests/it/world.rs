@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Ids};
@@ -337,12 +338,16 @@ pub(crate) struct Wire {
     trace: Trace,
     faults: Mutex<BTreeMap<usize, Fault>>,
     appends: AtomicUsize,
+    /// What another worker does before the append with this number is made.
+    meanwhile: Mutex<Option<(usize, BoxFuture<'static, ()>)>>,
+    /// What was committed that is no append.
+    commits: Mutex<Vec<&'static str>>,
     is_loud: AtomicBool,
     died: Notify,
     /// How often a session was read, and how many events came of it.
     reads: AtomicUsize,
     events: AtomicUsize,
-    /// The keys whose values were read.
+    /// The keys whose values were read; of lists of which new items were read, with their number.
     values: Mutex<Vec<String>>,
 }
 
@@ -356,6 +361,16 @@ impl Wire {
     /// Their number since.
     pub(crate) fn appends(&self) -> usize {
         self.appends.load(Ordering::SeqCst)
+    }
+
+    /// From now on the appends, forks and rewinds are counted from 0, and this happens before one of them is made.
+    pub(crate) fn before(&self, append: usize, happens: impl Future<Output = ()> + Send + 'static) {
+        self.faults([]);
+        *self.meanwhile.lock().unwrap() = Some((append, Box::pin(happens)));
+    }
+
+    fn take_meanwhile(&self, append: usize) -> Option<BoxFuture<'static, ()>> {
+        self.meanwhile.lock().unwrap().take_if(|(number, _)| *number == append).map(|(_, happens)| happens)
     }
 
     /// From now on what goes over it is noted in the trace.
@@ -373,15 +388,27 @@ impl Wire {
         std::mem::take(&mut self.values.lock().unwrap())
     }
 
+    /// What was committed since the last look beside appends, forks and rewinds.
+    pub(crate) fn take_commits(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.commits.lock().unwrap())
+    }
+
+    fn commits(&self, what: &'static str) {
+        self.commits.lock().unwrap().push(what);
+    }
+
     /// A process that may die before it is done.
     pub(crate) fn process<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        process(async {
-            tokio::select! {
-                biased;
-                () = self.died.notified() => None,
-                done = future => Some(done),
-            }
-        })
+        process(self.until_it_dies(future))
+    }
+
+    /// What a process does until it dies, if it does; another one goes on.
+    pub(crate) async fn until_it_dies<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.died.notified() => None,
+            done = future => Some(done),
+        }
     }
 
     fn note(&self, what: impl FnOnce() -> String) {
@@ -412,6 +439,9 @@ impl Watched {
         write: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
         let number = self.wire.appends.fetch_add(1, Ordering::SeqCst);
+        if let Some(meanwhile) = self.wire.take_meanwhile(number) {
+            meanwhile.await;
+        }
         let fault = self.wire.faults.lock().unwrap().get(&number).copied();
         let lost = || SessionError::Unavailable { what, source: "it was lost".into() };
         match fault {
@@ -441,9 +471,12 @@ impl SessionStore for Watched {
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let name = format!("{} {}", request.event.kind, request.event.id);
         let append = async {
-            let receipt = self.store.append(request).await?;
-            self.wire.note(|| format!("stored: {name} at {}", receipt.version));
-            Ok(receipt)
+            let appended = self.store.append(request).await;
+            self.wire.note(|| match &appended {
+                Ok(receipt) => format!("stored: {name} at {}", receipt.version),
+                Err(_) => format!("refused: {name}"),
+            });
+            appended
         };
         self.write("append an event", name.clone(), append).await
     }
@@ -454,9 +487,11 @@ impl SessionStore for Watched {
         self.wire.reads.fetch_add(1, Ordering::SeqCst);
         self.wire.events.fetch_add(session.events.len(), Ordering::SeqCst);
         if let Some(values) = &session.values {
-            let keys = [&values.app, &values.user, &values.session];
-            let keys = keys.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
-            let mut keys: Vec<String> = keys.collect();
+            let scopes = [&values.app, &values.user, &values.session];
+            let whole = scopes.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
+            let appended = scopes.into_iter().flat_map(Values::appended);
+            let appended = appended.map(|(key, list)| format!("{key} +{}", list.items.len()));
+            let mut keys: Vec<String> = whole.chain(appended).collect();
             keys.sort();
             self.wire.values.lock().unwrap().extend(keys);
         }
@@ -496,18 +531,22 @@ impl SessionStore for Watched {
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
+        self.wire.commits("claim");
         self.store.claim(request).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
+        self.wire.commits("renew");
         self.store.renew(request).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        self.wire.commits("release");
         self.store.release(request).await
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
+        self.wire.commits("enqueue");
         self.store.enqueue(request).await
     }
 
@@ -516,6 +555,7 @@ impl SessionStore for Watched {
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
+        self.wire.commits("dequeue");
         self.store.dequeue(request).await
     }
 }

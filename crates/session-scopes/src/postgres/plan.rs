@@ -21,7 +21,6 @@ use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, to_db};
 use crate::seal::{self, SessionRecord};
-use crate::session::Visible;
 use crate::store::REMEMBERED_REMOVALS;
 
 /// The generation of a shared list that begins anew. What is stored has generation 0.
@@ -60,11 +59,10 @@ impl Source<'_> {
                 let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
                 let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
                 let items = async { query(connection, FIND_ITEMS, &[&app, &user, &id, &keys]).await };
-                let (lineage, rewinds, items) =
-                    try_join!(biased; ask(READ_LINEAGE), ask(READ_REWINDS), items)?;
-                let history = History::read(&lineage, &rewinds, record)?;
-                let visible = Visible::at(record.version, &history.rewinds);
-                let lists = session_lists(heads, &items, &history, &visible);
+                let rewinds = async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await };
+                let (lineage, rewinds, items) = try_join!(biased; ask(READ_LINEAGE), rewinds, items)?;
+                let history = History::read(&lineage, &rewinds, record, None)?;
+                let lists = session_lists(heads, &items, &history);
                 let wanted = lists.into_iter().filter(|(head, _)| keys.contains(&head.key));
                 wanted.map(|(head, list)| Ok((head.key.clone(), list?))).collect()
             }

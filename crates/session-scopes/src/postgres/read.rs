@@ -13,7 +13,7 @@ use super::branches;
 use super::inbox;
 use super::rows::{
     Cache, HeadRow, History, RowsOf, Schemas, ScopeRow, Scopes, SessionRow, States, appended, cells_at,
-    digest_at, events as events_of, heads, read_rewinds, session_items, shared_items, states, values,
+    digest_at, events as events_of, heads, rewind_row, session_items, shared_items, states, values,
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENTS, FIND_CELLS, FIND_ITEMS, FIND_SCOPE, FIND_SHARED,
@@ -27,6 +27,7 @@ use crate::chain::pieces;
 use crate::changes::ScopeVersions;
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
+use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{from_db, to_db};
 use crate::scope::{ByScope, Scope};
 use crate::seal::SessionRecord;
@@ -60,30 +61,31 @@ pub(super) async fn session(
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let plain = request.since.is_none() && request.keys.is_none() && request.version.is_none();
     let is_whole = request.state && plain;
+    let upto = request.version.map_or(i64::MAX, to_db);
     let (row, lineage, rewinds, scopes, whole, changed) = try_join!(biased;
         ask(READ_SESSION),
         ask(READ_LINEAGE),
-        ask(READ_REWINDS),
+        async { query(connection, READ_REWINDS, &[&app, &user, &id, &upto]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
         async { if is_whole { Whole::read(connection, key).await.map(Some) } else { Ok(None) } },
         Changed::read(connection, request),
     )?;
     let row = SessionRow::of(&row, key)?;
     let scopes = Scopes::of(&scopes, app)?;
-    let history = History::read(&lineage, &rewinds, &row)?;
     cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
-    let visible = Visible::at(version, &history.rewinds);
-    let ranges = request.event_ranges(&visible, version);
+    let history = History::read(&lineage, &rewinds, &row, Some(version))?;
+    let ranges = request.event_ranges(&history.visible, version);
     let pieces = event_pieces(connection, &row, &ranges, request.events).await?;
     let edges = pieces.iter().flat_map(|(after, last)| [*after, *last]).chain([version]);
     let (states, events) = try_join!(biased;
         states_of(connection, &row, &history, edges),
         read_pieces(connection, &row, &pieces),
     )?;
+    history.check_rewound(&states, version)?;
     let events = events_of(&events, &pieces, &row, &states)?;
     let head = digest_at(&row, &states, version)?;
-    let of = Of { key, record: &row, history: &history, visible: &visible, scopes: &scopes };
+    let of = Of { key, record: &row, history: &history, scopes: &scopes };
     let values = match (request.state, whole) {
         (false, _) => None,
         (true, Some(whole)) => {
@@ -96,7 +98,7 @@ pub(super) async fn session(
             Some(some_values(connection, &cache.schemas, of, past, asked).await?)
         }
     };
-    let session = row.session(key.clone(), visible, scopes.versions())?;
+    let session = row.session(key.clone(), history.visible, scopes.versions())?;
     Ok(Session { version, head: Some(head), values, events, ..session })
 }
 
@@ -151,7 +153,7 @@ impl Whole {
         if let Some(cells) = cells {
             sums::compare_cells(sum(&own, RowsOf::Session), cells)?;
         }
-        let items = session_items(&own, &session.items, of.history, of.visible)?;
+        let items = session_items(&own, &session.items, of.history)?;
         Ok(ByScope {
             app: app.shared_values(connection, schemas, &of.scopes.app, &Asked::default()).await?,
             user: user.shared_values(connection, schemas, &of.scopes.user, &Asked::default()).await?,
@@ -274,7 +276,6 @@ struct Of<'a> {
     key: &'a SessionKey,
     record: &'a SessionRecord,
     history: &'a History,
-    visible: &'a Visible,
     scopes: &'a Scopes,
 }
 
@@ -340,7 +341,7 @@ async fn some_values(
     if let Some(cells) = cells {
         sums::compare_cells(sum(&heads, RowsOf::Session), cells)?;
     }
-    let items = session_items(&heads, &session.items, of.history, of.visible)?;
+    let items = session_items(&heads, &session.items, of.history)?;
     let restricted = |values: Values, keys: Option<BTreeSet<Arc<str>>>| match keys {
         Some(keys) => values.restricted_to(keys),
         None => values,
@@ -571,13 +572,13 @@ async fn metadata(
 ) -> Result<Vec<Session>, SessionError> {
     let numbers: Vec<i64> = found.iter().map(|(_, row)| row.number).collect();
     let rows = query(connection, LISTED_REWINDS, &[&numbers]).await?;
-    let mut of_sessions: HashMap<i64, Vec<&Row>> = HashMap::new();
+    let mut of_sessions: HashMap<i64, Vec<RewindRow>> = HashMap::new();
     for row in &rows {
-        of_sessions.entry(row.get(4)).or_default().push(row);
+        of_sessions.entry(row.get(6)).or_default().push(rewind_row(row));
     }
     let sessions = found.into_iter().map(|(key, row)| {
-        let rows = of_sessions.remove(&row.number).unwrap_or_default();
-        let visible = Visible::at(row.version, &read_rewinds(rows.into_iter(), &row)?);
+        let rewinds: Rewinds = of_sessions.remove(&row.number).into_iter().flatten().collect();
+        let visible = Visible::at(row.version, &rewinds.counting(row.state.rewound)?);
         row.session(key, visible, scopes)
     });
     sessions.collect()

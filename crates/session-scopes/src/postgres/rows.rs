@@ -20,6 +20,7 @@ use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, SessionKey};
+use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{
     Assembly, Extent, Head, ItemRow, NewestItems, Segment, from_db, in_lineage, read_json, to_db,
 };
@@ -216,24 +217,42 @@ fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError
 pub(super) struct History {
     /// Newest first.
     pub(super) lineage: Vec<Segment>,
-    pub(super) rewinds: Vec<Rewound>,
+    /// What counts at the version that was asked for.
+    pub(super) visible: Visible,
+    /// The newest rewind up to that version.
+    pub(super) rewound: u64,
 }
 
 impl History {
-    /// The history of a session, checked against its row.
+    /// The history of a session, checked against its row, with the rewinds of a version: of the session's own, or of an
+    /// earlier one.
     pub(super) fn read(
         lineage: &[Row],
         rewinds: &[Row],
         record: &SessionRecord,
+        version: Option<u64>,
     ) -> Result<Self, SessionError> {
         let lineage: Vec<Segment> = lineage
             .iter()
             .map(|row| Segment { stream: row.get(0), after: from_db(row.get(1)), upto: from_db(row.get(2)) })
             .collect();
         seal::compare(seal::of_lineage(&lineage), record.lineage, || "history of a session".to_owned())?;
-        let of_ours = |row: &&Row| in_lineage(&lineage, row.get(0), from_db(row.get(1)));
-        let rewinds = read_rewinds(rewinds.iter().filter(of_ours), record)?;
-        Ok(History { lineage, rewinds })
+        let rewinds: Rewinds = rewinds.iter().map(rewind_row).collect();
+        let version = version.unwrap_or(record.version);
+        // Which one is the newest up to an earlier version is known once the event of that is read.
+        let rewound = if version == record.version { record.state.rewound } else { rewinds.newest() };
+        let visible = Visible::at(version, &rewinds.counting(rewound)?);
+        Ok(History { lineage, visible, rewound })
+    }
+
+    /// Checks the newest rewind up to an earlier version, by what held after the events that were asked for.
+    pub(super) fn check_rewound(&self, states: &States, version: u64) -> Result<(), SessionError> {
+        match states.get(&version) {
+            Some(state) if state.rewound != self.rewound => {
+                Err(SessionError::damaged("history of a session", "a rewind is missing"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where the state of a version is written down.
@@ -247,21 +266,15 @@ impl History {
     }
 }
 
-/// The rewinds of a session, from rows of `stream, version, target, checksum`: each of them.
-pub(super) fn read_rewinds<'r>(
-    rows: impl Iterator<Item = &'r Row>,
-    record: &SessionRecord,
-) -> Result<Vec<Rewound>, SessionError> {
-    let read = |row: &Row| {
-        let rewound = Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) };
-        let sum = seal::of_rewind(row.get(0), rewound);
-        seal::compare(sum, row.get(3), || "rewind of a session".to_owned()).map(|()| rewound)
-    };
-    let rewinds: Vec<Rewound> = rows.map(read).collect::<Result<_, _>>()?;
-    if rewinds.len() as u64 != from_db(record.state.rewinds) {
-        return Err(SessionError::damaged("history of a session", "a rewind is missing"));
+/// Reads `stream, version, target, previous, visible, checksum`.
+pub(super) fn rewind_row(row: &Row) -> RewindRow {
+    RewindRow {
+        stream: row.get(0),
+        rewound: Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) },
+        previous: from_db(row.get(3)),
+        visible: from_db(row.get(4)),
+        checksum: row.get(5),
     }
-    Ok(rewinds)
 }
 
 /// What held after some events, by their versions.
@@ -453,12 +466,7 @@ fn damaged_list(key: &str) -> SessionError {
 type ListOf<'h> = (&'h HeadRow, Result<List<Arc<Value>>, SessionError>);
 
 /// The lists of a session by key, from rows in the order of their versions.
-pub(super) fn session_lists<'h>(
-    heads: &'h [HeadRow],
-    rows: &[Row],
-    history: &History,
-    visible: &Visible,
-) -> Vec<ListOf<'h>> {
+pub(super) fn session_lists<'h>(heads: &'h [HeadRow], rows: &[Row], history: &History) -> Vec<ListOf<'h>> {
     let is_list = |row: &&HeadRow| matches!(row.head, Head::List(_));
     let gathered = |row: &'h HeadRow| match row.head {
         Head::List(extent) => Gathered { list: Ok(Assembly::new(extent)), sum: 0 },
@@ -469,7 +477,7 @@ pub(super) fn session_lists<'h>(
     for row in rows {
         let (stream, version) = (row.get(1), from_db(row.get(3)));
         if let Some(list) = lists.get_mut(row.get::<_, &str>(0))
-            && visible.contains(version)
+            && history.visible.contains(version)
             && in_lineage(&history.lineage, stream, version)
         {
             list.add(row);
@@ -484,9 +492,8 @@ pub(super) fn session_items(
     heads: &[HeadRow],
     rows: &[Row],
     history: &History,
-    visible: &Visible,
 ) -> Result<Items, SessionError> {
-    let lists = session_lists(heads, rows, history, visible);
+    let lists = session_lists(heads, rows, history);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 

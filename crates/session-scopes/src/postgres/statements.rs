@@ -44,6 +44,25 @@ macro_rules! session {
     };
 }
 
+/// The rewinds of sessions, by a rule, that count at a version of each; and the newest one of each part of their histories.
+macro_rules! rewinds {
+    ($rule:expr, $upto:literal) => {
+        concat!(
+            "WITH RECURSIVE w AS (SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, l.number ",
+            "FROM stepfold_lineage l JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = ",
+            "(SELECT MAX(n.version) FROM stepfold_rewinds n ",
+            "WHERE n.stream = l.stream AND n.version > l.after AND n.version <= ",
+            $upto,
+            ") WHERE ",
+            $rule,
+            " UNION SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, w.number ",
+            "FROM w JOIN stepfold_lineage l ON l.number = w.number AND w.visible > l.after AND w.visible <= l.upto ",
+            "JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = w.visible) ",
+            "SELECT stream, version, target, previous, visible, checksum, number FROM w"
+        )
+    };
+}
+
 /// The row of an entry of an inbox.
 macro_rules! input {
     () => {
@@ -158,13 +177,14 @@ statements! {
         "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ", number!(),
         " ORDER BY after DESC, upto DESC"
     );
-    READ_REWINDS = concat!(
-        "SELECT r.stream, r.version, r.target, r.checksum FROM stepfold_lineage l JOIN stepfold_rewinds r ",
-        "ON r.stream = l.stream WHERE l.number = ", number!(), " ORDER BY r.version"
+    // The rewinds of a session that count at version $4, and the newest one of each part of its history.
+    READ_REWINDS = rewinds!(concat!("l.number = ", number!()), "LEAST(l.upto, $4)");
+    ALL_REWINDS = concat!(
+        "SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum FROM stepfold_lineage l ",
+        "JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto ",
+        "WHERE l.number = $1"
     );
-    LISTED_REWINDS = "SELECT r.stream, r.version, r.target, r.checksum, l.number FROM stepfold_lineage l JOIN stepfold_rewinds r \
-        ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
-        WHERE l.number = ANY($1::bigint[]) ORDER BY r.version";
+    LISTED_REWINDS = rewinds!("l.number = ANY($1::bigint[])", "l.upto");
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
@@ -179,7 +199,8 @@ statements! {
     );
     ADD_EVENT = "INSERT INTO stepfold_events (stream, version, id, at, body, seal) VALUES ($1, $2, $3, $4, $5, $6)";
     MOVE_VERSION = "UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4 WHERE number = $1";
-    ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES ($1, $2, $3, $4)";
+    ADD_REWIND = "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
+        VALUES ($1, $2, $3, $4, $5, $6)";
     // An event without writes, in one statement, after version $4 with seal $11: it gets the seal $13, and the session
     // $12. No row: something is not as expected, look closer. With $8 it is written under the claim of this token: held for
     // $9, as long as not half of that is gone; or released, which makes of the checksum $14 of claim and inbox $15.

@@ -63,8 +63,10 @@ CREATE TABLE stepfold_events (
 CREATE UNIQUE INDEX stepfold_events_by_version ON stepfold_events (stream, version);
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (stream, id);
 
+-- Each names the rewind before it, and the newest one up to its target: the next that counts. See `rewinds.rs`.
 CREATE TABLE stepfold_rewinds (
-    stream BIGINT NOT NULL, version BIGINT NOT NULL, target BIGINT NOT NULL, checksum BIGINT NOT NULL,
+    stream BIGINT NOT NULL, version BIGINT NOT NULL, target BIGINT NOT NULL, previous BIGINT NOT NULL,
+    visible BIGINT NOT NULL, checksum BIGINT NOT NULL,
     PRIMARY KEY (stream, version)
 );
 

@@ -15,20 +15,20 @@ use super::branches;
 use super::inbox;
 use super::read::{Part, sum};
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, schema_sum, session_lists,
+    Cache, HeadRow, History, RowsOf, ScopeRow, SessionRow, read_state, rewind_row, schema_sum, session_lists,
     shared_lists,
 };
 use super::statements::{
-    EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES, PAGE_OF_SESSIONS,
-    READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
+    ALL_REWINDS, EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES,
+    PAGE_OF_SESSIONS, READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
 use super::transaction::{Given, Transaction, begin_reading, commit, query, within};
 use crate::chain::{Link, check_links, scope_place, told};
 use crate::digest::Content;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
+use crate::rewinds::Rewinds;
 use crate::rows::{from_db, to_db};
-use crate::session::Visible;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
@@ -156,7 +156,7 @@ impl Verifier<'_> {
             try_join!(biased;
                 ask(READ_SESSION),
                 ask(READ_LINEAGE),
-                ask(READ_REWINDS),
+                async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await },
                 ask(READ_LABELS),
                 ask(READ_FORKS)
             )
@@ -179,10 +179,15 @@ impl Verifier<'_> {
         for error in [labels, forks].into_iter().flatten() {
             self.report.damaged(place(), told(&error));
         }
+        let rewinds_of = async { query(connection, ALL_REWINDS, &[&row.number]).await };
+        let all: Rewinds = within(self.patience, rewinds_of).await?.iter().map(rewind_row).collect();
+        if let Err(error) = all.check_all(row.state.rewound) {
+            self.report.damaged(place(), told(&error));
+        }
         if let Err(error) = within(self.patience, inbox::verify(connection, key, &row)).await? {
             self.report.damaged(place(), told(&error));
         }
-        match History::read(&lineage, &rewinds, &row) {
+        match History::read(&lineage, &rewinds, &row, None) {
             Ok(history) => {
                 self.events(connection, key, &row).await?;
                 self.values(connection, key, &row, &history).await?;
@@ -220,10 +225,9 @@ impl Verifier<'_> {
         history: &History,
     ) -> Result<(), SessionError> {
         let Part { cells, items } = within(self.patience, Part::own(connection, key, None)).await?;
-        let visible = Visible::at(row.version, &history.rewinds);
         let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
         let heads = self.heads(connection, &cells, RowsOf::Session, place).await?;
-        for (head, list) in session_lists(&heads, &items, history, &visible) {
+        for (head, list) in session_lists(&heads, &items, history) {
             if let Err(error) = list {
                 self.report.damaged(place(&head.key), told(&error));
             }

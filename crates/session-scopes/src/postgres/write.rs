@@ -12,7 +12,8 @@ use super::inbox::Waiting;
 use super::plan::{ANEW, Source, keys, plan};
 use super::read;
 use super::rows::{
-    Cache, History, Known, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at, fence,
+    Cache, History, Known, Records, Schemas, ScopeRow, Scopes, SessionRow, States, cells_at, digest_at,
+    fence, rewind_row,
 };
 use super::statements::{
     ADD_EVENT, ADD_LINEAGE, ADD_OPERATION, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS,
@@ -31,9 +32,10 @@ use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
+use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::{Planner, Segment, forked, from_db, to_db};
 use crate::scope::{ByScope, by_scope};
-use crate::seal::{self, EventSeal, SessionRecord, State, row_number};
+use crate::seal::{EventSeal, SessionRecord, State, row_number};
 use crate::session::{Rewound, Session, Values};
 use crate::store::{
     AppendEvent, Before, CreateSession, DeleteSession, Deleted, EventRange, Fence, ForkSession, GetSession,
@@ -60,9 +62,19 @@ async fn lock_scope(
     user: Option<&UserId>,
     writes: &[&Write],
 ) -> Result<Option<LockedScope>, SessionError> {
-    if writes.is_empty() {
-        return Ok(None);
+    match writes {
+        [] => Ok(None),
+        _ => lock_keys(connection, app, user, writes).await.map(Some),
     }
+}
+
+/// Locks a scope and reads the rows of the keys that are written.
+async fn lock_keys(
+    connection: &Object,
+    app: &AppId,
+    user: Option<&UserId>,
+    writes: &[&Write],
+) -> Result<LockedScope, SessionError> {
     let (app, owner, keys) = (app.as_str(), owner(user), keys(writes));
     let (_, scope, rows) = try_join!(biased;
         async { execute(connection, ADD_SCOPE, &[&app, &owner]).await },
@@ -70,7 +82,7 @@ async fn lock_scope(
         async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
     )?;
     match scope.first() {
-        Some(row) => Ok(Some(LockedScope { row: ScopeRow::read(row, app)?, rows })),
+        Some(row) => Ok(LockedScope { row: ScopeRow::read(row, app)?, rows }),
         // It was deleted between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted just now".into() })
@@ -317,7 +329,7 @@ async fn create_inside(
     let (key, number) = new.insert(connection, id).await?;
     let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
     let genesis = genesis(&key, at);
-    let state = State { head: genesis, cells: 0, rewinds: 0 };
+    let state = State { head: genesis, cells: 0, rewound: 0 };
     let empty = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
     let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
     let source = Source::Session(&key, &empty);
@@ -392,9 +404,13 @@ impl NewSession<'_> {
 async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionRow, History), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
-    let (row, lineage, rewinds) = try_join!(biased; ask(LOCK_SESSION), ask(READ_LINEAGE), ask(READ_REWINDS))?;
+    let (row, lineage, rewinds) = try_join!(biased;
+        ask(LOCK_SESSION),
+        ask(READ_LINEAGE),
+        async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await },
+    )?;
     let row = SessionRow::of(&row, key)?;
-    let history = History::read(&lineage, &rewinds, &row)?;
+    let history = History::read(&lineage, &rewinds, &row, None)?;
     Ok((row, history))
 }
 
@@ -441,8 +457,8 @@ async fn fork_inside(
     )?;
     let cells = sums::combined(&cells);
     check_cells_at(connection, &row, &states, version, cells).await?;
-    let rewinds = history.rewinds.iter().filter(|rewound| rewound.version <= version).count();
-    let state = State { head: digest_at(&row, &states, version)?, cells, rewinds: to_db(rewinds as u64) };
+    let rewound = rewound_at(connection, &from, &row, &states, version).await?;
+    let state = State { head: digest_at(&row, &states, version)?, cells, rewound };
     let parent = Some((from.id.to_string(), version));
     let record =
         SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
@@ -452,6 +468,26 @@ async fn fork_inside(
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
+}
+
+/// The newest rewind up to a version, given what held after its event; 0 if there is none.
+async fn rewound_at(
+    connection: &Object,
+    key: &SessionKey,
+    record: &SessionRecord,
+    states: &States,
+    version: u64,
+) -> Result<u64, SessionError> {
+    if version == record.version {
+        return Ok(record.state.rewound);
+    }
+    if let Some(state) = states.get(&version) {
+        return Ok(state.rewound);
+    }
+    // Retention took the event that told.
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let rows = query(connection, READ_REWINDS, &[&app, &user, &id, &to_db(version)]).await?;
+    Ok(rows.iter().map(rewind_row).collect::<Rewinds>().newest())
 }
 
 /// Refuses rows of values that are not all that the session had at a version: what is made of them would be sealed as
@@ -517,11 +553,14 @@ async fn rewind_inside(
         async { query(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await },
     )?;
     let cells = sums::combined(&gone) ^ sums::combined(&back);
-    let checksum = seal::of_rewind(number, Rewound { version, to: request.to });
-    let mut sent: Vec<Sent<'_>> =
-        vec![Box::pin(
-            async move { execute(connection, ADD_REWIND, &[&number, &now, &to, &checksum]).await },
-        )];
+    let visible = rewound_at(connection, key, &row, &states, request.to).await?;
+    let rewound = Rewound { version, to: request.to };
+    let rewind = RewindRow::new(number, rewound, row.state.rewound, visible);
+    let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
+        let RewindRow { previous, visible, checksum, .. } = rewind;
+        let given: Given<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
+        execute(connection, ADD_REWIND, given).await
+    })];
     let (after, seal) = followed(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(left.statements(connection));
@@ -549,9 +588,9 @@ async fn write_scope_inside(
 ) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
     let writes: Vec<&Write> = request.delta.iter().collect();
-    let locked = lock_scope(connection, app, user, &writes).await?;
-    let mut sent = Vec::new();
-    if let (Some(operation), Some(locked)) = (&request.operation, &locked) {
+    // An operation is remembered also if it writes nothing.
+    let locked = lock_keys(connection, app, user, &writes).await?;
+    if let Some(operation) = &request.operation {
         let (app, owner, operation_id, scope) =
             (app.as_str(), owner(user), operation.as_str(), locked.row.scope);
         let found = query(connection, FIND_OPERATION, &[&app, &owner, &operation_id, &body]).await?;
@@ -570,7 +609,8 @@ async fn write_scope_inside(
     }
     let planner =
         Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: ANEW };
-    sent.extend(plan_scope(connection, schemas, &planner, locked, schema, (app, user), &writes).await?);
+    let locked = Some(locked).filter(|_| !writes.is_empty());
+    let sent = plan_scope(connection, schemas, &planner, locked, schema, (app, user), &writes).await?;
     in_order(sent).await?;
     read::scope_values(connection, schemas, &request.scope).await
 }

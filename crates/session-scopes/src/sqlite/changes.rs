@@ -44,8 +44,7 @@ pub(super) fn session_keys(
     if version < first.max(row.oldest) || version > row.version {
         return Ok(None);
     }
-    let is_rewound = history.rewinds.last().is_some_and(|rewound| rewound.version > version);
-    if is_rewound {
+    if row.state.rewound > version {
         rewritten(connection, row.number, version)
     } else {
         written(connection, row, history, version)
@@ -101,11 +100,26 @@ pub(super) struct Scopes {
 
 impl Scopes {
     pub(super) fn read(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        let read = |user: Option<&UserId>| {
-            let found = ScopeRow::find(connection, &key.app, user)?;
-            found.ok_or_else(|| missing_scope(&key.app, user))
-        };
-        Ok(Scopes { app: read(None)?, user: read(Some(&key.user))? })
+        let failed = failed("find a scope");
+        let mut query = connection
+            .prepare_cached(
+                "SELECT scope, version, known, seal, user FROM stepfold_scopes WHERE app = ?1 AND user IN ('', ?2)",
+            )
+            .map_err(failed)?;
+        let mut rows = query.query([key.app.as_str(), key.user.as_str()]).map_err(failed)?;
+        let (mut app, mut user) = (None, None);
+        while let Some(row) = rows.next().map_err(failed)? {
+            let of = row.get_ref(4).map_err(failed)?;
+            let (place, owner) = match of.as_str().is_ok_and(str::is_empty) {
+                true => (&mut app, None),
+                false => (&mut user, Some(&key.user)),
+            };
+            *place = Some(ScopeRow::read(row, &key.app, owner).map_err(failed)??);
+        }
+        Ok(Scopes {
+            app: app.ok_or_else(|| missing_scope(&key.app, None))?,
+            user: user.ok_or_else(|| missing_scope(&key.app, Some(&key.user)))?,
+        })
     }
 
     pub(super) fn versions(&self) -> ScopeVersions {
@@ -127,23 +141,31 @@ impl ScopeRow {
     ) -> Result<Option<Self>, SessionError> {
         let failed = failed("find a scope");
         let name = user.map_or("", UserId::as_str);
-        let read = |row: &Row<'_>| {
-            let (version, known) = (from_db(row.get(1)?), from_db(row.get(2)?));
-            let seal: ScopeSeal = row.get(3)?;
-            let (app, user) = (app.clone(), user.cloned());
-            Ok((ScopeRow { scope: row.get(0)?, app, user, version, known, cells: seal.cells }, seal))
-        };
         let found = connection
             .prepare_cached(
                 "SELECT scope, version, known, seal FROM stepfold_scopes WHERE app = ?1 AND user = ?2",
             )
-            .and_then(|mut query| query.query_row([app.as_str(), name], read).optional())
+            .and_then(|mut query| {
+                query.query_row([app.as_str(), name], |row| ScopeRow::read(row, app, user)).optional()
+            })
             .map_err(failed)?;
-        let Some((row, seal)) = found else { return Ok(None) };
-        if row.seal() != seal {
-            return Err(row.damaged("the checksum of its row does not fit"));
+        found.transpose()
+    }
+
+    /// Reads `scope, version, known, seal`, and checks that they are those of this scope.
+    fn read(
+        row: &Row<'_>,
+        app: &AppId,
+        user: Option<&UserId>,
+    ) -> rusqlite::Result<Result<Self, SessionError>> {
+        let (version, known) = (from_db(row.get(1)?), from_db(row.get(2)?));
+        let seal: ScopeSeal = row.get(3)?;
+        let (app, user) = (app.clone(), user.cloned());
+        let read = ScopeRow { scope: row.get(0)?, app, user, version, known, cells: seal.cells };
+        if read.seal() == seal {
+            return Ok(Ok(read));
         }
-        Ok(Some(row))
+        Ok(Err(read.damaged("the checksum of its row does not fit")))
     }
 
     /// The scope, which is made if it is not there.

@@ -14,7 +14,8 @@ use crate::digest::{Content, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event};
 use crate::ids::{EventId, SessionKey};
-use crate::rows::{Segment, from_db};
+use crate::rewinds::{RewindRow, Rewinds};
+use crate::rows::{Segment, from_db, to_db};
 use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Visible};
 use crate::store::EventRange;
@@ -180,15 +181,38 @@ impl Segment {
 pub(super) struct History {
     /// Newest first.
     pub(super) lineage: Vec<Segment>,
-    pub(super) rewinds: Vec<Rewound>,
 }
 
 impl History {
     /// The history of a session, checked against its row.
     pub(super) fn read(connection: &Connection, row: &SessionRow) -> Result<Self, SessionError> {
-        let history =
-            History { lineage: lineage_of(connection, row)?, rewinds: rewinds_of(connection, row)? };
-        Ok(history)
+        Ok(History { lineage: lineage_of(connection, row)? })
+    }
+
+    /// What counts at a version.
+    pub(super) fn visible(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        version: u64,
+    ) -> Result<Visible, SessionError> {
+        let newest = self.rewound(connection, row, version)?;
+        visible_at(connection, row.number, version, newest)
+    }
+
+    /// The newest rewind up to a version; 0 if there is none.
+    pub(super) fn rewound(
+        &self,
+        connection: &Connection,
+        row: &SessionRow,
+        version: u64,
+    ) -> Result<u64, SessionError> {
+        match version {
+            _ if version == row.version => Ok(row.state.rewound),
+            // Retention took the event that told.
+            _ if version == row.oldest => rewinds_at(connection, row.number, version).map(|all| all.newest()),
+            _ => Ok(self.state(connection, version)?.rewound),
+        }
     }
 
     /// The digest of the history up to a version.
@@ -356,34 +380,69 @@ fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>,
     Ok(lineage)
 }
 
-/// The rewinds of a session, in the order of their versions.
-pub(super) fn rewinds_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Rewound>, SessionError> {
-    let failed = failed("read the history of a session");
-    if row.state.rewinds == 0 {
-        return Ok(Vec::new());
+/// What counts in a session at a version, up to which this is the newest rewind.
+pub(super) fn visible_at(
+    connection: &Connection,
+    number: i64,
+    version: u64,
+    newest: u64,
+) -> Result<Visible, SessionError> {
+    if newest == 0 {
+        return Ok(Visible::at(version, &[]));
     }
-    let mut query = connection
-        .prepare_cached(
-            "SELECT r.version, r.target, r.stream, r.checksum FROM stepfold_lineage l JOIN stepfold_rewinds r \
-             ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto \
-             WHERE l.number = ?1 ORDER BY r.version",
-        )
-        .map_err(failed)?;
-    let rows = query.query_map([row.number], read_rewind);
-    let rewinds: Result<Vec<Rewound>, SessionError> =
-        rows.and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(failed)?.into_iter().collect();
-    let rewinds = rewinds?;
-    if rewinds.len() as u64 != from_db(row.state.rewinds) {
-        return Err(SessionError::damaged("history of a session", "a rewind is missing"));
-    }
-    Ok(rewinds)
+    let rewinds = rewinds_at(connection, number, version)?.counting(newest)?;
+    Ok(Visible::at(version, &rewinds))
 }
 
-/// Reads `version, target, stream, checksum`.
-pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<Result<Rewound, SessionError>> {
-    let rewound = Rewound { version: from_db(row.get(0)?), to: from_db(row.get(1)?) };
-    let sum = seal::of_rewind(row.get(2)?, rewound);
-    Ok(seal::compare(sum, row.get(3)?, || "rewind of a session".to_owned()).map(|()| rewound))
+/// The rewinds of a session that count at a version, and the newest one of each part of its history.
+fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<Rewinds, SessionError> {
+    read_rewinds(
+        connection,
+        "WITH RECURSIVE w (stream, version, target, previous, visible, checksum) AS ( \
+         SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum \
+         FROM stepfold_lineage l CROSS JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = \
+         (SELECT MAX(n.version) FROM stepfold_rewinds n \
+         WHERE n.stream = l.stream AND n.version > l.after AND n.version <= MIN(l.upto, ?2)) \
+         WHERE l.number = ?1 UNION \
+         SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum FROM w \
+         CROSS JOIN stepfold_lineage l ON l.number = ?1 AND w.visible > l.after AND w.visible <= l.upto \
+         CROSS JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = w.visible) \
+         SELECT stream, version, target, previous, visible, checksum FROM w",
+        &[&number, &to_db(version)],
+    )
+}
+
+/// All rewinds of a session.
+pub(super) fn all_rewinds(connection: &Connection, number: i64) -> Result<Rewinds, SessionError> {
+    read_rewinds(
+        connection,
+        "SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum \
+         FROM stepfold_lineage l CROSS JOIN stepfold_rewinds r \
+         ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto WHERE l.number = ?1",
+        &[&number],
+    )
+}
+
+fn read_rewinds(
+    connection: &Connection,
+    query: &str,
+    given: &[&dyn rusqlite::ToSql],
+) -> Result<Rewinds, SessionError> {
+    let failed = failed("read the history of a session");
+    let mut query = connection.prepare_cached(query).map_err(failed)?;
+    let rows = query.query_map(given, read_rewind);
+    rows.and_then(Iterator::collect).map_err(failed)
+}
+
+/// Reads `stream, version, target, previous, visible, checksum`.
+pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<RewindRow> {
+    Ok(RewindRow {
+        stream: row.get(0)?,
+        rewound: Rewound { version: from_db(row.get(1)?), to: from_db(row.get(2)?) },
+        previous: from_db(row.get(3)?),
+        visible: from_db(row.get(4)?),
+        checksum: row.get(5)?,
+    })
 }
 
 /// Adds the events of some rows, newest first.

@@ -36,7 +36,6 @@ use rusqlite::{Connection, OpenFlags};
 
 use self::error::failed;
 use self::file::Found;
-use self::schemas::Schemas;
 use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer};
 use self::write::Prepared;
 use crate::apply::initial;
@@ -179,7 +178,9 @@ impl SqliteOptions {
         let mut connection = self.connect()?;
         tables::set_up(&mut connection)?;
         let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
-        let (writer, thread) = start_writer(desk(connection), threads)?;
+        let is_quick = self.durability == Durability::Process;
+        let desk = Desk::new(connection, self.busy_timeout);
+        let (writer, thread) = start_writer(desk, is_quick, threads)?;
         Ok(self.store(Some(writer), readers, vec![thread]))
     }
 
@@ -207,7 +208,7 @@ impl SqliteOptions {
             let reconnect = move || (!file::is_read_alone(&options.path)).then(|| options.connect_reader());
             Box::new(reconnect) as threads::Reconnect
         });
-        Ok(Desk { reconnect, ..desk(self.connect_reader()?) })
+        Ok(Desk { reconnect, ..Desk::new(self.connect_reader()?, self.busy_timeout) })
     }
 
     fn connect_reader(&self) -> Result<Connection, SessionError> {
@@ -278,10 +279,6 @@ impl SqliteOptions {
     }
 }
 
-fn desk(connection: Connection) -> Desk {
-    Desk { connection, schemas: Schemas::default(), reconnect: None }
-}
-
 /// Sessions in a SQLite file. Cloning is cheap and shares the threads.
 ///
 /// Dropping the last clone waits for the operations that were begun, and for the log to be copied into the file: some
@@ -310,6 +307,9 @@ fn desk(connection: Connection) -> Desk {
 /// ```
 #[derive(Clone)]
 pub struct SqliteStore(Arc<Inner>);
+
+/// What is written where it comes up, and not by the writer, if that waits for nothing.
+const SMALL_EVENT_BYTES: usize = 64 * 1024;
 
 /// Dropped in this order: what takes jobs first, then the threads are waited for.
 struct Inner {
@@ -361,7 +361,9 @@ impl SessionStore for SqliteStore {
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        self.writer()?.run(move |desk| write::append(desk, &request, &body)).await
+        let (writer, is_small) = (self.writer()?, body.len() <= SMALL_EVENT_BYTES);
+        let append = move |desk: &mut Desk| write::append(desk, &request, &body);
+        if is_small { writer.run_small(append).await } else { writer.run(append).await }
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
@@ -406,15 +408,15 @@ impl SessionStore for SqliteStore {
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
-        self.writer()?.run(move |desk| claims::claim(desk, &request)).await
+        self.writer()?.run_small(move |desk| claims::claim(desk, &request)).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
-        self.writer()?.run(move |desk| claims::renew(desk, &request)).await
+        self.writer()?.run_small(move |desk| claims::renew(desk, &request)).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
-        self.writer()?.run(move |desk| claims::release(desk, &request)).await
+        self.writer()?.run_small(move |desk| claims::release(desk, &request)).await
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
@@ -427,6 +429,6 @@ impl SessionStore for SqliteStore {
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
-        self.writer()?.run(move |desk| inbox::dequeue(desk, &request)).await
+        self.writer()?.run_small(move |desk| inbox::dequeue(desk, &request)).await
     }
 }

@@ -8,15 +8,16 @@ use super::at_version::Past;
 use super::cells::{session_values, session_values_of};
 use super::changes::{ScopeRow, Scopes, missing_scope, session_keys};
 use super::error::failed;
-use super::history::{History, SessionRow, read_rewind, rewinds_of, work_columns};
+use super::history::{History, SessionRow, read_rewind, visible_at, work_columns};
 use super::seal;
 use super::shared::{shared_values, shared_values_of};
 use super::threads::Desk;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::rewinds::{RewindRow, Rewinds};
 use crate::rows::from_db;
 use crate::scope::{ByScope, Scope};
-use crate::session::{Rewound, Session, Values, Visible};
+use crate::session::{Session, Values, Visible};
 use crate::store::{Cursor, EventRange, GetSession, ListSessions, ScopeKey, SessionPage};
 use crate::time::Timestamp;
 
@@ -37,11 +38,11 @@ fn session(
     let version = request.version_in(row.oldest, row.version)?;
     row.check_newest(&desk.connection, &key)?;
     if !request.state && events == EventRange::None && version == row.version {
-        let visible = Visible::at(version, &rewinds_of(&desk.connection, &row)?);
+        let visible = visible_at(&desk.connection, row.number, version, row.state.rewound)?;
         return row.session(key, visible, request.now, scopes.versions());
     }
     let history = History::read(&desk.connection, &row)?;
-    let visible = Visible::at(version, &history.rewinds);
+    let visible = history.visible(&desk.connection, &row, version)?;
     let head = Some(history.digest(&desk.connection, &row, version)?);
     let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
     let ranges = request.event_ranges(&visible, version);
@@ -174,7 +175,8 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
             return session(desk, row, &scopes, &request.get(key));
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
-        let visible = Visible::at(row.version, &rewinds);
+        let newest = rewinds.newest();
+        let visible = Visible::at(row.version, &rewinds.counting(newest)?);
         // The list does not tell the digest of the newest event.
         Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });
@@ -205,35 +207,39 @@ fn listed(
     Ok(found.map(|found| (found.at(from_db(version), Timestamp::from_micros(updated)), key.id)))
 }
 
-/// The rewinds of all sessions of a page, from its `newest` (which is not on it) to its `oldest`.
+/// The rewinds of all sessions of a page that count, from its `newest` (which is not on it) to its `oldest`.
 fn listed_rewinds(
     desk: &Desk,
     request: &ListSessions,
     newest: (Timestamp, i64),
     oldest: (Timestamp, i64),
-) -> Result<HashMap<i64, Vec<Rewound>>, SessionError> {
+) -> Result<HashMap<i64, Rewinds>, SessionError> {
     let failed = failed("list sessions");
     let mut query = desk
         .connection
         .prepare_cached(
-            "SELECT w.version, w.target, w.stream, w.checksum, l.number FROM stepfold_recent r \
-             CROSS JOIN stepfold_lineage l ON l.number = r.number CROSS JOIN stepfold_rewinds w \
-             ON w.stream = l.stream AND w.version > l.after AND w.version <= l.upto \
-             WHERE r.app = ?1 AND r.user = ?2 AND (r.updated, r.number) < (?3, ?4) \
-             AND (r.updated, r.number) >= (?5, ?6)",
+            "WITH RECURSIVE w (stream, version, target, previous, visible, checksum, number) AS ( \
+             SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, l.number \
+             FROM stepfold_recent p CROSS JOIN stepfold_lineage l ON l.number = p.number \
+             CROSS JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = \
+             (SELECT MAX(n.version) FROM stepfold_rewinds n \
+             WHERE n.stream = l.stream AND n.version > l.after AND n.version <= l.upto) \
+             WHERE p.app = ?1 AND p.user = ?2 AND (p.updated, p.number) < (?3, ?4) \
+             AND (p.updated, p.number) >= (?5, ?6) UNION \
+             SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, w.number FROM w \
+             CROSS JOIN stepfold_lineage l \
+             ON l.number = w.number AND w.visible > l.after AND w.visible <= l.upto \
+             CROSS JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = w.visible) \
+             SELECT stream, version, target, previous, visible, checksum, number FROM w",
         )
         .map_err(failed)?;
     let (app, user) = (request.app.as_str(), request.user.as_str());
     let bounds = params![app, user, newest.0.as_micros(), newest.1, oldest.0.as_micros(), oldest.1];
     let mut rows = query.query(bounds).map_err(failed)?;
-    let mut found: HashMap<i64, Vec<Rewound>> = HashMap::new();
+    let mut found: HashMap<i64, Vec<RewindRow>> = HashMap::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        let rewound = read_rewind(row).map_err(failed)??;
-        let number: i64 = row.get(4).map_err(failed)?;
-        found.entry(number).or_default().push(rewound);
+        let number: i64 = row.get(6).map_err(failed)?;
+        found.entry(number).or_default().push(read_rewind(row).map_err(failed)?);
     }
-    for rewinds in found.values_mut() {
-        rewinds.sort_unstable_by_key(|rewound| rewound.version);
-    }
-    Ok(found)
+    Ok(found.into_iter().map(|(number, rows)| (number, rows.into_iter().collect())).collect())
 }

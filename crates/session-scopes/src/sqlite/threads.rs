@@ -3,10 +3,15 @@
 //! The writer takes whatever waits, up to 64 jobs, runs each in a savepoint of one transaction (a single one
 //! needs none), commits once, and answers then. So many writers share the cost of one flush to disk, and an answer means that
 //! it happened.
+//!
+//! Where a commit does not wait for the disk, a small job is done by whoever brings it, if nobody is at the desk: to wake the
+//! writer and to be woken costs as much as the job. What waits for the disk or for another process is the writer's in any case.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -30,6 +35,8 @@ pub(super) struct Desk {
     pub(super) schemas: Schemas,
     /// Present while the connection takes the file for one that nobody changes.
     pub(super) reconnect: Option<Reconnect>,
+    /// How long it waits for other processes that write.
+    pub(super) patience: Duration,
 }
 
 /// Gives another connection once somebody has the file open.
@@ -78,7 +85,63 @@ where
 
 /// Where jobs for the writer are handed in.
 #[derive(Clone)]
-pub(super) struct Writer(mpsc::Sender<Box<dyn Job>>);
+pub(super) struct Writer {
+    jobs: mpsc::Sender<Box<dyn Job>>,
+    shared: Arc<Shared>,
+}
+
+/// What the writer shares with those who bring it jobs.
+struct Shared {
+    /// The desk; none once the writer has ended.
+    pen: Mutex<Option<Pen>>,
+    /// How many jobs were handed in and are not answered.
+    waiting: AtomicUsize,
+    /// Whether a commit does not wait for the disk.
+    is_quick: bool,
+}
+
+/// The desk where jobs write, and what is known of the file's log.
+struct Pen {
+    desk: Desk,
+    log: Log,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Pen>> {
+        self.pen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does a job here and now, or gives it back if it would wait for anything.
+    fn try_run<T, W>(&self, work: W) -> Result<Result<T, SessionError>, W>
+    where
+        W: FnOnce(&mut Desk) -> Result<T, SessionError>,
+    {
+        // Those who came before come first.
+        if !self.is_quick || self.waiting.load(Ordering::SeqCst) > 0 {
+            return Err(work);
+        }
+        let Ok(mut pen) = self.pen.try_lock() else { return Err(work) };
+        match &mut *pen {
+            Some(Pen { desk, log }) if log.is_quiet() && desk.begins_at_once() => {
+                log.rest -= 1;
+                Ok(run_at_once(desk, work))
+            }
+            _ => Err(work),
+        }
+    }
+}
+
+/// Runs a job in the transaction that was begun for it.
+fn run_at_once<T>(
+    desk: &mut Desk,
+    work: impl FnOnce(&mut Desk) -> Result<T, SessionError>,
+) -> Result<T, SessionError> {
+    let result = guarded(|| work(desk)).and_then(|done| desk.execute("COMMIT", COMMITTING).map(|()| done));
+    if result.is_err() {
+        desk.undo();
+    }
+    result
+}
 
 impl Writer {
     /// Runs `work` at the desk and returns what it gives, once that is committed.
@@ -88,8 +151,21 @@ impl Writer {
     ) -> Result<T, SessionError> {
         let (sender, receiver) = oneshot::channel();
         let job = Box::new(Work { run: Some(work), result: None, sender });
-        self.0.send(job).await.map_err(|_| closed())?;
+        let place = self.jobs.reserve().await.map_err(|_| closed())?;
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        place.send(job);
         receiver.await.map_err(|_| closed())?
+    }
+
+    /// As [`run`](Writer::run), for work that takes some microseconds.
+    pub(super) async fn run_small<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        match self.shared.try_run(work) {
+            Ok(done) => done,
+            Err(work) => self.run(work).await,
+        }
     }
 }
 
@@ -156,20 +232,25 @@ impl Line {
 /// have ended too, it closes the file.
 pub(super) fn start_writer(
     desk: Desk,
+    is_quick: bool,
     others: Vec<JoinHandle<()>>,
 ) -> Result<(Writer, JoinHandle<()>), SessionError> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
+    let (jobs, receiver) = mpsc::channel(QUEUE);
+    let pen = Mutex::new(Some(Pen { desk, log: Log::default() }));
+    let shared = Arc::new(Shared { pen, waiting: AtomicUsize::new(0), is_quick });
+    let writer = Writer { jobs, shared: Arc::clone(&shared) };
     let run = move || {
-        let mut log = Log::default();
-        let desk = write_all(desk, receiver, &mut log);
+        write_all(&shared, receiver);
         for other in others {
             // One that panicked has ended as well.
             let _ = other.join();
         }
-        log.end(&desk);
-        desk.close();
+        if let Some(Pen { desk, log: _ }) = shared.lock().take() {
+            Log::end(&desk);
+            desk.close();
+        }
     };
-    Ok((Writer(sender), spawn("stepfold-sqlite-writer", run)?))
+    Ok((writer, spawn("stepfold-sqlite-writer", run)?))
 }
 
 /// Starts a thread for each of these connections. They end when the last [`Readers`] is dropped.
@@ -203,9 +284,9 @@ impl Drop for Threads {
     }
 }
 
-/// How many pages of the log are copied to the file at once: 16 MB. The same pages change again and again, so that
-/// waiting longer copies less.
-pub(super) const LOG_PAGES: i64 = 4_000;
+/// How many pages of the log are copied to the file at once: with those of the jobs until it is looked at again, 4 MB. The
+/// same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
+pub(super) const LOG_PAGES: i64 = 900;
 
 /// How many jobs run before the size of the log is looked at again.
 const LOOK_AFTER: usize = 32;
@@ -225,6 +306,11 @@ struct Log {
 }
 
 impl Log {
+    /// Whether the next job needs no look at the log.
+    fn is_quiet(&self) -> bool {
+        self.is_begun && self.mark.is_none() && self.rest > 1
+    }
+
     /// Copies the log to the file if it is due; before the first write in any case, so that the file says that it needs
     /// its log from then on.
     fn look_after(&mut self, desk: &Desk, jobs: usize) -> Result<(), SessionError> {
@@ -273,7 +359,7 @@ impl Log {
 
     /// Takes back whatever mark the newest commit has. One that is not ours is that of a process that was killed, or of
     /// one at work, which makes it again; whoever closes the file last copies all of the log.
-    fn end(&mut self, desk: &Desk) {
+    fn end(desk: &Desk) {
         if desk.marked().is_ok_and(|mark| mark != 0)
             && let Err(error) = desk.take_back(None)
         {
@@ -282,7 +368,7 @@ impl Log {
     }
 }
 
-fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>, log: &mut Log) -> Desk {
+fn write_all(shared: &Shared, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
     while let Some(first) = receiver.blocking_recv() {
         let mut group = vec![first];
         while group.len() < GROUP
@@ -290,29 +376,34 @@ fn write_all(mut desk: Desk, mut receiver: mpsc::Receiver<Box<dyn Job>>, log: &m
         {
             group.push(next);
         }
-        log.take_back(&desk);
-        if let Err(error) = log.look_after(&desk, group.len()) {
-            // Writing may still be possible; if not, it says why.
-            tracing::warn!(%error, "the log could not be copied to the file");
-        }
-        let failure = write_group(&mut desk, &mut group).err();
-        if failure.is_some() {
-            desk.undo();
-        }
+        let failure = shared.lock().as_mut().and_then(|pen| pen.write(&mut group).err());
+        shared.waiting.fetch_sub(group.len(), Ordering::SeqCst);
         for job in group {
             job.answer(failure.as_ref().map(again));
         }
     }
-    desk
+}
+
+impl Pen {
+    /// Runs a group of jobs; the error is one of all of them.
+    fn write(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
+        let Pen { desk, log } = self;
+        log.take_back(desk);
+        if let Err(error) = log.look_after(desk, group.len()) {
+            // Writing may still be possible; if not, it says why.
+            tracing::warn!(%error, "the log could not be copied to the file");
+        }
+        let written = write_group(desk, group);
+        if written.is_err() {
+            desk.undo();
+        }
+        written
+    }
 }
 
 /// Runs a group of jobs in one transaction.
 fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
-    let failed = failed("commit");
-    desk.connection
-        .prepare_cached("BEGIN IMMEDIATE")
-        .and_then(|mut begin| begin.execute([]))
-        .map_err(failed)?;
+    desk.execute("BEGIN IMMEDIATE", COMMITTING)?;
     if let [job] = group {
         // It is alone, so the transaction is all there is to undo.
         if !job.run(desk) {
@@ -338,6 +429,19 @@ fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), Sessio
 }
 
 impl Desk {
+    /// A desk with a connection that waits so long for other processes that write.
+    pub(super) fn new(connection: Connection, patience: Duration) -> Self {
+        Desk { connection, schemas: Schemas::default(), reconnect: None, patience }
+    }
+
+    /// Begins a transaction that writes, unless another process writes.
+    fn begins_at_once(&self) -> bool {
+        let _ = self.connection.busy_timeout(Duration::ZERO);
+        let has_begun = self.execute("BEGIN IMMEDIATE", COMMITTING).is_ok();
+        let _ = self.connection.busy_timeout(self.patience);
+        has_begun
+    }
+
     /// How many pages the log has.
     fn log_pages(&self) -> Result<i64, SessionError> {
         let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
@@ -375,11 +479,11 @@ impl Desk {
     /// Closes the file. If nobody else has it open, all that is in the log is copied into it, and it is left in the form
     /// that is read without a log.
     fn close(self) {
-        let Desk { connection, schemas, reconnect: _ } = self;
+        let Desk { connection, schemas, .. } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
         // Whoever has it open closes it last.
-        let _ = connection.busy_timeout(std::time::Duration::ZERO);
+        let _ = connection.busy_timeout(Duration::ZERO);
         let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
         if let Err((_, error)) = connection.close() {
             tracing::error!(%error, "the file could not be closed");
@@ -394,7 +498,7 @@ impl Desk {
     /// Connects anew where the connection takes the file for one that nobody changes, and somebody has it open by now.
     fn connect_again(&mut self) -> Result<(), SessionError> {
         if let Some(connection) = self.reconnect.as_ref().and_then(|reconnect| reconnect()) {
-            *self = Desk { connection: connection?, schemas: Schemas::default(), reconnect: None };
+            *self = Desk { connection: connection?, schemas: Schemas::default(), reconnect: None, ..*self };
         }
         Ok(())
     }
@@ -463,7 +567,7 @@ mod tests {
             connection.pragma_update(None, "journal_mode", "wal").unwrap();
             connection
         };
-        let desk = Desk { connection: connect(), schemas: Schemas::default(), reconnect: None };
+        let desk = Desk::new(connect(), Duration::ZERO);
         let mut opened = Some(connect());
         let mut log = Log::default();
         let copied = log.begin(&desk, |desk| {
@@ -484,11 +588,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sessions.db");
         drop(SqliteStore::open(&path).unwrap());
-        let desk = Desk {
-            connection: Connection::open(&path).unwrap(),
-            schemas: Schemas::default(),
-            reconnect: None,
-        };
+        let desk = Desk::new(Connection::open(&path).unwrap(), Duration::ZERO);
         desk.connection.pragma_update(None, "journal_mode", "wal").unwrap();
         let reader = Connection::open(&path).unwrap();
         reader.execute_batch("BEGIN").unwrap();

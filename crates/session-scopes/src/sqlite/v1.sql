@@ -79,8 +79,10 @@ CREATE TABLE stepfold_events (
 );
 CREATE UNIQUE INDEX stepfold_events_by_id ON stepfold_events (number >> 32, id);
 
+-- Each names the rewind before it, and the newest one up to its target: the next that counts. See `rewinds.rs`.
 CREATE TABLE stepfold_rewinds (
-    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    stream INTEGER NOT NULL, version INTEGER NOT NULL, target INTEGER NOT NULL, previous INTEGER NOT NULL,
+    visible INTEGER NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, version)
 ) WITHOUT ROWID;
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::branches;
 use super::cells::{Stored, stored};
 use super::changes::ScopeRow;
-use super::history::{History, SessionRow};
+use super::history::{History, SessionRow, all_rewinds};
 use super::inbox;
 use super::seal::{self, EventSeal};
 use super::shared::{SharedRow, shared_items};
@@ -262,6 +262,10 @@ fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
     match History::read(&desk.connection, &row) {
         Ok(history) => check_events(&desk.connection, report, key, &row, &history),
         Err(error) => report.damaged(place(), told(&error)),
+    }
+    let rewinds = all_rewinds(&desk.connection, row.number);
+    if let Err(error) = rewinds.and_then(|all| all.check_all(row.state.rewound)) {
+        report.damaged(place(), told(&error));
     }
     check_values(desk, report, key, &row);
     let labels = branches::labels_of(&desk.connection, &row, key).err();

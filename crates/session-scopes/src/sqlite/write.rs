@@ -23,6 +23,7 @@ use crate::digest::{Content, genesis};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
+use crate::rewinds::RewindRow;
 use crate::rows::{Planner, Segment, forked, to_db};
 use crate::scope::{ByScope, by_scope};
 use crate::seal::{SessionRecord, row_number, version_of};
@@ -146,7 +147,7 @@ pub(super) fn create(
     let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
     let life = life.unwrap_or_else(LifeId::random);
     let genesis = genesis(&key, at);
-    let state = State { head: genesis, cells, rewinds: 0 };
+    let state = State { head: genesis, cells, rewound: 0 };
     let record = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
     insert_session(desk, &key, &record, &lineage)?;
     let row = row_number(number, 0);
@@ -316,7 +317,7 @@ pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, Ses
     let state = State {
         head: history.digest(&desk.connection, &row, version)?,
         cells: fork_cells(desk, &row, &history, number, version)?,
-        rewinds: to_db(history.rewinds.iter().filter(|rewound| rewound.version <= version).count() as u64),
+        rewound: history.rewound(&desk.connection, &row, version)?,
     };
     let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((from.id.to_string(), version));
@@ -358,10 +359,13 @@ pub(super) fn rewind(
         written.trail.replaced.push(replaced);
         written.cells ^= cells;
     }
+    let visible = history.rewound(&desk.connection, &row, rewound.to)?;
+    let rewind = RewindRow::new(row.number, rewound, row.state.rewound, visible);
     run(
         desk,
-        "INSERT INTO stepfold_rewinds (stream, version, target, checksum) VALUES (?1, ?2, ?3, ?4)",
-        &[&row.number, &version, &to, &seal::of_rewind(row.number, rewound)],
+        "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
     let receipt = commit(desk, &request.key, &row, event, body, &written)?;
     claims::commit(desk, &row, request.into(), fence, receipt)

@@ -3,8 +3,8 @@
 use proptest::test_runner::Config;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    DeleteSession, GetSession, MemoryStore, PostgresOptions, ScopeKey, Seen, Session, SessionKey,
-    SessionStore, SqliteStore, Values, VerifySessions, WriteScope,
+    DeleteSession, Durability, GetSession, MemoryStore, PostgresOptions, ScopeKey, Seen, Session, SessionKey,
+    SessionStore, SqliteOptions, SqliteStore, Values, VerifySessions, WriteScope,
 };
 use stepfold_state_core::state::State;
 
@@ -157,7 +157,8 @@ async fn a_state_that_is_kept_is_the_state_that_is_read_in_memory() {
 async fn a_state_that_is_kept_is_the_state_that_is_read_over_sqlite() {
     for seed in seeds(16) {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
+        let options = SqliteOptions::new(folder.path().join("sessions.db"));
+        let store = options.durability(Durability::Process).open().unwrap();
         kept_states_are_read_states(store, seed, 120).await;
     }
 }

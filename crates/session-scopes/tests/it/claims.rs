@@ -120,6 +120,7 @@ async fn claim_once_free(store: &AnyStore, session: usize, owner: usize, now: Ti
     loop {
         match claim(store, session, owner, now).await {
             Ok(claim) => return claim,
+            // tidy: allow sleep, because a server's clock cannot be waited for
             Err(SessionError::Claimed { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(error) => panic!("{error}"),
         }
@@ -208,5 +209,5 @@ async fn a_process_that_lost_its_claim_commits_nothing_over_sqlite() {
 #[tokio::test]
 async fn a_process_that_lost_its_claim_commits_nothing_over_postgres() {
     let Some(server) = server() else { return };
-    a_process_that_lost_its_claim_commits_nothing(&server.database("lost").await).await;
+    a_process_that_lost_its_claim_commits_nothing(&server.database("lost_claim").await).await;
 }

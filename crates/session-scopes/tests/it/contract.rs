@@ -21,6 +21,18 @@ async fn sqlite() {
     check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
+/// A task that finds nobody at work writes without the writer's thread.
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_that_does_not_flush() {
+    use stepfold_session_scopes::{Durability, SqliteOptions};
+
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("sessions.db")).durability(Durability::Process);
+    let store = options.open().unwrap();
+    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
+}
+
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {

@@ -301,19 +301,15 @@ async fn a_whole_file_has_no_faults() {
     assert!(report.events > 100 && report.values > 20, "{report:?}");
 }
 
-#[tokio::test]
-async fn each_kind_of_damage_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("sessions.db");
-    let written = written(&path).await;
+/// What is done by hand to a file, and what a check names then. The numbers of sessions begin with 1.
+fn damages_of_a_file() -> Vec<(&'static str, FaultPlace, FaultKind)> {
     let of = filled;
     let app = |key: Option<&str>| FaultPlace::Scope {
         app: "app".to_owned(),
         user: None,
         key: key.map(str::to_owned),
     };
-    // The numbers of sessions begin with 1.
-    for (sql, place, kind) in [
+    vec![
         (
             "UPDATE stepfold_events SET body = replace(body, 'message 4', 'massage 4') WHERE number = (4 << 32) + 5",
             FaultPlace::Versions(of(3), 5..=5),
@@ -352,6 +348,7 @@ async fn each_kind_of_damage_is_named() {
             FaultKind::Damaged,
         ),
         ("DELETE FROM stepfold_rewinds", FaultPlace::Session(of(9)), FaultKind::Damaged),
+        ("UPDATE stepfold_rewinds SET visible = 7", FaultPlace::Session(of(9)), FaultKind::Damaged),
         (
             "UPDATE stepfold_sessions SET claims = claims + 1 WHERE number = 4",
             FaultPlace::Session(of(3)),
@@ -400,7 +397,15 @@ async fn each_kind_of_damage_is_named() {
         ),
         ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), FaultKind::Missing),
         ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn each_kind_of_damage_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let written = written(&path).await;
+    for (sql, place, kind) in damages_of_a_file() {
         fs::write(&path, &written.bytes).unwrap();
         damage(&path, sql);
         let report = verified(&path).await;
@@ -880,6 +885,56 @@ async fn damaged_new_items_of_a_database_are_errors() {
     let options = PostgresOptions::new(server.database("damaged_items").await).connections(1);
     damaged_new_items_are_errors(options.open().await.unwrap(), async |sql: &str| {
         server.run("damaged_items", sql).await;
+    })
+    .await;
+}
+
+/// What counts of a session is read without the rewinds that a later one went back behind.
+async fn hidden_rewinds_are_not_read<S: SessionStore>(store: S, damage: impl AsyncFn(&str)) {
+    let key = key("s");
+    create(&store, &key).await;
+    let mut version = 0;
+    for to in [1, 1, 3] {
+        for _ in 0..3 {
+            append(&store, &key, version, writing(version, &[("n", json!(1))])).await.unwrap();
+            version += 1;
+        }
+        let event = EventId::new(format!("back-{version}")).unwrap();
+        store.rewind(RewindSession { event, ..rewinding(&key, version, to) }).await.unwrap();
+        version += 1;
+    }
+    let before = get(&store, &key).await;
+    assert_eq!(before.visible_events().map(|event| event.version).collect::<Vec<_>>(), [1, 2, 3, 12]);
+    let broken = async |get: GetSession| {
+        let read = store.get(get).await;
+        read.as_ref().err().map(SessionError::kind) == Some(ErrorKind::Broken)
+    };
+    let whole = || GetSession::new(key.clone());
+    damage("DELETE FROM stepfold_rewinds WHERE version = 4").await;
+    assert_eq!(shown(&get(&store, &key).await), shown(&before));
+    // The second one went back behind the first one, and a version in between counts that.
+    assert!(broken(whole().at_version(7)).await);
+    assert!(!broken(whole().at_version(8)).await);
+    let report = store.verify(VerifySessions::session(key.clone())).await.unwrap();
+    assert!(names(&report, &key), "{report:#?}");
+    damage("DELETE FROM stepfold_rewinds WHERE version = 12").await;
+    assert!(broken(whole()).await);
+}
+
+#[tokio::test]
+async fn hidden_rewinds_of_a_file_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    hidden_rewinds_are_not_read(store, async |sql: &str| damage(&path, sql)).await;
+}
+
+#[tokio::test]
+async fn hidden_rewinds_of_a_database_are_not_read() {
+    let Some(server) = server() else { return };
+    let options = PostgresOptions::new(server.database("hidden_rewinds").await).connections(1);
+    hidden_rewinds_are_not_read(options.open().await.unwrap(), async |sql: &str| {
+        server.run("hidden_rewinds", sql).await;
     })
     .await;
 }

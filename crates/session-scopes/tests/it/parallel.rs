@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use stepfold_session_scopes::{ScopeKey, SessionStore, SqliteStore};
+use stepfold_session_scopes::{Durability, ScopeKey, SessionStore, SqliteOptions, VerifySessions};
 
 use crate::children::start;
 use crate::scenario::{address_in, append, create, get, key, open, writing};
@@ -40,10 +40,10 @@ async fn sixteen_processes_lose_nothing_over_postgres() {
 }
 
 /// 8 tasks append 1,000 events each to sessions of their own, without one error.
-#[tokio::test(flavor = "multi_thread")]
-async fn eight_sessions_write_at_once_and_nobody_is_told_to_wait() {
+async fn eight_sessions_write_at_once(durability: Durability) {
     let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
+    let options = SqliteOptions::new(folder.path().join("sessions.db")).durability(durability);
+    let store = options.open().unwrap();
     let tasks = (0..8).map(|number| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -60,4 +60,40 @@ async fn eight_sessions_write_at_once_and_nobody_is_told_to_wait() {
         assert_eq!((session.version, session.events.len()), (1000, 1000));
         assert_eq!(session.get("n").unwrap(), json!(1000));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_sessions_write_at_once_and_nobody_is_told_to_wait() {
+    eight_sessions_write_at_once(Durability::Full).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_sessions_write_at_once_without_flushes_and_nobody_is_told_to_wait() {
+    eight_sessions_write_at_once(Durability::Process).await;
+}
+
+/// Two stores over one file, as two processes have it: whoever writes where it comes up leaves what the other is at to its
+/// writer.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_stores_without_flushes_lose_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let open = || SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
+    let stores = [open(), open()];
+    let tasks = (0..4).map(|number: usize| {
+        let store = stores[number % 2].clone();
+        tokio::spawn(async move {
+            let key = key(number);
+            create(&store, &key).await;
+            for version in 0..500 {
+                append(&store, &key, version, writing(version, &[("app:n", json!(1))])).await.unwrap();
+            }
+        })
+    });
+    for done in join_all(tasks).await {
+        done.unwrap();
+    }
+    let app = stores[0].read_scope(ScopeKey::app("app").unwrap()).await.unwrap();
+    assert_eq!(app.get("app:n").unwrap(), json!(2000));
+    assert_eq!(stores[1].verify(VerifySessions::all()).await.unwrap().faults, []);
 }

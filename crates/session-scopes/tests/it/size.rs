@@ -1,10 +1,15 @@
 //! What a long session takes on the disk.
 
+use std::time::Duration;
+
 use serde_json::json;
-use stepfold_session_scopes::{Durability, EventRange, GetSession, SessionStore, SqliteOptions, SqliteStore};
+use stepfold_session_scopes::{
+    AppendClaim, AppendEvent, Durability, EventRange, GetSession, SessionStore, SqliteOptions, SqliteStore,
+    TakeOver, WorkerId,
+};
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
-use crate::scenario::{append, create, key, writing};
+use crate::scenario::{append, create, key, schema, writing};
 
 /// Bytes that a file's pages in use come to.
 fn bytes_of(path: &std::path::Path) -> u64 {
@@ -73,6 +78,55 @@ async fn an_append_writes_four_pages_however_much_there_is() {
         let pages = log / FRAME;
         assert!((400..500).contains(&pages), "{pages} pages in 100 appends after {events} events");
     }
+}
+
+/// A turn takes the claim on its session with its first event and gives it up with its last: no page more is written for it.
+#[tokio::test]
+async fn a_turn_under_a_claim_writes_as_many_pages_as_one_without() {
+    const FRAME: u64 = 4096 + 24;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
+    let (owner, duration) = (WorkerId::new("one").unwrap(), Duration::from_secs(3_600));
+    let mut pages = Vec::new();
+    for is_claimed in [false, true] {
+        let key = key(is_claimed);
+        create(&store, &key).await;
+        bytes_of(&path);
+        let mut token = None;
+        // Turns of four events.
+        for version in 0..100_u64 {
+            let claim = match (token, version % 4) {
+                _ if !is_claimed => None,
+                (Some(token), 3) => Some(AppendClaim::Release { token }),
+                (Some(token), _) => Some(AppendClaim::Hold { token, duration }),
+                (None, _) => {
+                    Some(AppendClaim::Take { owner: owner.clone(), duration, take_over: TakeOver::Never })
+                }
+            };
+            let event = writing(version, &[("n", json!(1))]);
+            let mut request = AppendEvent::new(key.clone(), version, event, &schema());
+            request.claim = claim;
+            token = store.append(request).await.unwrap().claim.map(|claim| claim.token);
+            assert_eq!(token.is_some(), is_claimed && version % 4 != 3);
+        }
+        let log = std::fs::metadata(folder.path().join("sessions.db-wal")).unwrap().len();
+        pages.push(log / FRAME);
+    }
+    // Where a row is longer for its claim, a page is full a little earlier.
+    assert!(pages[1] <= pages[0] + 5, "{pages:?}");
+}
+
+/// The log keeps the size that it once had for as long as the file is open.
+#[tokio::test]
+async fn the_log_of_an_open_file_stays_near_four_megabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteOptions::new(&path).durability(Durability::Process).open().unwrap();
+    create(&store, &key("s")).await;
+    small_steps(&store, 0, 1_200).await;
+    let log = std::fs::metadata(folder.path().join("sessions.db-wal")).unwrap().len();
+    assert!((2_000_000..4_300_000).contains(&log), "{log} bytes");
 }
 
 /// Steps of a number and an item for a list.

@@ -84,6 +84,8 @@ pub enum ModelErrorKind {
     Cancelled,
     /// This model or provider cannot do what was asked.
     Unsupported,
+    /// The server could not show that it is the one at this address: its certificate is not trusted.
+    Untrusted,
 }
 
 /// Which timeout was exceeded.
@@ -102,7 +104,7 @@ pub enum TimeoutKind {
 
 impl ModelErrorKind {
     /// Each kind, without what it carries.
-    const ALL: [ModelErrorKind; 18] = [
+    const ALL: [ModelErrorKind; 19] = [
         ModelErrorKind::Transient,
         ModelErrorKind::RateLimited,
         ModelErrorKind::Overloaded,
@@ -121,6 +123,7 @@ impl ModelErrorKind {
         ModelErrorKind::ToolChoiceIgnored,
         ModelErrorKind::Cancelled,
         ModelErrorKind::Unsupported,
+        ModelErrorKind::Untrusted,
     ];
 
     /// The name of the kind, without what it carries: to count errors by, and to write them down.
@@ -151,6 +154,7 @@ impl ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "tool_choice_ignored",
             ModelErrorKind::Cancelled => "cancelled",
             ModelErrorKind::Unsupported => "unsupported",
+            ModelErrorKind::Untrusted => "untrusted",
         }
     }
 
@@ -188,6 +192,7 @@ impl ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "use a model that follows the tool choice",
             ModelErrorKind::Cancelled => "start again when ready",
             ModelErrorKind::Unsupported => "use a model or a provider that can do it",
+            ModelErrorKind::Untrusted => "check the base URL, and the certificates that this machine trusts",
         }
     }
 
@@ -234,6 +239,7 @@ impl fmt::Display for ModelErrorKind {
             ModelErrorKind::ToolChoiceIgnored => "tool choice ignored",
             ModelErrorKind::Cancelled => "cancelled",
             ModelErrorKind::Unsupported => "unsupported",
+            ModelErrorKind::Untrusted => "server not trusted",
         };
         f.write_str(text)
     }

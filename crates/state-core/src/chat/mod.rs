@@ -16,6 +16,7 @@ mod turns;
 
 mod call_ids;
 mod check;
+mod citation;
 mod repair;
 
 pub mod notation;
@@ -24,6 +25,7 @@ mod model;
 mod request;
 
 mod fragments;
+mod price;
 mod reply;
 
 mod error;
@@ -33,6 +35,7 @@ mod json;
 
 pub use call_ids::{fresh_call_id, with_unique_call_ids};
 pub use check::{FaultKind, TranscriptFault, TranscriptFaults};
+pub use citation::{CITATIONS, Citation};
 pub use error::{ModelError, ModelErrorKind, TimeoutKind};
 pub use extras::Extras;
 pub use fragments::ArgumentsBuilder;
@@ -40,9 +43,10 @@ pub use message::{Message, Role};
 pub use model::{ChatModel, MAX_REPLY_BYTES, ReplyStream};
 pub use notation::NotationError;
 pub use part::{Content, Media, MediaSource, Part, UnknownPart};
+pub use price::{Price, Prices};
 pub use repair::{INTERRUPTED, Repair, RepairKind, Repaired};
-pub use reply::{Chunk, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
-pub use request::{ChatRequest, ModelParams, ResponseFormat, ToolChoice, ToolSpec};
+pub use reply::{Chunk, Cost, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
+pub use request::{ChatRequest, ModelParams, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{Iter, Transcript};
 pub use turns::{Span, Step, Steps, Turn, Turns};

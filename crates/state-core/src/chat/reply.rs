@@ -209,6 +209,65 @@ pub struct Usage {
     pub cached_input_tokens: u64,
     /// Of the tokens written, those that were reasoning.
     pub reasoning_tokens: u64,
+    /// Of the tokens of the input, those that were written to the provider's cache.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
+    /// What the provider says that it cost; zero if it does not say.
+    #[serde(rename = "cost_nanodollars", skip_serializing_if = "Cost::is_zero")]
+    pub cost: Cost,
+}
+
+/// An amount of money, in billionths of a US dollar: whole numbers add up without a rest.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::Cost;
+///
+/// let cost = Cost::from_dollars(0.00125);
+/// assert_eq!(cost.nanodollars(), 1_250_000);
+/// assert_eq!(cost.to_string(), "$0.001250");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// An amount in billionths of a dollar.
+    pub const fn from_nanodollars(nanodollars: u64) -> Self {
+        Cost(nanodollars)
+    }
+
+    /// An amount in dollars, rounded. One that is negative or no number is zero.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float is saturated when it is made a whole number, and none is negative here"
+    )]
+    pub fn from_dollars(dollars: f64) -> Self {
+        Cost((dollars.max(0.0) * 1e9).round() as u64)
+    }
+
+    /// The amount in billionths of a dollar.
+    pub const fn nanodollars(self) -> u64 {
+        self.0
+    }
+
+    /// Whether nothing is known to have been paid.
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let micro = self.0.saturating_add(500) / 1_000;
+        write!(f, "${}.{:06}", micro / 1_000_000, micro % 1_000_000)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {
@@ -227,6 +286,8 @@ impl Add for Usage {
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cached_input_tokens: (self.cached_input_tokens).saturating_add(other.cached_input_tokens),
             reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
+            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            cost: Cost(self.cost.0.saturating_add(other.cost.0)),
         }
     }
 }

@@ -183,6 +183,35 @@ pub struct ModelParams {
     /// What only this provider knows; it goes into the request as it is.
     #[serde(skip_serializing_if = "Extras::is_empty")]
     pub extras: Extras,
+    /// Tools that the provider runs itself, such as a web search. A run's list replaces that of its agent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server_tools: Vec<ServerTool>,
+}
+
+/// A tool that a provider runs itself: it is offered beside the others, and what it did is in the reply, as unknown parts
+/// that go back with it. A model of another provider refuses the request.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_state_core::chat::{ModelParams, ServerTool};
+///
+/// let search = ServerTool::new("anthropic", json!({"type": "web_search_20250305", "name": "web_search"}));
+/// let params = ModelParams { server_tools: vec![search], ..ModelParams::default() };
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerTool {
+    /// Whose it is: `openai` (Responses), `openai-chat`, `anthropic`, `gemini`.
+    pub dialect: String,
+    /// The tool, as that API writes it.
+    pub tool: Value,
+}
+
+impl ServerTool {
+    /// A tool of an API, as it writes it.
+    pub fn new(dialect: impl Into<String>, tool: impl Into<Value>) -> Self {
+        ServerTool { dialect: dialect.into(), tool: tool.into() }
+    }
 }
 
 impl ModelParams {
@@ -208,6 +237,11 @@ impl ModelParams {
             seed: self.seed.or(defaults.seed),
             stop: if self.stop.is_empty() { defaults.stop.clone() } else { self.stop },
             extras,
+            server_tools: if self.server_tools.is_empty() {
+                defaults.server_tools.clone()
+            } else {
+                self.server_tools
+            },
         }
     }
 }

@@ -338,6 +338,63 @@ async fn arguments_that_do_not_fit() {
     "#]].assert_eq(&right.text());
 }
 
+/// Nor those that do not fit the schema that a function asks with, or where it takes none.
+#[tokio::test]
+async fn arguments_that_do_not_fit_a_question() {
+    async fn pay(node: NodeContext) -> Result<Update, NodeError> {
+        let schema =
+            json!({"properties": {"euro": {"type": "integer"}}, "required": ["euro"], "type": "object"});
+        let paid = node.ask_fitting("pay", json!({"euro": 5}), schema)?;
+        let sent = node.ask_fitting("send", json!({}), false)?;
+        Ok(Update::new().set(LOG, vec![format!("{paid:?}, {sent:?}")]))
+    }
+    let graph = graph().node("a", pay).edge(START, "a").build().unwrap();
+    let mut walked = walk(&graph, "go").await;
+    let mut text = String::new();
+    for decision in [
+        Decision::modify(json!({"euro": "many"})),
+        Decision::modify(json!({"euro": 4})),
+        Decision::modify(json!({})),
+        Decision::Approve,
+    ] {
+        let request = outcome_of(&walked.ended).pending().remove(0);
+        text.push_str(if request.can_modify() { "may be modified\n" } else { "may not be modified\n" });
+        walked = decided(&walked, &[(&request.id, decision)]).await;
+        text.push_str(&walked.text());
+    }
+    expect![[r#"
+        may be modified
+        --
+        user:      go
+        --
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/pay#52d10f7a90f45eec`: at $.euro: expected integer, found string; the request stays pending
+        steps: 1
+        pending a/pay#52d10f7a90f45eec: a({"euro":5}), Node
+        may be modified
+           0 asks: send#2db56c6d376cb163
+        --
+        user:      go
+        --
+        exit: the run waits for decisions
+        steps: 1
+        pending a/send#2db56c6d376cb163: a({}), Node
+        may not be modified
+        --
+        user:      go
+        --
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/send#2db56c6d376cb163`: nothing of it can be modified; approve or reject; the request stays pending
+        steps: 1
+        pending a/send#2db56c6d376cb163: a({}), Node
+        may not be modified
+        --
+        user:      go
+        --
+        exit: the graph came to its end
+        steps: 1
+        state: {"log":["Modify { arguments: Object {\"euro\": Number(4)} }, Approve"]}
+    "#]].assert_eq(&text);
+}
+
 /// The same where the agent asks for its tools at each step, in the process that takes the decision.
 #[tokio::test]
 async fn arguments_that_do_not_fit_a_dynamic_tool() {

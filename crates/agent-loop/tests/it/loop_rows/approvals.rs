@@ -402,6 +402,18 @@ async fn approval_that_is_decided_twice() {
 }
 
 /// All are taken or none, and a host of one's own gets no further.
+/// A server that gives a call the id of an earlier request, or of one inside of another, gets another name for it.
+#[tokio::test]
+async fn approval_of_calls_that_are_named_like_requests() {
+    let script = "assistant: > \"c1#3e1bd81d8d0ce678\" pay(amount=3)   > \"a/c1\" pay(amount=3)   > \"é=%\" pay(amount=3)";
+    let agent = paying(&Notes::default(), script, Approval::Always).build().unwrap();
+    let paused = play(&agent, "pay!", |run| run).await;
+    assert_eq!(paths(outcome_of(&paused)), ["c1%233e1bd81d8d0ce678", "a%2Fc1", "%C3%A9%3D%25"]);
+    let called: Vec<String> =
+        outcome_of(&paused).pending().into_iter().map(|request| request.call.id).collect();
+    assert_eq!(called, ["c1#3e1bd81d8d0ce678", "a/c1", "é=%"]);
+}
+
 #[tokio::test]
 async fn approval_fails_closed() {
     let notes = Notes::default();

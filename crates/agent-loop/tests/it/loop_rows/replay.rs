@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{Approval, Effect, Source, Tool, ToolBuilder};
+use stepfold_agent_loop::tools::{Approval, Effect, ResultText, Source, Tool, ToolBuilder};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
     RunLimits,
@@ -312,7 +312,11 @@ async fn replay_with_other_bindings() {
     let reads = replayed(&|tool| {
         tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole).reads(["messages"])
     });
-    assert_eq!([no_output, other_field, reads], [words, words, words]);
+    let other_text = replayed(&|tool| {
+        let tool = tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole);
+        tool.output_to_string(ResultText::of("n"))
+    });
+    assert_eq!([no_output, other_field, reads, other_text], [words, words, words, words]);
 }
 
 /// Tools that nobody has called: the model would have been asked something else.

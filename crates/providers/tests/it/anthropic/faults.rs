@@ -182,7 +182,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole()),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -190,7 +190,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole()).cut(),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -198,7 +198,7 @@ async fn a_stop_reason_is_enough() {
         Play::events(whole() + &end()).stall(),
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;

@@ -15,7 +15,7 @@ async fn text_and_usage() {
         &[said(), stop("end_turn"), end()],
         expect![[r#"
         assistant: area 3
-        stop [12(8) + 7(0) tokens]
+        stop [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -23,7 +23,7 @@ async fn text_and_usage() {
         &[said(), stop("max_tokens"), end()],
         expect![[r#"
         assistant: area 3
-        length [12(8) + 7(0) tokens]
+        length [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -31,7 +31,7 @@ async fn text_and_usage() {
         &[said(), stop("refusal"), end()],
         expect![[r#"
         assistant: area 3
-        refusal [12(8) + 7(0) tokens]
+        refusal [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -39,7 +39,7 @@ async fn text_and_usage() {
         &[said(), stop("pause_turn"), end()],
         expect![[r#"
         assistant: area 3
-        pause_turn [12(8) + 7(0) tokens]
+        pause_turn [12(8) + 7(0) tokens] [1 written to the cache]
     "#]],
     )
     .await;
@@ -69,7 +69,7 @@ async fn thoughts_keep_their_signatures() {
         ],
         expect![[r#"
             assistant: @{"reasoning": "hm", "extras": {"signature": "EqQB"}}   @{"reasoning": "", "extras": {"redacted_thinking": "x9"}}   @{"reasoning": "", "extras": {"signature": "ZZ"}}   "area 3"
-            stop [12(8) + 7(0) tokens]
+            stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
     .await;
@@ -97,7 +97,7 @@ async fn calls_side_by_side() {
         ],
         expect![[r#"
             assistant: > t1 search(q="stalls")   > t2 list()   > t1-3 fetch(id=7)   > t4 odd!("{q: 1}")
-            tool_calls [12(8) + 7(0) tokens]
+            tool_calls [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
     .await;
@@ -122,7 +122,7 @@ async fn calls_whose_pieces_are_interleaved() {
         ],
         expect![[r#"
             assistant: > t1 search(q=1)   > t2 fetch(id=7)
-            tool_calls [12(8) + 7(0) tokens]
+            tool_calls [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
     .await;
@@ -152,8 +152,8 @@ async fn unknown_blocks_and_events_are_kept_or_ignored() {
             end(),
         ],
         expect![[r#"
-            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   "ok"
-            stop [12(8) + 7(0) tokens]
+            assistant: @{"anthropic": {"id": "s1", "input": {"query": "x"}, "name": "web_search", "type": "server_tool_use"}}   @{"text": "ok", "extras": {"citations": [{}]}}
+            stop [12(8) + 7(0) tokens] [1 written to the cache]
         "#]],
     )
     .await;

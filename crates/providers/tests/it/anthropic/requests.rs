@@ -195,7 +195,6 @@ async fn everything_else() {
     let params = ModelParams {
         temperature: Some(0.5),
         max_output_tokens: Some(100),
-        seed: Some(7),
         stop: vec!["END".to_owned()],
         extras: [("thinking", json!({"type": "enabled", "budget_tokens": 1024}))].into_iter().collect(),
         ..ModelParams::default()

@@ -121,7 +121,14 @@ fn without_its_reason_to_finish_no_stream_is_a_reply() {
         let text = String::from_utf8_lossy(&entry.body).replace("\r\n", "\n");
         let has_reason = |event: &&str| {
             let event = event.replace([' ', '\n'], "");
-            event.contains("\"finish_reason\":\"") || event.contains("\"stop_reason\":\"")
+            let reasons = [
+                "\"finish_reason\":\"",
+                "\"stop_reason\":\"",
+                "\"finishReason\":\"",
+                "\"status\":\"completed\"",
+                "\"status\":\"incomplete\"",
+            ];
+            reasons.iter().any(|reason| event.contains(reason))
         };
         let events: Vec<&str> = text.split_inclusive("\n\n").collect();
         let left: String = events.iter().filter(|event| !has_reason(event)).copied().collect();

@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use expect_test::expect_file;
 use stepfold_providers::anthropic::Anthropic;
+use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeouts;
-use stepfold_providers::openai::OpenAi;
+use stepfold_providers::openai::{OpenAi, OpenAiResponses};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelError, Reply, Transcript};
 use tokio::runtime::Runtime;
 
-use crate::server::{Play, Server, check_any, show};
+use crate::server::{Check, Play, Server, check_any, check_gemini, show};
 
 /// A key that must not be seen anywhere.
 const KEY: &str = "sk-do-not-show-me-1234567890";
@@ -37,8 +38,18 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 enum Dialect {
     OpenAi,
+    Responses,
     Anthropic,
+    Gemini,
 }
+
+/// The folders, and what they hold.
+const FOLDERS: [(&str, Dialect); 4] = [
+    ("openai", Dialect::OpenAi),
+    ("responses", Dialect::Responses),
+    ("anthropic", Dialect::Anthropic),
+    ("gemini", Dialect::Gemini),
+];
 
 impl Entry {
     fn open(path: &Path, dialect: Dialect) -> Self {
@@ -54,6 +65,7 @@ impl Entry {
             "json" => "application/json",
             "html" => "text/html",
             "txt" => "text/plain",
+            "untyped" => "",
             other => panic!("{name}: what is {other}?"),
         };
         Entry { path: path.to_owned(), dialect, status, content_type, body: fs::read(path).unwrap() }
@@ -88,7 +100,7 @@ fn entries() -> Vec<Entry> {
         paths.sort();
         paths.into_iter().map(move |path| Entry::open(&path, dialect))
     };
-    folder("openai", Dialect::OpenAi).chain(folder("anthropic", Dialect::Anthropic)).collect()
+    FOLDERS.iter().flat_map(|(name, dialect)| folder(name, *dialect)).collect()
 }
 
 fn is_expectation(path: &Path) -> bool {
@@ -98,26 +110,34 @@ fn is_expectation(path: &Path) -> bool {
 /// Reads bodies without a socket, on a clock that stands still: whoever waits for ever is found out at once.
 struct Reader {
     runtime: Runtime,
+    models: Models,
+}
+
+/// A model of each dialect.
+struct Models {
     openai: OpenAi,
+    responses: OpenAiResponses,
     anthropic: Anthropic,
+    gemini: Gemini,
 }
 
 impl Reader {
     fn new() -> Self {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        let (openai, anthropic) = models("http://127.0.0.1:1");
-        Reader { runtime, openai, anthropic }
+        Reader { runtime, models: models("http://127.0.0.1:1") }
     }
 
     /// What a body comes to that comes in these pieces.
     fn read(&self, entry: &Entry, pieces: Vec<Vec<u8>>) -> Result<Reply, ModelError> {
         let Entry { status, content_type, .. } = *entry;
-        let response = Response { status, content_type, pieces };
+        let response = Response { status, content_type, pieces, pause: Duration::ZERO };
         self.runtime.block_on(async {
             let reply = match entry.dialect {
-                Dialect::OpenAi => probe::reply(&self.openai, response),
-                Dialect::Anthropic => probe::reply(&self.anthropic, response),
+                Dialect::OpenAi => probe::reply(&self.models.openai, response),
+                Dialect::Responses => probe::reply(&self.models.responses, response),
+                Dialect::Anthropic => probe::reply(&self.models.anthropic, response),
+                Dialect::Gemini => probe::reply(&self.models.gemini, response),
             };
             let limit = Duration::from_secs(3_600);
             tokio::time::timeout(limit, reply.into_reply()).await.expect("nobody waits for ever")
@@ -130,12 +150,20 @@ impl Reader {
     }
 }
 
-/// Both models, behind this address.
-fn models(url: &str) -> (OpenAi, Anthropic) {
+/// All models, behind this address.
+fn models(url: &str) -> Models {
     let timeouts = Timeouts { first_token: None, idle: None, total: None };
-    let openai = OpenAi::at(format!("{url}/v1"), "some-model").key(KEY).timeouts(timeouts);
-    let anthropic = Anthropic::new("claude", KEY).base_url(url).timeouts(timeouts);
-    (openai.build().unwrap(), anthropic.build().unwrap())
+    let v1 = format!("{url}/v1");
+    let openai = OpenAi::at(&v1, "some-model").key(KEY).timeouts(timeouts).build();
+    let responses = OpenAiResponses::at(&v1, "some-model").key(KEY).timeouts(timeouts).build();
+    let anthropic = Anthropic::new("claude", KEY).base_url(url).timeouts(timeouts).build();
+    let gemini = Gemini::new("gemini", KEY).base_url(&v1).timeouts(timeouts).build();
+    Models {
+        openai: openai.unwrap(),
+        responses: responses.unwrap(),
+        anthropic: anthropic.unwrap(),
+        gemini: gemini.unwrap(),
+    }
 }
 
 /// The text, without the middle of what is very long.
@@ -167,7 +195,7 @@ fn every_body_comes_to_what_is_beside_it() {
 #[test]
 fn every_expectation_has_its_body() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
-    for folder in ["openai", "anthropic"] {
+    for (folder, _) in FOLDERS {
         for file in fs::read_dir(root.join(folder)).unwrap() {
             let path = file.unwrap().path();
             assert!(!is_expectation(&path) || path.with_extension("").exists(), "{}", path.display());
@@ -181,12 +209,18 @@ async fn a_socket_changes_nothing() {
     for entry in entries() {
         let headers = format!("content-type: {}", entry.content_type);
         let play = Play::new(entry.status, &headers, entry.body.clone());
-        let server = Server::start([play], usize::MAX, check_any).await;
-        let (openai, anthropic) = models(&server.url);
+        let check: Check = match entry.dialect {
+            Dialect::Gemini => check_gemini,
+            _ => check_any,
+        };
+        let server = Server::start([play], usize::MAX, check).await;
+        let models = models(&server.url);
         let request = ChatRequest::new(Transcript::new().with(Message::user("which area?")));
         let reply = match entry.dialect {
-            Dialect::OpenAi => openai.respond(request),
-            Dialect::Anthropic => anthropic.respond(request),
+            Dialect::OpenAi => models.openai.respond(request),
+            Dialect::Responses => models.responses.respond(request),
+            Dialect::Anthropic => models.anthropic.respond(request),
+            Dialect::Gemini => models.gemini.respond(request),
         };
         let shown = show(reply.into_reply().await, KEY);
         // A runtime within a runtime is not to be had.

@@ -185,21 +185,20 @@ async fn play(part: Part) {
 /// Resumes what was cut off, or says the next thing.
 async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> {
     let said = said(session).await;
-    let next = || session.run(format!("turn {said}"));
     if part.goes_ahead && said < part.turns {
         // It may have been accepted before the last kill, and wait in the inbox: a key says that it is the same.
         let text = format!("turn {said}");
         return session.send_once(format!("turn-{said}"), text.as_str()).await?.await.map(drop);
     }
     match session.resume().await {
-        // Somebody else may have ended the last turn meanwhile.
-        Err(RunnerError::NothingToResume { .. }) if part.speaks && said < part.turns => {
-            next().await.map(drop)
-        }
-        Err(RunnerError::NothingToResume { .. }) => {
-            tokio::task::yield_now().await;
-            Ok(())
-        }
+        // Somebody else may have ended the last turn meanwhile, or this process has taken by itself what stood in the inbox.
+        Err(RunnerError::NothingToResume { .. }) => match self::said(session).await {
+            said if part.speaks && said < part.turns => session.run(format!("turn {said}")).await.map(drop),
+            _ => {
+                tokio::task::yield_now().await;
+                Ok(())
+            }
+        },
         resumed => resumed.map(drop),
     }
 }

@@ -16,6 +16,7 @@ cases! {
     scopes_are_read_and_written_without_a_session,
     a_scope_takes_its_own_keys_only,
     a_write_with_an_operation_id_is_made_once,
+    an_operation_that_writes_nothing_is_remembered,
     a_write_to_a_scope_is_made_whole_or_not_at_all,
     scopes_and_sessions_write_the_same_values,
 }
@@ -75,6 +76,22 @@ async fn a_write_with_an_operation_id_is_made_once(room: Room) -> Checked {
     let other = write(&user, &schema, "user:sum", json!(5))?.once(OperationId::new("o1")?);
     ensure_eq!(number(&room.store.write_scope(other).await?, "user:sum"), Some(json!(5)));
     ensure_eq!(number(&room.store.read_scope(app).await?, "app:sum"), Some(json!(1)));
+    Ok(())
+}
+
+async fn an_operation_that_writes_nothing_is_remembered(room: Room) -> Checked {
+    let schema = schema()?;
+    let app = ScopeKey::app(room.app.as_str())?;
+    let once = |writes: &[(&str, serde_json::Value)]| -> Result<WriteScope, SessionError> {
+        let request = WriteScope::new(app.clone(), delta(&schema, writes)?, &schema);
+        Ok(request.once(OperationId::new("o1")?))
+    };
+    for _ in 0..2 {
+        ensure!(room.store.write_scope(once(&[])?).await?.is_empty(), "nothing was written");
+    }
+    let other = once(&[("app:sum", json!(1))])?;
+    ensure_error!(room.store.write_scope(other).await, SessionError::OperationReused { .. });
+    ensure!(room.store.read_scope(app.clone()).await?.is_empty(), "a refused operation wrote");
     Ok(())
 }
 

@@ -1,0 +1,110 @@
+//! Ids of approval requests as a person gives them.
+//!
+//! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any beginning of the id, stands for the
+//! whole where it can mean one request only. What would surprise a reader: requests that were decided before count as
+//! well. Else the second click on `--approve publish` would approve the next draft, which nobody has seen.
+
+use stepfold::agent_loop::ApprovalRequest;
+use stepfold::runner::RecordedDecision;
+
+use crate::error::Misuse;
+
+/// How many hexadecimal digits a digest has.
+const DIGITS: usize = 16;
+
+/// The requests of a session: those that are pending, and those that were decided, the newest first.
+pub(super) struct Requests<'a> {
+    pub(super) pending: &'a [ApprovalRequest],
+    pub(super) decided: &'a [RecordedDecision],
+    /// The idempotency key of the decisions that are made now.
+    pub(super) key: Option<&'a str>,
+}
+
+impl Requests<'_> {
+    /// The id of the request that is meant.
+    pub(super) fn resolve(&self, given: &str) -> Result<String, Misuse> {
+        if given.is_empty() {
+            return Err(self.refused("invalid approval id ``: must not be empty"));
+        }
+        let Some(names) = ways(given).iter().find(|names| self.known().any(|id| names(id, given))) else {
+            return Err(match self.pending {
+                [] => Misuse(format!("unknown approval `{given}`: none is pending")),
+                _ => self.refused(&format!("no pending approval with id `{given}`")),
+            });
+        };
+        let pending: Vec<&str> = self.pending().filter(|id| names(id, given)).collect();
+        let decided: Vec<&RecordedDecision> =
+            self.decided.iter().filter(|recorded| names(&recorded.request, given)).collect();
+        let is_repeat = |recorded: &&&RecordedDecision| {
+            self.key.is_some() && recorded.idempotency_key.as_deref() == self.key
+        };
+        match (pending.as_slice(), decided.first(), decided.iter().find(is_repeat)) {
+            // The session says what a repeat means, and who decided before.
+            (_, _, Some(recorded)) | ([], Some(recorded), _) => Ok(recorded.request.clone()),
+            ([id], None, _) => Ok((*id).to_owned()),
+            (several, None, _) => {
+                let several = several.join(", ");
+                Err(Misuse(format!("ambiguous approval id `{given}`: it could be {several}")))
+            }
+            (_, Some(recorded), _) => {
+                let words = format!(
+                    "ambiguous approval id `{given}`: {} is decided already; give the whole id",
+                    recorded.request
+                );
+                Err(self.refused(&words))
+            }
+        }
+    }
+
+    /// An id and what follows it after `=`. A known id may have that sign in itself.
+    pub(super) fn split<'p>(&self, pair: &'p str) -> (&'p str, Option<&'p str>) {
+        let ends = |id: &&str| {
+            pair.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+                && !id.is_empty()
+        };
+        let known = self.known().flat_map(|id| [id, path(id)]).filter(ends).map(str::len).max();
+        match known.or_else(|| pair.find('=')) {
+            Some(end) => (&pair[..end], pair[end..].strip_prefix('=')),
+            None => (pair, None),
+        }
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &str> {
+        self.pending.iter().map(|request| request.id.as_str())
+    }
+
+    fn known(&self) -> impl Iterator<Item = &str> {
+        self.pending().chain(self.decided.iter().map(|recorded| recorded.request.as_str()))
+    }
+
+    fn refused(&self, why: &str) -> Misuse {
+        let pending: Vec<&str> = self.pending().collect();
+        match pending.as_slice() {
+            [] => Misuse(format!("{why}; none is pending")),
+            pending => Misuse(format!("{why}; pending: {}", pending.join(", "))),
+        }
+    }
+}
+
+type Names = fn(&str, &str) -> bool;
+
+/// The ways in which a text can name an id, the closest first. A whole id names itself only, also if it is the beginning of
+/// another one.
+fn ways(given: &str) -> &'static [Names] {
+    const WAYS: [Names; 4] = [
+        |id, given| id == given,
+        |id, given| path(id) == given,
+        |id, given| id.starts_with(given) && given.len() > path(id).len(),
+        |id, given| path(id).starts_with(given),
+    ];
+    let digest = given.rsplit_once('#').map(|(_, digest)| digest);
+    let is_digest = |text: &str| {
+        text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    if digest.is_some_and(is_digest) { &WAYS[..1] } else { &WAYS }
+}
+
+/// An id without its digest.
+fn path(id: &str) -> &str {
+    id.rsplit_once('#').map_or(id, |(path, _)| path)
+}

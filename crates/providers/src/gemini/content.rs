@@ -1,0 +1,198 @@
+//! Messages as contents.
+//!
+//! Two things surprise. The results of a step are parts of *one* content, and so is what a user says right behind them: a
+//! content is open until somebody else speaks. And a call has an id only if the server gave it one: a made up one is not
+//! sent, with the call or with its result.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role, ToolContent,
+    ToolResult, UnknownPart,
+};
+
+use crate::wire;
+
+/// The extra of a part that holds its signature.
+pub(super) const SIGNATURE: &str = "thought_signature";
+
+/// The extra of a call that holds the id that the server gave it.
+pub(super) const CALL_ID: &str = "function_call_id";
+
+/// The field of an unknown part that holds a part of a kind that we do not know.
+const PART: &str = "gemini";
+
+/// What is open between two messages.
+#[derive(Clone, Default)]
+pub struct Open {
+    /// Who speaks in the content that is open; none before the first one.
+    speaker: Option<&'static str>,
+    /// The ids of the last calls, and those that the server gave them.
+    given: Arc<[(String, Value)]>,
+}
+
+/// Appends a message.
+pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    match message.role() {
+        // Those at the beginning are a field of the request.
+        Role::System if open.speaker.is_none() => {}
+        // There is no place for them later.
+        Role::System => {
+            let text = format!("<system>\n{}\n</system>", message.text());
+            push("user", &json!({"text": text}), open, out);
+        }
+        Role::User => all(message, "user", open, out)?,
+        Role::Assistant => {
+            let given = message.parts().iter().filter_map(|part| match &part.content {
+                Content::ToolCall(call) => Some((call.id.clone(), part.extras.get(CALL_ID)?.clone())),
+                _ => None,
+            });
+            open.given = given.collect();
+            all(message, "model", open, out)?;
+        }
+        Role::Tool => {
+            if let Some(result) = message.tool_result() {
+                answer(result, open, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends the end of the content that is open.
+pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
+    if open.speaker.is_some() {
+        out.extend_from_slice(b"]}");
+    }
+}
+
+/// The text of the system messages that the conversation begins with, as parts.
+pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Value> {
+    let leading = messages.take_while(|message| message.role() == Role::System);
+    let texts = leading.flat_map(Message::parts).filter_map(|part| match &part.content {
+        Content::Text(text) if !text.is_empty() => Some(json!({"text": text})),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn all(
+    message: &Message,
+    speaker: &'static str,
+    open: &mut Open,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    for part in message.parts() {
+        if let Some(mut wired) = wired(message.role(), part)? {
+            if let Some(signature) = part.extras.get(SIGNATURE) {
+                wired["thoughtSignature"] = signature.clone();
+            }
+            push(speaker, &wired, open, out);
+        }
+    }
+    Ok(())
+}
+
+/// Appends a part.
+fn push(speaker: &'static str, part: &Value, open: &mut Open, out: &mut Vec<u8>) {
+    match open.speaker {
+        Some(last) if last == speaker => out.push(b','),
+        last => {
+            out.extend_from_slice(if last.is_some() { b"]}," } else { b"" });
+            out.extend_from_slice(format!(r#"{{"role":"{speaker}","parts":["#).as_bytes());
+        }
+    }
+    open.speaker = Some(speaker);
+    wire::json(part, out);
+}
+
+/// A part as the API writes it; none if there is nothing to say.
+fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
+    Ok(Some(match &part.content {
+        Content::Text(text) if text.is_empty() && part.extras.get(SIGNATURE).is_none() => return Ok(None),
+        Content::Text(text) => json!({"text": text}),
+        // What another model thought is none of this one's business.
+        Content::Reasoning(_) if part.extras.get(SIGNATURE).is_none() => return Ok(None),
+        Content::Reasoning(text) => json!({"text": text, "thought": true}),
+        Content::ToolCall(call) => {
+            let args = match (call.arguments.as_object(), call.arguments.malformed()) {
+                (Some(object), _) => Value::Object(object.clone()),
+                // The API takes objects only; the model sees its own words in one.
+                (None, text) => json!({"malformed_arguments": text.map_or("", |(text, _)| text)}),
+            };
+            json!({"functionCall": with_id(part.extras.get(CALL_ID), json!({"name": call.name, "args": args}))})
+        }
+        Content::Image(media) | Content::File(media) => data(media),
+        Content::Unknown(unknown) => match unknown.fields().get(PART) {
+            Some(part) if part.is_object() => part.clone(),
+            _ => return Ok(None),
+        },
+        other => return Err(cannot(role, other)),
+    }))
+}
+
+fn with_id(id: Option<&Value>, mut call: Value) -> Value {
+    if let Some(id) = id {
+        call["id"] = id.clone();
+    }
+    call
+}
+
+/// The result of a call, and what it shows.
+fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    let text = result.text();
+    let response = match result.content() {
+        ToolContent::Value(Value::Object(fields)) => Value::Object(fields.clone()),
+        ToolContent::Value(value) => json!({"result": value}),
+        _ if result.is_error() => json!({"error": text}),
+        _ => json!({"result": text}),
+    };
+    let id = open.given.iter().find(|(id, _)| id == result.call_id()).map(|(_, given)| given);
+    let response = with_id(id, json!({"name": result.name(), "response": response}));
+    push("user", &json!({"functionResponse": response}), open, out);
+    if let ToolContent::Parts(parts) = result.content() {
+        for part in parts {
+            match &part.content {
+                Content::Text(_) | Content::Unknown(_) => {}
+                Content::Image(media) | Content::File(media) => push("user", &data(media), open, out),
+                other => return Err(cannot(Role::Tool, other)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn data(media: &Media) -> Value {
+    let media_type = media.media_type.as_deref();
+    match &media.source {
+        MediaSource::Url(url) => {
+            let mut file = json!({"fileUri": url});
+            if let Some(media_type) = media_type {
+                file["mimeType"] = media_type.into();
+            }
+            json!({"fileData": file})
+        }
+        MediaSource::Base64(data) => {
+            json!({"inlineData": {"mimeType": media_type.unwrap_or("application/octet-stream"), "data": data}})
+        }
+    }
+}
+
+fn cannot(role: Role, content: &Content) -> ModelError {
+    let message =
+        format!("this protocol cannot send a part of kind {} in a message of the {role}", content.kind());
+    ModelError::new(ModelErrorKind::Unsupported, message)
+}
+
+/// The signature of a part, as extras.
+pub(super) fn signature(part: &Value) -> Option<Extras> {
+    let signature = part.get("thoughtSignature").filter(|signature| !signature.is_null())?;
+    Some(Extras::from_iter([(SIGNATURE, signature.clone())]))
+}
+
+/// A part of a kind that we do not know.
+pub(super) fn unknown(part: &Value) -> Option<Part> {
+    let fields: Map<String, Value> = [(PART.to_owned(), part.clone())].into_iter().collect();
+    UnknownPart::new(fields).map(|part| Content::Unknown(part).into())
+}

@@ -1,0 +1,174 @@
+//! From responses to chunks: a pure machine. Each event is a whole response with the next parts in it.
+
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    CITATIONS, ChatRequest, Chunk, Extras, FinishReason, ModelErrorKind, ToolCallChunk, ToolChoice, Usage,
+};
+
+use super::content::{self, CALL_ID};
+use crate::calls::{self, CallIds};
+use crate::http::Piece;
+use crate::reading::{Bad, Decode, json};
+
+/// Reads the responses of one reply.
+#[derive(Debug)]
+pub struct Decoder {
+    choice: ToolChoice,
+    is_identified: bool,
+    /// The names of the calls.
+    calls: Vec<String>,
+    ids: CallIds,
+    finish_reason: Option<FinishReason>,
+    is_over: bool,
+}
+
+impl Decode for Decoder {
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(value) = json::<Value>(&piece)? else {
+            return Ok(());
+        };
+        self.is_over = matches!(piece, Piece::Whole(_));
+        match value {
+            // A server that was not asked for events sends a list.
+            Value::Array(responses) => responses.iter().try_for_each(|value| self.response(value, out)),
+            value => self.response(&value, out),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(reason) = self.finish_reason.take() else {
+            let message = "the stream ended without a finish reason".to_owned();
+            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
+        };
+        let reason = match reason {
+            FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
+            reason => reason,
+        };
+        let called = self.calls.iter().map(String::as_str);
+        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
+            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
+        }
+        out.push(Chunk::Finished(reason));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(super) fn new(request: &ChatRequest) -> Self {
+        Decoder {
+            choice: request.tool_choice.clone(),
+            is_identified: false,
+            calls: Vec::new(),
+            ids: CallIds::default(),
+            finish_reason: None,
+            is_over: false,
+        }
+    }
+
+    fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if !value.is_object() {
+            return Err(Bad::malformed("an event is no JSON object"));
+        }
+        if value.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(Bad::Said(value.to_string()));
+        }
+        let text = |name: &str| value[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let (id, model) = (text("responseId"), text("modelVersion"));
+        if !self.is_identified && (id.is_some() || model.is_some()) {
+            self.is_identified = true;
+            out.push(Chunk::Identity { id, model });
+        }
+        out.extend(usage(&value["usageMetadata"]).map(Chunk::Usage));
+        if let Some(reason) = value.pointer("/promptFeedback/blockReason").and_then(Value::as_str) {
+            return Err(Bad::Kind(ModelErrorKind::Refused, format!("the prompt was blocked: {reason}")));
+        }
+        let first = |candidate: &&Value| candidate["index"].as_u64().unwrap_or(0) == 0;
+        let candidate = value["candidates"].as_array().into_iter().flatten().find(first);
+        candidate.map_or(Ok(()), |candidate| self.candidate(candidate, out))
+    }
+
+    fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
+            self.part(part, out);
+        }
+        if let Some(sources) =
+            candidate.pointer("/groundingMetadata/groundingChunks").and_then(Value::as_array)
+        {
+            out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, sources.clone())])));
+        }
+        let Some(reason) = candidate["finishReason"].as_str().filter(|reason| !reason.is_empty()) else {
+            return Ok(());
+        };
+        self.finish_reason = Some(match reason {
+            // Servers that speak like it say so of calls.
+            "STOP" | "FUNCTION_CALL" => FinishReason::Stop,
+            "MAX_TOKENS" => FinishReason::Length,
+            "SAFETY"
+            | "RECITATION"
+            | "LANGUAGE"
+            | "BLOCKLIST"
+            | "PROHIBITED_CONTENT"
+            | "SPII"
+            | "IMAGE_SAFETY"
+            | "IMAGE_PROHIBITED_CONTENT"
+            | "IMAGE_RECITATION" => FinishReason::ContentFilter,
+            "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "MALFORMED_RESPONSE" => {
+                let more =
+                    candidate["finishMessage"].as_str().unwrap_or("the model called a tool in a wrong way");
+                return Err(Bad::malformed(format!("{reason}: {more}")));
+            }
+            other => FinishReason::Other(other.to_owned()),
+        });
+        Ok(())
+    }
+
+    fn part(&mut self, part: &Value, out: &mut Vec<Chunk>) {
+        let signature = content::signature(part);
+        if let Some(text) = part["text"].as_str() {
+            let text = text.to_owned();
+            out.push(if part["thought"] == true { Chunk::Reasoning(text) } else { Chunk::Text(text) });
+        } else if part["functionCall"].is_object() {
+            self.call(&part["functionCall"], out);
+        } else if part.as_object().is_some_and(|fields| fields.keys().any(|name| name != "thoughtSignature"))
+        {
+            // Its signature is in it.
+            out.extend(content::unknown(part).map(Chunk::Part));
+            return;
+        }
+        out.extend(signature.map(Chunk::PartExtras));
+    }
+
+    fn call(&mut self, call: &Value, out: &mut Vec<Chunk>) {
+        let (index, name) = (self.calls.len(), call["name"].as_str().unwrap_or_default().to_owned());
+        let given = call["id"].as_str().filter(|id| !id.is_empty());
+        let id = self.ids.unique(given);
+        let is_given = given == Some(id.as_str());
+        let arguments = if call["args"].is_null() { "{}".to_owned() } else { call["args"].to_string() };
+        self.calls.push(name.clone());
+        let call = ToolCallChunk { index, id: Some(id.clone()), name: Some(name), arguments };
+        out.push(Chunk::ToolCall(call));
+        if is_given {
+            out.push(Chunk::PartExtras(Extras::from_iter([(CALL_ID, id)])));
+        }
+    }
+}
+
+fn usage(value: &Value) -> Option<Usage> {
+    let number = |name: &str| value[name].as_u64().unwrap_or(0);
+    let reasoning_tokens = number("thoughtsTokenCount");
+    value.is_object().then(|| Usage {
+        input_tokens: number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount")),
+        output_tokens: number("candidatesTokenCount").saturating_add(reasoning_tokens),
+        cached_input_tokens: number("cachedContentTokenCount"),
+        reasoning_tokens,
+        ..Usage::default()
+    })
+}

@@ -1,0 +1,140 @@
+//! generateContent: where requests go, and everything in them but the conversation.
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
+};
+
+use super::content::{self, Open};
+use super::decode::Decoder;
+use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::{Secret, wire};
+
+/// Gemini's generateContent, the dialect of a [`Gemini`].
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateContent(());
+
+/// A model of Google's Gemini API.
+///
+/// What a model thought goes back to it with its signature. Settings that only this provider has are
+/// [extras of the parameters](stepfold_state_core::chat::ModelParams::extras); one named `generationConfig` is added to
+/// the settings of that name that the request has itself.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::gemini::Gemini;
+/// use stepfold_state_core::chat::ChatModel;
+///
+/// let model = Gemini::new("gemini-3-flash", "AIza...").build()?;
+/// assert_eq!(model.id(), "gemini/gemini-3-flash");
+/// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+/// ```
+pub type Gemini = HttpModel<GenerateContent>;
+
+/// Builds a [`Gemini`] model.
+pub type GeminiBuilder = HttpModelBuilder<GenerateContent>;
+
+impl HttpModel<GenerateContent> {
+    /// Begins a model with its name and a key.
+    #[expect(clippy::new_ret_no_self, reason = "there is more to say before it is built")]
+    pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> GeminiBuilder {
+        HttpModelBuilder::new(GenerateContent(()), model).key(key)
+    }
+}
+
+impl Dialect for GenerateContent {
+    type Decoder = Decoder;
+    type Open = Open;
+
+    const NAME: &'static str = "gemini";
+    const MESSAGES: &'static str = "contents";
+    const RESERVED: &'static [&'static str] = &["contents", "systemInstruction", "tools"];
+
+    fn server(&self) -> Server {
+        Server {
+            name: "gemini",
+            base_url: Some("https://generativelanguage.googleapis.com/v1beta"),
+            needs_key: true,
+            key_variables: KEYS,
+        }
+    }
+
+    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+        key.map(|key| ("x-goog-api-key", key.expose().to_owned())).into_iter().collect()
+    }
+
+    fn url(&self, base: &str, model: &str) -> String {
+        let model = model.strip_prefix("models/").unwrap_or(model);
+        format!("{base}/models/{model}:streamGenerateContent?alt=sse")
+    }
+
+    fn head(&self, _: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+        let params = &request.params;
+        let (media_type, schema) = match &request.response_format {
+            None => (None, None),
+            Some(ResponseFormat::JsonObject) => (Some("application/json".into()), None),
+            Some(ResponseFormat::JsonSchema { schema, .. }) => {
+                (Some("application/json".into()), Some(schema.clone()))
+            }
+            Some(_) => {
+                return Err(ModelError::new(ModelErrorKind::Unsupported, "unsupported response format"));
+            }
+        };
+        let config = wire::fields([
+            ("temperature", params.temperature.map(Value::from)),
+            ("topP", params.top_p.map(Value::from)),
+            ("maxOutputTokens", params.max_output_tokens.map(Value::from)),
+            ("seed", params.seed.map(Value::from)),
+            ("stopSequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
+            ("responseMimeType", media_type),
+            ("responseJsonSchema", schema),
+        ]);
+        let system = content::system(request.messages.iter().map(|message| &**message));
+        Ok(wire::fields([
+            ("systemInstruction", (!system.is_empty()).then(|| json!({"parts": system}))),
+            ("generationConfig", (!config.is_empty()).then(|| config.into())),
+            ("toolConfig", tool_choice(&request.tool_choice)),
+        ]))
+    }
+
+    fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
+        match (head.get_mut(name), value) {
+            (Some(Value::Object(ours)), Value::Object(more)) => ours.extend(more.clone()),
+            _ => {
+                head.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+
+    fn tools(&self, tools: &[ToolSpec]) -> Value {
+        let declarations = tools.iter().map(|spec| {
+            json!({"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters})
+        });
+        json!([{"functionDeclarations": declarations.collect::<Vec<_>>()}])
+    }
+
+    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        content::write(message, open, out)
+    }
+
+    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+        content::close(open, out);
+    }
+
+    fn decoder(&self, request: &ChatRequest) -> Decoder {
+        Decoder::new(request)
+    }
+}
+
+/// The environment variables that usually hold the key.
+pub(crate) const KEYS: &[&str] = &["GEMINI_API_KEY", "GOOGLE_API_KEY"];
+
+fn tool_choice(choice: &ToolChoice) -> Option<Value> {
+    let config = match choice {
+        ToolChoice::Auto => return None,
+        ToolChoice::None => json!({"mode": "NONE"}),
+        ToolChoice::Required => json!({"mode": "ANY"}),
+        ToolChoice::Named(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    };
+    Some(json!({"functionCallingConfig": config}))
+}

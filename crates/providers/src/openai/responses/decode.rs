@@ -1,0 +1,252 @@
+//! From events to chunks: a pure machine. About a dozen of the API's event kinds matter; what an item came to is in the
+//! event that ends it, whatever was streamed before.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    CITATIONS, ChatRequest, Chunk, FinishReason, ModelErrorKind, Part, ToolCallChunk, ToolChoice,
+};
+
+use super::input;
+use crate::calls::{self, CallIds};
+use crate::http::{Event, Piece};
+use crate::openai::usage;
+use crate::reading::{Bad, Decode, json};
+
+/// Reads the events of one response.
+#[derive(Debug)]
+pub struct Decoder {
+    choice: ToolChoice,
+    /// The items that have begun, by their place in the output.
+    items: BTreeMap<u64, Item>,
+    /// The names of the calls.
+    calls: Vec<String>,
+    ids: CallIds,
+    has_refusal: bool,
+    finish_reason: Option<FinishReason>,
+    is_over: bool,
+}
+
+/// What came of an item.
+#[derive(Debug, Default)]
+struct Item {
+    /// The number of the call that it is.
+    call: Option<usize>,
+    /// Whether something of its text, or of its arguments, came.
+    is_streamed: bool,
+    is_done: bool,
+}
+
+impl Decode for Decoder {
+    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
+            self.is_over = true;
+            return Ok(());
+        }
+        let Some(value) = json::<Value>(&piece)? else {
+            return Ok(());
+        };
+        match piece {
+            Piece::Event(event) => self.event(&event, &value, out),
+            Piece::Whole(_) => self.whole(&value, out),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let Some(reason) = self.finish_reason.take() else {
+            let message = "the stream ended without a finish reason".to_owned();
+            return Err(Bad::Kind(ModelErrorKind::CutOff, message));
+        };
+        let called = self.calls.iter().map(String::as_str);
+        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
+            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
+        }
+        out.push(Chunk::Finished(reason));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(super) fn new(request: &ChatRequest) -> Self {
+        Decoder {
+            choice: request.tool_choice.clone(),
+            items: BTreeMap::new(),
+            calls: Vec::new(),
+            ids: CallIds::default(),
+            has_refusal: false,
+            finish_reason: None,
+            is_over: false,
+        }
+    }
+
+    /// Reads an event of a stream.
+    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if !value.is_object() {
+            return Err(Bad::malformed("an event is no JSON object"));
+        }
+        // Some servers leave the place out; then it is that of the last item.
+        let last = self.items.last_key_value().map_or(0, |(place, _)| *place);
+        let place = value["output_index"].as_u64().unwrap_or(last);
+        let delta = || value["delta"].as_str().unwrap_or_default().to_owned();
+        match value["type"].as_str().unwrap_or(&event.name) {
+            "response.created" => identity(&value["response"], out),
+            "response.output_item.added" => self.begin(place, &value["item"], out),
+            "response.output_text.delta" => self.streamed(place, Chunk::Text(delta()), out),
+            "response.refusal.delta" => {
+                self.has_refusal = true;
+                self.streamed(place, Chunk::Text(delta()), out);
+            }
+            "response.reasoning_summary_part.added" if self.is_streamed(place) => {
+                out.push(Chunk::Reasoning("\n\n".to_owned()));
+            }
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                self.streamed(place, Chunk::Reasoning(delta()), out);
+            }
+            "response.function_call_arguments.delta" => self.arguments(place, delta(), out)?,
+            "response.output_item.done" => self.end(place, &value["item"], out),
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                self.response(&value["response"], out)?;
+            }
+            "error" => return Err(Bad::Said(value.to_string())),
+            _ if value.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(Bad::Said(value.to_string()));
+            }
+            // Progress of what the server does itself, and what may come to be.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads a response in one piece.
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if value["output"].is_array() {
+            identity(value, out);
+            self.response(value, out)
+        } else if value.get("error").is_some_and(|error| !error.is_null()) {
+            Err(Bad::Said(value.to_string()))
+        } else {
+            Err(Bad::malformed("the reply is no response"))
+        }
+    }
+
+    /// The end of a response: what was not streamed, its usage, and why it ended.
+    fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        if response["error"].is_object() {
+            return Err(Bad::Said(response.to_string()));
+        }
+        for (place, item) in (0..).zip(response["output"].as_array().into_iter().flatten()) {
+            if !self.items.get(&place).is_some_and(|item| item.is_done) {
+                self.end(place, item, out);
+            }
+        }
+        out.extend(usage(&response["usage"]).map(Chunk::Usage));
+        self.is_over = true;
+        let cause = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
+        self.finish_reason = Some(match (response["status"].as_str(), cause) {
+            (Some("failed" | "cancelled"), _) => {
+                return Err(Bad::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
+            }
+            (_, Some("max_output_tokens" | "max_tokens")) => FinishReason::Length,
+            (_, Some(cause)) => FinishReason::from(cause),
+            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ if self.has_refusal => FinishReason::Refusal,
+            _ => FinishReason::Stop,
+        });
+        Ok(())
+    }
+
+    /// Begins an item. Of a call, its id and its name are known.
+    fn begin(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
+        let begun = self.items.entry(place).or_default();
+        if item["type"] == "function_call" && begun.call.is_none() {
+            let (index, name) = (self.calls.len(), item["name"].as_str().unwrap_or_default().to_owned());
+            begun.call = Some(index);
+            self.calls.push(name.clone());
+            let id = Some(self.ids.unique(item["call_id"].as_str()));
+            let arguments = String::new();
+            out.push(Chunk::ToolCall(ToolCallChunk { index, id, name: Some(name), arguments }));
+        }
+    }
+
+    fn is_streamed(&self, place: u64) -> bool {
+        self.items.get(&place).is_some_and(|item| item.is_streamed)
+    }
+
+    fn streamed(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
+        self.items.entry(place).or_default().is_streamed = true;
+        out.push(chunk);
+    }
+
+    fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+        let call = self.items.get(&place).and_then(|item| item.call);
+        let Some(index) = call else {
+            return Err(Bad::malformed("arguments of a call that has not begun"));
+        };
+        self.streamed(place, Chunk::ToolCall(ToolCallChunk { index, id: None, name: None, arguments }), out);
+        Ok(())
+    }
+
+    /// Ends an item: what was not streamed of it, and what has to go back with it.
+    fn end(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
+        self.begin(place, item, out);
+        let is_streamed = self.is_streamed(place);
+        let begun = self.items.entry(place).or_default();
+        if std::mem::replace(&mut begun.is_done, true) {
+            return;
+        }
+        let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
+        match (item["type"].as_str(), begun.call) {
+            (Some("message"), _) => {
+                if !is_streamed {
+                    for part in item["content"].as_array().into_iter().flatten() {
+                        self.has_refusal |= part["type"] == "refusal";
+                        let said = part["text"].as_str().or_else(|| part["refusal"].as_str());
+                        out.push(Chunk::Text(said.unwrap_or_default().to_owned()));
+                    }
+                }
+                let annotations = item["content"].as_array().into_iter().flatten();
+                let annotations = annotations.filter_map(|part| part["annotations"].as_array()).flatten();
+                let annotations: Vec<Value> = annotations.cloned().collect();
+                let mut extras = input::rest(item, &["type", "role", "content"]);
+                if !annotations.is_empty() {
+                    extras.insert(CITATIONS, annotations);
+                }
+                out.push(Chunk::PartExtras(extras));
+            }
+            (Some("reasoning"), _) if is_streamed => out.push(Chunk::PartExtras(input::rest(item, &[]))),
+            (Some("reasoning"), _) => {
+                let part = Part::reasoning(thought(item));
+                out.push(Chunk::Part(Part { extras: input::rest(item, &[]), ..part }));
+            }
+            (_, Some(index)) => {
+                let arguments = if is_streamed { String::new() } else { text("arguments") };
+                out.push(Chunk::ToolCall(ToolCallChunk { index, id: None, name: None, arguments }));
+                let said = ["type", "call_id", "name", "arguments"];
+                out.push(Chunk::PartExtras(input::rest(item, &said)));
+            }
+            // Searches and the like, which the server ran itself.
+            _ => out.extend(input::unknown(item).map(Chunk::Part)),
+        }
+    }
+}
+
+fn identity(response: &Value, out: &mut Vec<Chunk>) {
+    let text = |name: &str| response[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    out.push(Chunk::Identity { id: text("id"), model: text("model") });
+}
+
+/// What the model thought, or a summary of it.
+fn thought(item: &Value) -> String {
+    let parts = |name: &str| item[name].as_array().filter(|parts| !parts.is_empty());
+    let parts = parts("summary").or_else(|| parts("content")).into_iter().flatten();
+    parts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n\n")
+}

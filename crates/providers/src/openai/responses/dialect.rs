@@ -1,0 +1,151 @@
+//! Responses: where requests go, and everything in them but the conversation.
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
+};
+
+use super::decode::Decoder;
+use super::input::{self, Open};
+use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::openai::Preset;
+use crate::{Secret, wire};
+
+/// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
+#[derive(Clone, Copy, Debug)]
+pub struct Responses {
+    preset: Preset,
+}
+
+/// A model behind a server that speaks OpenAI's Responses API.
+///
+/// Responses are not stored by default, and thoughts go back encrypted. To go on from a stored one, set the
+/// [extras](stepfold_state_core::chat::ModelParams::extras) `store` and `previous_response_id`, and send only what is
+/// new. Extras replace the fields that they name: `reasoning`, say, asks for an effort and a summary, and an
+/// empty list as `include` for no thoughts at all.
+///
+/// # Examples
+/// ```
+/// use stepfold_providers::openai::OpenAiResponses;
+/// use stepfold_state_core::chat::ChatModel;
+///
+/// let model = OpenAiResponses::new("gpt-5.4", "sk-...")?;
+/// assert_eq!(model.id(), "openai/gpt-5.4");
+/// # Ok::<(), stepfold_state_core::chat::ModelError>(())
+/// ```
+pub type OpenAiResponses = HttpModel<Responses>;
+
+/// Builds an [`OpenAiResponses`] model.
+pub type OpenAiResponsesBuilder = HttpModelBuilder<Responses>;
+
+impl HttpModel<Responses> {
+    /// A model of OpenAI.
+    ///
+    /// # Errors
+    /// As [`HttpModelBuilder::build`].
+    pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> Result<Self, ModelError> {
+        OpenAiResponses::preset(&Preset::OPENAI, model).key(key).build()
+    }
+
+    /// Begins a model of a server that is known.
+    pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiResponsesBuilder {
+        HttpModelBuilder::new(Responses { preset: *preset }, model)
+    }
+
+    /// Begins a model of a server at this base URL, which usually ends with `/v1`.
+    pub fn at(base_url: impl Into<String>, model: impl Into<String>) -> OpenAiResponsesBuilder {
+        OpenAiResponses::preset(&Preset::COMPATIBLE, model).base_url(base_url)
+    }
+}
+
+impl Dialect for Responses {
+    type Decoder = Decoder;
+    type Open = Open;
+
+    const NAME: &'static str = "openai";
+    const MESSAGES: &'static str = "input";
+    const RESERVED: &'static [&'static str] = &["input", "model", "stream", "tools"];
+
+    fn server(&self) -> Server {
+        self.preset.server()
+    }
+
+    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
+        self.preset.headers(key)
+    }
+
+    fn url(&self, base: &str, _: &str) -> String {
+        format!("{base}/responses")
+    }
+
+    fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+        let params = &request.params;
+        let missing = [("stop", !params.stop.is_empty()), ("seed", params.seed.is_some())];
+        if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
+            let message =
+                format!("unsupported parameter `{name}`: the Responses API has none; use chat completions");
+            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+        }
+        Ok(wire::fields([
+            ("model", Some(model.into())),
+            ("stream", Some(true.into())),
+            ("store", Some(false.into())),
+            ("include", thinks(model).then(|| json!(["reasoning.encrypted_content"]))),
+            ("tool_choice", tool_choice(&request.tool_choice)),
+            ("text", request.response_format.as_ref().map(text_format).transpose()?),
+            ("temperature", params.temperature.map(Value::from)),
+            ("top_p", params.top_p.map(Value::from)),
+            ("max_output_tokens", params.max_output_tokens.map(Value::from)),
+        ]))
+    }
+
+    fn tools(&self, tools: &[ToolSpec]) -> Value {
+        tools.iter().map(tool).collect()
+    }
+
+    fn write(&self, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        input::write(message, open, out)
+    }
+
+    fn close(&self, _: &Open, _: &mut Vec<u8>) {}
+
+    fn decoder(&self, request: &ChatRequest) -> Decoder {
+        Decoder::new(request)
+    }
+}
+
+/// Whether a model may have thoughts. Those of OpenAI that have none refuse to be asked for them.
+fn thinks(model: &str) -> bool {
+    let families = ["gpt-3.5", "gpt-4", "chatgpt", "-chat"];
+    !families.iter().any(|family| model.contains(family))
+}
+
+fn tool(spec: &ToolSpec) -> Value {
+    json!({
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        // Here a schema is strict unless it says otherwise.
+        "strict": spec.strict,
+    })
+}
+
+fn tool_choice(choice: &ToolChoice) -> Option<Value> {
+    match choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some("none".into()),
+        ToolChoice::Required => Some("required".into()),
+        ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
+    }
+}
+
+fn text_format(format: &ResponseFormat) -> Result<Value, ModelError> {
+    match format {
+        ResponseFormat::JsonObject => Ok(json!({"format": {"type": "json_object"}})),
+        ResponseFormat::JsonSchema { name, schema, strict } => {
+            Ok(json!({"format": {"type": "json_schema", "name": name, "schema": schema, "strict": strict}}))
+        }
+        _ => Err(ModelError::new(ModelErrorKind::Unsupported, "unsupported response format")),
+    }
+}

@@ -1,0 +1,159 @@
+//! Messages as items of an input.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+use stepfold_state_core::chat::{
+    CITATIONS, Content, Extras, Media, MediaSource, Message, ModelError, ModelErrorKind, Part, Role,
+    ToolCall, ToolContent, UnknownPart,
+};
+
+use crate::wire;
+
+/// The extra of a part that holds the item it came in, without what the part itself says; and the field of an unknown
+/// part that holds an item of another kind.
+pub(super) const ITEM: &str = "openai";
+
+/// Whether an item stands before the next one.
+#[derive(Clone, Copy, Default)]
+pub struct Open {
+    has_items: bool,
+}
+
+/// Appends the items of a message.
+pub(super) fn write(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    match message.role() {
+        Role::Assistant => {
+            for part in message.parts() {
+                if let Some(item) = said(part)? {
+                    push(&item, open, out);
+                }
+            }
+        }
+        Role::Tool => {
+            if let Some(item) = output(message)? {
+                push(&item, open, out);
+            }
+        }
+        role => {
+            let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
+            let content = parts.map(|part| shown(role, &part.content)).collect::<Result<Vec<_>, _>>()?;
+            push(&json!({"type": "message", "role": role.as_str(), "content": content}), open, out);
+        }
+    }
+    Ok(())
+}
+
+fn push(item: &Value, open: &mut Open, out: &mut Vec<u8>) {
+    if std::mem::replace(&mut open.has_items, true) {
+        out.push(b',');
+    }
+    wire::json(item, out);
+}
+
+/// A part of the assistant as an item; none if there is nothing to say.
+fn said(part: &Part) -> Result<Option<Value>, ModelError> {
+    let item = part.extras.get(ITEM).and_then(Value::as_object).cloned();
+    Ok(match &part.content {
+        Content::Text(text) if text.is_empty() && item.is_none() => None,
+        Content::Text(text) => {
+            let annotations = part.extras.get(CITATIONS).filter(|_| item.is_some()).cloned();
+            let annotations = annotations.unwrap_or_else(|| json!([]));
+            let content = json!([{"type": "output_text", "text": text, "annotations": annotations}]);
+            let known = [("type", "message".into()), ("role", "assistant".into()), ("content", content)];
+            Some(with(item, known))
+        }
+        // What another model thought is none of this one's business.
+        Content::Reasoning(_) => item.map(Value::Object),
+        Content::ToolCall(call) => Some(function_call(call, item)),
+        Content::Unknown(unknown) => unknown.fields().get(ITEM).filter(|item| item.is_object()).cloned(),
+        other => return Err(cannot(Role::Assistant, other)),
+    })
+}
+
+fn function_call(call: &ToolCall, item: Option<Map<String, Value>>) -> Value {
+    let arguments = call.arguments.to_text();
+    with(
+        item,
+        [
+            ("type", "function_call".into()),
+            ("call_id", call.id.as_str().into()),
+            ("name", call.name.as_str().into()),
+            ("arguments", arguments.as_ref().into()),
+        ],
+    )
+}
+
+/// An item with these fields.
+fn with<const N: usize>(item: Option<Map<String, Value>>, fields: [(&str, Value); N]) -> Value {
+    let mut item = item.unwrap_or_default();
+    item.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+    Value::Object(item)
+}
+
+/// The result of a call. It may hold images, so that these need no message of their own.
+fn output(message: &Message) -> Result<Option<Value>, ModelError> {
+    let Some(result) = message.tool_result() else {
+        return Ok(None);
+    };
+    let output = match result.content() {
+        ToolContent::Parts(parts) => {
+            let parts = parts.iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
+            Value::Array(parts.map(|part| shown(Role::Tool, &part.content)).collect::<Result<_, _>>()?)
+        }
+        _ => Value::String(result.text().into_owned()),
+    };
+    Ok(Some(json!({"type": "function_call_output", "call_id": result.call_id(), "output": output})))
+}
+
+/// A part that the model reads.
+fn shown(role: Role, content: &Content) -> Result<Value, ModelError> {
+    match content {
+        Content::Text(text) => Ok(json!({"type": "input_text", "text": text})),
+        Content::Image(media) => {
+            Ok(json!({"type": "input_image", "image_url": data_url(media), "detail": "auto"}))
+        }
+        Content::File(media) => Ok(file(media)),
+        other => Err(cannot(role, other)),
+    }
+}
+
+fn file(media: &Media) -> Value {
+    match &media.source {
+        MediaSource::Url(url) => json!({"type": "input_file", "file_url": url}),
+        MediaSource::Base64(_) => {
+            let name = media.name.as_deref().unwrap_or("file");
+            json!({"type": "input_file", "filename": name, "file_data": data_url(media)})
+        }
+    }
+}
+
+fn data_url(media: &Media) -> Cow<'_, str> {
+    match &media.source {
+        MediaSource::Url(url) => Cow::Borrowed(url),
+        MediaSource::Base64(data) => {
+            let media_type = media.media_type.as_deref().unwrap_or("application/octet-stream");
+            Cow::Owned(format!("data:{media_type};base64,{data}"))
+        }
+    }
+}
+
+fn cannot(role: Role, content: &Content) -> ModelError {
+    let message =
+        format!("this protocol cannot send a part of kind {} in a message of the {role}", content.kind());
+    ModelError::new(ModelErrorKind::Unsupported, message)
+}
+
+/// What an item says beside these fields, as the extras of its part.
+pub(super) fn rest(item: &Value, said: &[&str]) -> Extras {
+    let fields = item.as_object().into_iter().flatten();
+    let rest = fields.filter(|(name, _)| !said.contains(&name.as_str()));
+    let rest: Map<String, Value> = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Extras::from_iter([(ITEM, Value::Object(rest))])
+}
+
+/// An item of a kind that is not ours, as a part.
+pub(super) fn unknown(item: &Value) -> Option<Part> {
+    let fields: Map<String, Value> = [(ITEM.to_owned(), item.clone())].into_iter().collect();
+    UnknownPart::new(fields).map(|part| Content::Unknown(part).into())
+}

@@ -1,0 +1,392 @@
+//! Bodies of requests of the Responses API and of Gemini, and that what came goes back as it was.
+
+use std::path::Path;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use serde_json::{Value, json};
+use stepfold_providers::Secret;
+use stepfold_providers::gemini::Gemini;
+use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};
+use stepfold_providers::probe::{self, Response, anthropic_body, gemini_body, openai_body, responses_body};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Content, Media, Message, ModelError, ModelErrorKind, ModelParams, Part,
+    ResponseFormat, Role, ServerTool, ToolCall, ToolChoice, ToolContent, ToolResult, ToolSpec, Transcript,
+};
+
+use crate::server::{Asked, Play, Server, check_any, check_gemini, pretty};
+
+/// Writes the body of a request.
+type Write = Box<dyn Fn(&ChatRequest) -> Result<Vec<u8>, ModelError>>;
+
+/// A conversation with all that can be said, by models of several providers.
+fn conversation() -> Transcript {
+    let image = || Part::from(Content::Image(Media::base64("aGk=", "image/png")));
+    let item = json!({"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"});
+    let signed = Part::from(ToolCall::new("f1", "search", json!({"q": "stalls"})));
+    let signed = signed.with_extra("thought_signature", "sig1").with_extra("function_call_id", "f1");
+    let parts = ToolContent::Parts(vec![Part::text("a map"), image()]);
+    [
+        Message::system("Be kind."),
+        Message::from_parts(Role::User, vec![Part::text("which area?"), image()]),
+        Message::from_parts(
+            Role::Assistant,
+            vec![
+                Part::reasoning("of another provider"),
+                Part::reasoning("hm").with_extra("openai", item).with_extra("thought_signature", "sig0"),
+                Part::text("I look."),
+                signed,
+                Part::from(ToolCall::new("c2", "map", json!({}))),
+            ],
+        ),
+        Message::tool(ToolResult::value("f1", "search", json!([3, 4]))),
+        Message::tool(ToolResult::new("c2", "map", parts)),
+        Message::system("Be brief."),
+        Message::user("so?"),
+        Message::from_parts(
+            Role::Assistant,
+            vec![Part::from(ToolCall::new("f1", "search", json!({"q": "x"})))],
+        ),
+        Message::tool(ToolResult::error("f1", "search", "timed out")),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn request() -> ChatRequest {
+    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
+    let tools = [
+        ToolSpec::new("search", "Finds.", schema.clone()),
+        ToolSpec::new("map", "Draws.", json!({"type": "object"})).with_strict(true),
+    ];
+    let mut params =
+        ModelParams { temperature: Some(0.5), max_output_tokens: Some(100), ..ModelParams::default() };
+    params.extras.insert("reasoning", json!({"effort": "low"}));
+    params.extras.insert("generationConfig", json!({"thinkingConfig": {"includeThoughts": true}}));
+    ChatRequest::new(conversation())
+        .with_tools(tools)
+        .with_tool_choice(ToolChoice::Named("search".to_owned()))
+        .with_response_format(ResponseFormat::JsonSchema { name: "answer".to_owned(), schema, strict: true })
+        .with_params(params)
+}
+
+/// Compares a body with a file.
+fn check(name: &str, body: &[u8]) {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bodies").join(name);
+    expect_file![path].assert_eq(&pretty(&body));
+}
+
+#[test]
+fn all_that_can_be_said() {
+    check("responses.json", &responses_body()(&request()).unwrap());
+    check("gemini.json", &gemini_body()(&request()).unwrap());
+}
+
+#[test]
+fn what_an_api_has_no_field_for_is_an_error() {
+    for params in [
+        ModelParams { seed: Some(1), ..ModelParams::default() },
+        ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() },
+    ] {
+        let error = responses_body()(&ChatRequest::new(conversation()).with_params(params)).unwrap_err();
+        assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
+    }
+}
+
+/// What a request may hold, each with a request that holds little else.
+fn requests() -> Vec<(&'static str, ChatRequest)> {
+    let of = |messages: Vec<Message>| ChatRequest::new(messages.into_iter().collect());
+    let user = |content: Content| {
+        of(vec![Message::from_parts(Role::User, vec![Part::text("look"), content.into()])])
+    };
+    let plain = || of(vec![Message::user("hi")]);
+    let tools = || [ToolSpec::new("search", "Finds.", json!({"type": "object"}))];
+    let params = |params: ModelParams| plain().with_params(params);
+    let schema = json!({"type": "object"});
+    let schema = ResponseFormat::JsonSchema { name: "answer".to_owned(), schema, strict: true };
+    let image = || Part::from(Content::Image(Media::base64("aGk=", "image/png")));
+    let shown = ToolResult::new("c1", "search", ToolContent::Parts(vec![Part::text("a map"), image()]));
+    let call = || Message::from_parts(Role::Assistant, vec![ToolCall::new("c1", "search", json!({})).into()]);
+    vec![
+        ("an image", user(Content::Image(Media::base64("aGk=", "image/png")))),
+        ("an image by its URL", user(Content::Image(Media::url("https://x.test/a.png")))),
+        ("a PDF", user(Content::File(Media::base64("aGk=", "application/pdf")))),
+        ("a file by its URL", user(Content::File(Media::url("https://x.test/a.pdf")))),
+        ("audio", user(Content::File(Media::base64("aGk=", "audio/mpeg")))),
+        ("a tool's result with an image", of(vec![Message::user("hi"), call(), Message::tool(shown)])),
+        (
+            "a system message later",
+            of(vec![Message::user("hi"), Message::system("Be brief."), Message::user("so?")]),
+        ),
+        ("a strict tool", plain().with_tools(tools().map(|tool| tool.with_strict(true)))),
+        ("no tool may be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::None)),
+        ("a tool must be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::Required)),
+        (
+            "one tool must be called",
+            plain().with_tools(tools()).with_tool_choice(ToolChoice::Named("search".to_owned())),
+        ),
+        ("a JSON object", plain().with_response_format(ResponseFormat::JsonObject)),
+        ("a JSON Schema", plain().with_response_format(schema)),
+        ("`temperature`", params(ModelParams { temperature: Some(0.5), ..ModelParams::default() })),
+        ("`seed`", params(ModelParams { seed: Some(1), ..ModelParams::default() })),
+        ("`stop`", params(ModelParams { stop: vec!["x".to_owned()], ..ModelParams::default() })),
+    ]
+}
+
+/// The table in the documentation: an answer is "no" where the model refuses to write the request.
+#[test]
+fn what_can_be_said() {
+    let writers: [(&str, Write); 5] = [
+        ("Responses", Box::new(responses_body())),
+        ("chat completions", Box::new(openai_body(Preset::OPENAI))),
+        ("DeepSeek", Box::new(openai_body(Preset::DEEPSEEK))),
+        ("Anthropic", Box::new(anthropic_body(false))),
+        ("Gemini", Box::new(gemini_body())),
+    ];
+    let row = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+    let head = row([""].into_iter().chain(writers.iter().map(|(name, _)| *name)).collect());
+    let rows = requests().into_iter().map(|(what, request)| {
+        let answers = writers.iter().map(|(name, write)| match write(&request) {
+            Ok(_) => "yes",
+            Err(error) if error.kind() == &ModelErrorKind::Unsupported => "no",
+            Err(error) => panic!("{name}, {what}: {error}"),
+        });
+        row([what].into_iter().chain(answers).collect())
+    });
+    let intro = "# What can be said\n\nWritten by a test of `stepfold-providers`; \"no\" is an error of kind `Unsupported`.\n\n";
+    let line = format!("|{}\n", "---|".repeat(writers.len() + 1));
+    let table = [intro.to_owned(), head, line].into_iter().chain(rows).collect::<String>();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/providers.md");
+    expect_file![path].assert_eq(&table);
+}
+
+/// The messages of this body of the corpus, as a model reads it.
+fn came(folder: &str, name: &str) -> (String, Transcript) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder).join(name);
+    let body = std::fs::read_to_string(path).unwrap();
+    let response = Response {
+        status: 200,
+        content_type: "text/event-stream",
+        pieces: vec![body.clone().into_bytes()],
+        pause: Duration::ZERO,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(async {
+        match folder {
+            "gemini" => {
+                probe::reply(&Gemini::new("m", "some-key").build().unwrap(), response).into_reply().await
+            }
+            _ => probe::reply(&OpenAiResponses::new("m", "some-key").unwrap(), response).into_reply().await,
+        }
+    });
+    (body, [Message::user("which area?"), reply.unwrap().message].into_iter().collect())
+}
+
+#[test]
+fn items_of_a_response_go_back_as_they_came() {
+    let names = [
+        "text.sse",
+        "reasoning-and-calls.sse",
+        "encrypted-reasoning-only.sse",
+        "web-search.sse",
+        "nothing-streamed.sse",
+        "no-places.sse",
+        "annotations.sse",
+    ];
+    for name in names {
+        let (body, messages) = came("responses", name);
+        let last = body.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+        let last: Value = serde_json::from_str(last).unwrap();
+        let sent: Value =
+            serde_json::from_slice(&responses_body()(&ChatRequest::new(messages)).unwrap()).unwrap();
+        let sent: Value = sent["input"].as_array().unwrap()[1..].into();
+        assert_eq!(pretty(&sent), pretty(&last["response"]["output"]), "{name}");
+    }
+}
+
+#[test]
+fn parts_of_gemini_go_back_as_they_came() {
+    for name in [
+        "thoughts-and-signed-calls.sse",
+        "call-with-id.sse",
+        "signature-at-the-end.sse",
+        "code-execution.sse",
+    ] {
+        let (body, messages) = came("gemini", name);
+        let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
+        let parts: Vec<Value> = events
+            .flat_map(|event| {
+                event
+                    .pointer("/candidates/0/content/parts")
+                    .and_then(Value::as_array)
+                    .cloned()
+                    .unwrap_or_default()
+            })
+            // A thought without a signature is not wanted back, and an empty text says nothing.
+            .filter(|part| {
+                part["thought"] != true && part.as_object().unwrap().get("text") != Some(&json!(""))
+                    || part.get("thoughtSignature").is_some()
+            })
+            .collect();
+        let sent: Value =
+            serde_json::from_slice(&gemini_body()(&ChatRequest::new(messages)).unwrap()).unwrap();
+        let mut sent = sent.pointer("/contents/1/parts").unwrap().as_array().unwrap().clone();
+        if name == "signature-at-the-end.sse" {
+            // The signature is that of the text before it.
+            assert_eq!(
+                pretty(&sent.remove(0)),
+                pretty(&json!({"text": "area 3", "thoughtSignature": "sig2"}))
+            );
+            assert!(sent.is_empty(), "{sent:?}");
+            continue;
+        }
+        assert_eq!(pretty(&sent.into()), pretty(&parts.into()), "{name}");
+    }
+}
+
+fn check_responses(asked: &Asked) -> Result<(), String> {
+    check_any(asked)?;
+    let body = &asked.body;
+    let is_good = asked.path() == "/v1/responses"
+        && asked.header("authorization").as_deref() == Some("Bearer some-key")
+        && body["store"] == false
+        && body["include"] == json!(["reasoning.encrypted_content"])
+        && body["input"].is_array();
+    if is_good { Ok(()) } else { Err(format!("{}: {}", asked.path(), asked.raw)) }
+}
+
+#[tokio::test]
+async fn requests_go_where_they_should() {
+    let whole = include_str!("../corpus/gemini/whole.json");
+    let server = Server::start([Play::json(200, whole)], usize::MAX, check_gemini).await;
+    let gemini =
+        Gemini::new("gemini-3-flash", "some-key").base_url(format!("{}/v1beta", server.url)).build().unwrap();
+    let reply = gemini.respond(ChatRequest::new(conversation())).into_reply().await.unwrap();
+    assert_eq!(reply.message.text(), "area 3");
+
+    let whole = include_str!("../corpus/responses/whole.json");
+    let server = Server::start([Play::json(200, whole)], usize::MAX, check_responses).await;
+    let model = OpenAiResponses::at(format!("{}/v1", server.url), "gpt-5.4").key("some-key").build().unwrap();
+    let reply = model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap();
+    assert_eq!(reply.message.text(), "area 3");
+}
+
+/// OpenAI's models that do not think refuse to be asked for their thoughts.
+#[tokio::test]
+async fn thoughts_are_asked_for_where_there_are_some() {
+    let whole = include_str!("../corpus/responses/whole.json");
+    let server = Server::start([Play::json(200, whole)], usize::MAX, check_any).await;
+    let models = ["o4-mini", "gpt-5.4", "gpt-4.1", "gpt-4o-mini", "gpt-5-chat-latest"];
+    for model in models {
+        let model = OpenAiResponses::at(format!("{}/v1", server.url), model).build().unwrap();
+        model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap();
+    }
+    let asked = server.asked();
+    let thoughts: Vec<bool> = asked.iter().map(|asked| asked.body["include"].is_array()).collect();
+    assert_eq!(thoughts, [true, true, false, false, false]);
+}
+
+/// Keys that expire: each request carries the one that is good then, and no error shows it.
+#[tokio::test]
+async fn a_key_is_asked_for_before_each_request() {
+    let echo = r#"{"error": {"message": "wrong key: some-key-1"}}"#;
+    let whole = include_str!("../corpus/responses/whole.json");
+    let plays = [Play::json(401, echo), Play::json(200, whole)];
+    let server = Server::start(plays, usize::MAX, |_| Ok(())).await;
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let key = move || {
+        let number = 1 + count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async move { Ok(Secret::new(format!("some-key-{number}"))) }
+    };
+    let model = OpenAiResponses::at(format!("{}/v1", server.url), "m").key_from(key).build().unwrap();
+    let error = model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.message()),
+        (&ModelErrorKind::Authentication, "status 401: wrong key: ***")
+    );
+    model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap();
+    let keys: Vec<_> = server.asked().iter().map(|asked| asked.header("authorization").unwrap()).collect();
+    assert_eq!(keys, ["Bearer some-key-1", "Bearer some-key-2"]);
+}
+
+#[tokio::test]
+async fn a_proxy_is_asked_in_place_of_the_server() {
+    let proxy =
+        Server::start([Play::json(403, r#"{"error": {"message": "not through here"}}"#)], usize::MAX, |_| {
+            Ok(())
+        })
+        .await;
+    let model = OpenAiResponses::at("http://localhost:9/v1", "m").proxy(proxy.url.as_str()).build().unwrap();
+    let error = model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap_err();
+    assert_eq!(error.message(), "status 403: not through here");
+    assert_eq!(proxy.asked()[0].path(), "http://localhost:9/v1/responses");
+}
+
+#[test]
+fn what_cannot_be_used_to_connect_is_said_when_the_model_is_built() {
+    let build = |builder: OpenAiResponsesBuilder| builder.build().unwrap_err().to_string();
+    let at = || OpenAiResponses::at("https://x.test/v1", "m");
+    let no_certificate = build(at().root_certificates("no PEM"));
+    assert!(no_certificate.contains("invalid certificate"), "{no_certificate}");
+    let no_proxy = build(at().proxy("http://[secret-password"));
+    assert!(no_proxy.contains("proxy") && !no_proxy.contains("secret"), "{no_proxy}");
+    let shown = format!(
+        "{:?}",
+        at().key("some-key")
+            .proxy("http://me:secret-password@x.test")
+            .key_from(|| async { Ok(Secret::new("k")) })
+    );
+    assert!(!shown.contains("some-key") && !shown.contains("password"), "{shown}");
+}
+
+#[test]
+fn a_server_tool_is_offered_by_its_own_provider_and_refused_by_others() {
+    let writers: [(&str, Write); 4] = [
+        ("openai", Box::new(responses_body())),
+        ("openai-chat", Box::new(openai_body(Preset::OPENAI))),
+        ("anthropic", Box::new(anthropic_body(false))),
+        ("gemini", Box::new(gemini_body())),
+    ];
+    for (dialect, write) in &writers {
+        for own in ["openai", "openai-chat", "anthropic", "gemini"] {
+            let tool = json!({"type": "web_search", "max_uses": 3});
+            let server_tools = vec![ServerTool::new(own, tool.clone())];
+            let params = ModelParams { server_tools, ..ModelParams::default() };
+            let alone = ChatRequest::new(conversation()).with_params(params.clone());
+            let beside =
+                alone.clone().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object"}))]);
+            for (request, count) in [(alone, 1), (beside, 2)] {
+                match write(&request) {
+                    Ok(body) => {
+                        let body: Value = serde_json::from_slice(&body).unwrap();
+                        let tools = body["tools"].as_array().unwrap();
+                        assert_eq!(
+                            (own, tools.len(), tools.last()),
+                            (*dialect, count, Some(&tool)),
+                            "{body}"
+                        );
+                    }
+                    Err(error) => {
+                        assert_ne!(own, *dialect, "{error}");
+                        assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Nobody asked for it, and asking again brings the same.
+#[tokio::test]
+async fn a_compressed_body_is_refused_for_good() {
+    let headers = "content-type: text/event-stream\ncontent-encoding: gzip";
+    let play = Play::new(200, headers, [0x1f, 0x8b, 0x08, 0x00]);
+    let server = Server::start([play], usize::MAX, check_any).await;
+    let model = OpenAiResponses::at(format!("{}/v1", server.url), "m").build().unwrap();
+    let error = model.respond(ChatRequest::new(conversation())).into_reply().await.unwrap_err();
+    assert_eq!(error.kind(), &ModelErrorKind::Unsupported, "{error}");
+    assert!(error.message().contains("gzip") && !error.is_retryable(), "{error}");
+    assert_eq!(server.asked()[0].header("accept-encoding").as_deref(), Some("identity"));
+}

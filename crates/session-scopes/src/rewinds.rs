@@ -1,0 +1,136 @@
+//! The rewinds of a session as databases keep them.
+//!
+//! A rewind that a later one went back behind does not count any more, and need not be read. So each row names the one
+//! that counts before it, and the seals of events the newest one: whoever reads follows them, and misses one that is gone.
+
+use std::collections::BTreeMap;
+
+use crate::digest::Check;
+use crate::error::SessionError;
+use crate::rows::to_db;
+use crate::seal::compare;
+use crate::session::Rewound;
+
+/// The row of a rewind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RewindRow {
+    /// The session whose event it is.
+    pub(crate) stream: i64,
+    pub(crate) rewound: Rewound,
+    /// The version of the rewind before it; 0 if there is none.
+    pub(crate) previous: u64,
+    /// The version of the newest rewind up to the version that it went back to: the next one that counts. 0 if there is
+    /// none.
+    pub(crate) visible: u64,
+    pub(crate) checksum: i64,
+}
+
+impl RewindRow {
+    pub(crate) fn new(stream: i64, rewound: Rewound, previous: u64, visible: u64) -> Self {
+        let row = RewindRow { stream, rewound, previous, visible, checksum: 0 };
+        RewindRow { checksum: row.sum(), ..row }
+    }
+
+    fn sum(&self) -> i64 {
+        let RewindRow { stream, rewound: Rewound { version, to }, previous, visible, checksum: _ } = *self;
+        let mut check = Check::new("stepfold_rewinds");
+        check.int(stream).int(to_db(version)).int(to_db(to)).int(to_db(previous)).int(to_db(visible)).sum()
+    }
+}
+
+/// Rows of rewinds by their versions.
+#[derive(Default)]
+pub(crate) struct Rewinds(BTreeMap<u64, RewindRow>);
+
+impl FromIterator<RewindRow> for Rewinds {
+    fn from_iter<I: IntoIterator<Item = RewindRow>>(rows: I) -> Self {
+        Rewinds(rows.into_iter().map(|row| (row.rewound.version, row)).collect())
+    }
+}
+
+impl Rewinds {
+    /// The version of the newest one; 0 if there is none.
+    pub(crate) fn newest(&self) -> u64 {
+        self.0.last_key_value().map_or(0, |(version, _)| *version)
+    }
+
+    /// The rewinds that count where `newest` is the newest one, in order.
+    pub(crate) fn counting(self, newest: u64) -> Result<Vec<Rewound>, SessionError> {
+        let mut rewinds = self.followed(newest, |row| row.visible)?;
+        rewinds.reverse();
+        Ok(rewinds)
+    }
+
+    /// Checks all rewinds of a history whose newest one this is.
+    pub(crate) fn check_all(self, newest: u64) -> Result<(), SessionError> {
+        self.followed(newest, |row| row.previous).map(drop)
+    }
+
+    fn followed(
+        mut self,
+        mut next: u64,
+        follow: impl Fn(&RewindRow) -> u64,
+    ) -> Result<Vec<Rewound>, SessionError> {
+        let mut followed = Vec::new();
+        while next > 0 {
+            let row = self
+                .0
+                .remove(&next)
+                .ok_or_else(|| SessionError::damaged("history of a session", "a rewind is missing"))?;
+            compare(row.sum(), row.checksum, || "rewind of a session".to_owned())?;
+            followed.push(row.rewound);
+            next = follow(&row);
+        }
+        Ok(followed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two rewinds, of which the second went back behind the first, and a third.
+    fn rows() -> [RewindRow; 3] {
+        let rewound = |version, to| Rewound { version, to };
+        [
+            RewindRow::new(1, rewound(5, 3), 0, 0),
+            RewindRow::new(1, rewound(8, 2), 5, 0),
+            RewindRow::new(1, rewound(12, 9), 8, 8),
+        ]
+    }
+
+    fn versions(rewinds: &[Rewound]) -> Vec<u64> {
+        rewinds.iter().map(|rewound| rewound.version).collect()
+    }
+
+    #[test]
+    fn what_does_not_count_is_not_needed() {
+        let all = || rows().into_iter().collect::<Rewinds>();
+        assert_eq!(versions(&all().counting(12).unwrap()), [8, 12]);
+        assert_eq!(versions(&all().counting(5).unwrap()), [5]);
+        assert_eq!(versions(&all().counting(0).unwrap()), Vec::<u64>::new());
+        let counting = || rows().into_iter().skip(1).collect::<Rewinds>();
+        assert_eq!(versions(&counting().counting(12).unwrap()), [8, 12]);
+        assert_eq!(counting().newest(), 12);
+        assert!(all().check_all(12).is_ok());
+    }
+
+    #[test]
+    fn what_is_missing_or_changed_is_noticed() {
+        for lost in [8, 12] {
+            let left: Rewinds = rows().into_iter().filter(|row| row.rewound.version != lost).collect();
+            assert!(left.counting(12).is_err(), "{lost}");
+        }
+        let first_lost: Rewinds = rows().into_iter().skip(1).collect();
+        assert!(first_lost.check_all(12).is_err());
+        let changed = |change: fn(&mut RewindRow)| {
+            let mut rows = rows();
+            change(&mut rows[1]);
+            rows.into_iter().collect::<Rewinds>().counting(12)
+        };
+        assert!(changed(|row| row.rewound.to = 4).is_err());
+        assert!(changed(|row| row.visible = 5).is_err());
+        // A circle ends as well.
+        assert!(changed(|row| *row = RewindRow::new(1, row.rewound, 5, 12)).is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! Prices, and what a reply costs by them. None is built in: they change, and differ by contract.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Cost, Usage};
+
+/// The prices of a model, in US dollars for a million tokens.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::{Price, Usage};
+///
+/// let price = Price { cached_input: Some(0.5), ..Price::new(2.0, 8.0) };
+/// let usage = Usage { input_tokens: 1_000, cached_input_tokens: 600, output_tokens: 50, ..Usage::default() };
+/// assert_eq!(price.cost(&usage).to_string(), "$0.001500");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Price {
+    /// Of input.
+    pub input: f64,
+    /// Of output, reasoning included.
+    pub output: f64,
+    /// Of input that the provider's cache had; as other input if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<f64>,
+    /// Of input that was written to the cache; as other input if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<f64>,
+}
+
+impl Price {
+    /// The prices of input and output.
+    pub const fn new(input: f64, output: f64) -> Self {
+        Price { input, output, cached_input: None, cache_write: None }
+    }
+
+    /// The cost of so many tokens.
+    #[expect(clippy::cast_precision_loss, reason = "no count of tokens is that large")]
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        let (cached, written) = (usage.cached_input_tokens, usage.cache_write_tokens);
+        let rest = usage.input_tokens.saturating_sub(cached).saturating_sub(written);
+        let of = |tokens: u64, price: f64| tokens as f64 * price / 1e6;
+        let input = of(rest, self.input)
+            + of(cached, self.cached_input.unwrap_or(self.input))
+            + of(written, self.cache_write.unwrap_or(self.input));
+        Cost::from_dollars(input + of(usage.output_tokens, self.output))
+    }
+}
+
+/// A table of prices by model.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::{Price, Prices, Usage};
+///
+/// let prices = Prices::new().with("openai/gpt-4.1", Price::new(2.0, 8.0)).with("qwen3", Price::new(0.0, 0.0));
+/// let usage = Usage { input_tokens: 1_000, output_tokens: 500, ..Usage::default() };
+/// assert_eq!(prices.cost("openai/gpt-4.1", &usage).unwrap().to_string(), "$0.006000");
+/// assert_eq!(prices.cost("ollama/qwen3", &usage).unwrap().to_string(), "$0.000000");
+/// assert_eq!(prices.cost("openai/gpt-9", &usage), None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Prices(BTreeMap<String, Price>);
+
+impl Prices {
+    /// An empty table.
+    pub fn new() -> Self {
+        Prices::default()
+    }
+
+    /// The same table with the prices of one more model: by its id, `PROVIDER/MODEL`, or by its name at all providers.
+    #[must_use]
+    pub fn with(mut self, model: impl Into<String>, price: Price) -> Self {
+        self.0.insert(model.into(), price);
+        self
+    }
+
+    /// The prices of the model with this id.
+    pub fn price(&self, id: &str) -> Option<&Price> {
+        self.0.get(id).or_else(|| self.0.get(id.split_once('/')?.1))
+    }
+
+    /// The cost of so many tokens of the model with this id: by its prices, or else what the provider said.
+    pub fn cost(&self, id: &str, usage: &Usage) -> Option<Cost> {
+        let reported = (!usage.cost.is_zero()).then_some(usage.cost);
+        self.price(id).map(|price| price.cost(usage)).or(reported)
+    }
+}
