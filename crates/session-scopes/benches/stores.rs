@@ -281,7 +281,7 @@ fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
     // The same keys, and one that is of this schema alone.
     let opened = |name: &str| -> SessionSchema {
         let keys = (0..1_000).map(|number| format!("key {number}")).chain([name.to_owned()]);
-        let builder = keys.fold(Schema::builder(), |builder, key| builder.key::<u64>(key.as_str()));
+        let builder = keys.fold(Schema::builder(), |builder, key| builder.key::<u64>(key));
         builder.build().expect("the schema is valid").into()
     };
     let newest = opened("newest");
