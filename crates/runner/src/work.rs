@@ -120,7 +120,8 @@ impl<'a> Work<'a> {
 
     /// The invocation, with the outcomes of the runs that it has recovered.
     pub(crate) async fn run_to_end(&mut self) -> Ended {
-        let ended = self.run_all().await;
+        // On the heap: it holds all that a run holds.
+        let ended = Box::pin(self.run_all()).await;
         let recovered = self.ticket.current.invocation.recovered();
         match ended {
             Ok(outcome) if !recovered.is_empty() => {

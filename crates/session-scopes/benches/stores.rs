@@ -30,7 +30,7 @@ use stepfold_session_scopes::{
     SqliteOptions, SqliteStore, Timestamp,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
-use stepfold_state_core::state::{Handler, Schema, Write};
+use stepfold_state_core::state::{Handler, Schema, SchemaBuilder, Write};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -281,7 +281,7 @@ fn state_under_a_changed_schema(bencher: Bencher<'_, '_>, others: usize) {
     // The same keys, and one that is of this schema alone.
     let opened = |name: &str| -> SessionSchema {
         let keys = (0..1_000).map(|number| format!("key {number}")).chain([name.to_owned()]);
-        let builder = keys.fold(Schema::builder(), |builder, key| builder.key::<u64>(key));
+        let builder = keys.fold(Schema::builder(), SchemaBuilder::key::<u64>);
         builder.build().expect("the schema is valid").into()
     };
     let newest = opened("newest");

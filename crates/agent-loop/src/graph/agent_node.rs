@@ -269,7 +269,7 @@ impl AgentNode {
         ended: &EndedInside<'_>,
         graph: &Schema,
         item: Option<&Value>,
-    ) -> Result<(Option<Value>, Delta, Vec<Arc<Message>>), String> {
+    ) -> Result<Given, String> {
         let answer = ended.answer()?;
         let mut delta = ended.writes.clone();
         for to in &self.answers {
@@ -290,6 +290,9 @@ impl AgentNode {
         }
     }
 }
+
+/// What an agent that has ended gives the graph: the answer, the writes, the messages.
+type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
 
 /// Functions of the application say what the agent is, and what it is asked. They may panic.
 impl Inside for AgentNode {

@@ -275,7 +275,10 @@ impl Run {
         let mut unknown = Vec::new();
         for event in std::mem::take(&mut child.events) {
             let folded = self.fold_inner(place, child, &event, Folding::CatchUp);
-            unknown.extend(folded.map_err(|error| LoadError::Inside { name: name.to_owned(), error })?);
+            unknown.extend(
+                folded
+                    .map_err(|error| LoadError::Inside { name: name.to_owned(), error: Box::new(error) })?,
+            );
         }
         Ok((true, unknown))
     }

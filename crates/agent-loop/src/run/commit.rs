@@ -35,15 +35,16 @@ impl Run {
     ///
     /// # Errors
     /// [`FeedError`] when the event does not fit where the run is; nothing is changed then.
+    #[expect(clippy::needless_pass_by_value, reason = "an event is committed once")]
     pub fn commit(&mut self, event: Event) -> Result<(), FeedError> {
-        self.commit_as(event, Folding::Live)
+        self.commit_as(&event, Folding::Live)
     }
 
-    fn commit_as(&mut self, event: Event, folding: Folding) -> Result<(), FeedError> {
-        self.check_place(&event)?;
+    fn commit_as(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
+        self.check_place(event)?;
         let unknown = self.unknown_by(&event.kind);
         let is_counted = self.was_answered(&event.kind);
-        let unknown_inside = self.commit_inner(&event, folding)?;
+        let unknown_inside = self.commit_inner(event, folding)?;
         // The message whose calls are open, before the end of the step appends their results.
         let reply = self.transcript().last().cloned();
         if folding == Folding::Live && self.tally.events > 0 {
@@ -53,7 +54,7 @@ impl Run {
         self.tally.events += 1;
         self.tally.steps = event.step;
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
-        self.note_ids(&event);
+        self.note_ids(event);
         self.note_decisions(&event.kind);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
@@ -63,7 +64,7 @@ impl Run {
         }
         self.is_taken_up = folding == Folding::CatchUp;
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
-        let phase = self.phase_after(&event, phase, reply.as_deref());
+        let phase = self.phase_after(event, phase, reply.as_deref());
         self.count(&event.kind, is_counted);
         self.phase = match phase {
             Phase::Working(mut work) => match &event.step_end {
@@ -91,7 +92,7 @@ impl Run {
     /// As [`commit`](Run::commit).
     pub fn catch_up(&mut self, mut event: Event) -> Result<(), FeedError> {
         event.delta = Delta::new();
-        self.commit_as(event, Folding::CatchUp)
+        self.commit_as(&event, Folding::CatchUp)
     }
 
     /// Whether the event can happen where the run is.
@@ -498,16 +499,12 @@ fn fits_work(work: &Work, kind: &EventKind) -> bool {
 
 /// An item as a call: as it runs, or, of a branch, what a request about it shows. The reply has the calls.
 fn shown_in(reply: Option<&Message>, calls: usize, place: usize, item: &Item) -> ToolCall {
-    match &item.planned {
-        Some(planned) => call_of(planned, place),
-        None => {
-            let call = reply.and_then(|reply| call_in(reply, place, Some(calls)));
-            call.map_or_else(
-                || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default()),
-                |call| item.as_run(call),
-            )
-        }
+    if let Some(planned) = &item.planned {
+        return call_of(planned, place);
     }
+    let none = || ToolCall::new("", "", stepfold_state_core::chat::Arguments::default());
+    let call = reply.and_then(|reply| call_in(reply, place, Some(calls)));
+    call.map_or_else(none, |call| item.as_run(call))
 }
 
 /// The calls after the hooks before them.
@@ -583,9 +580,10 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
         }
         EventKind::Interrupted { places, asks } => {
             for place in places {
-                work.items.change(*place, |item| match asks {
-                    true => item.state = ItemState::Asking(AskReason::MayHaveHappened),
-                    false => {
+                work.items.change(*place, |item| {
+                    if *asks {
+                        item.state = ItemState::Asking(AskReason::MayHaveHappened);
+                    } else {
                         let call = shown_in(reply, calls, *place, item);
                         item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));
                     }

@@ -708,22 +708,21 @@ impl Run {
             return WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place));
         }
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why_broken_off(is_cancelled), 1);
-        let (Some(ended), Some(planned), Some(planner)) =
-            (item.ended_inside(), &item.planned, self.planner())
-        else {
+        let (Some(ended), Some(planned)) = (item.ended_inside(), &item.planned) else {
             return outcome.into();
         };
+        let Some(plans) = self.planner() else { return outcome.into() };
         // What an agent has said and written until now is kept, with its open calls answered.
         let (mut said, mut writes) = (ended.said.to_vec(), ended.writes.clone());
         if let Ok(last) = ended.run.feed(Answer::Cancelled, ended.run.elapsed())
-            && let Some(inside) = planner.inside(&planned.node)
+            && let Some(inside) = plans.inside(&planned.node)
         {
             let schema = self.state.schema();
             writes.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
             said.extend(last.messages);
         }
         let ended = EndedInside { run: ended.run, writes: &writes, said: &said };
-        planner.broken_off(planned, ended, outcome).into()
+        plans.broken_off(planned, ended, outcome).into()
     }
 
     /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that

@@ -630,7 +630,7 @@ mod tests {
             1 => Just(EventKind::Interrupted { places: vec![1], asks: true }),
             3 => (0..2_usize, delta(), 1..3_u32, option::of(reply())).prop_map(|(place, delta, tries, said)| {
                 let messages = said.into_iter().map(Arc::new).collect();
-                let outcome = NodeOutcome { delta, tries, messages, ..NodeOutcome::default() };
+                let outcome = NodeOutcome { delta, messages, tries, ..NodeOutcome::default() };
                 EventKind::Answered { place, outcome: outcome.into(), stop: None, pending_hook: None }
             }),
             1 => Just(EventKind::Planned {

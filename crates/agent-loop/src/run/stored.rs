@@ -131,7 +131,7 @@ pub enum LoadError {
         /// The tool or the node.
         name: String,
         /// Why not.
-        error: FeedError,
+        error: Box<FeedError>,
     },
     /// A file could not be read or written.
     #[error("the file {} cannot be {doing}: {source}", path.display())]

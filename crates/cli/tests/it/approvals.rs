@@ -189,7 +189,7 @@ fn a_node_asks_about_what_it_reads() {
                          ~ app:draft: unset -> "draft 1"
             2  planned   publish
             3  started   starts publish
-            4  asked     publish asks: > run publish(state={"app:draft": "draft 1"})
+            4  asks      publish asks: > run publish(state={"app:draft": "draft 1"})
 
         app:draft = "draft 1"  (version 1, replace_values)
     "#]],

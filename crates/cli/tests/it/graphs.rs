@@ -517,9 +517,9 @@ fn inspected_with_their_decisions(room: &Room) {
                          pay#0 with {"euro":5}
                          pay#1 with {"euro":7}
             3  started   starts pay#0
-            4  asked     pay#0 asks: > run pay(item={"euro": 5})
+            4  asks      pay#0 asks: > run pay(item={"euro": 5})
             5  started   starts pay#1
-            6  asked     pay#1 asks: > run pay(item={"euro": 7})
+            6  asks      pay#1 asks: > run pay(item={"euro": 7})
             7  inner     clerk | began     user:      File it.
             8  inner     clerk | replied   assistant: > f1 file()
             9  decided   pay#0/run#DIGEST approved, clerk/f1#DIGEST rejected: not now

@@ -95,10 +95,6 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-fn borrowed<T: ToOwned + ?Sized>(value: &T) -> Option<Cow<'_, T>> {
-    Some(Cow::Borrowed(value))
-}
-
 // Writing first, then reading, then the schema.
 
 impl Serialize for Message {
@@ -112,12 +108,12 @@ impl Serialize for Part {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut stored = StoredPart { extras: Cow::Borrowed(&self.extras), ..StoredPart::default() };
         match &self.content {
-            Content::Text(text) => stored.text = borrowed(text),
-            Content::Reasoning(text) => stored.reasoning = borrowed(text),
-            Content::Image(media) => stored.image = borrowed(media),
-            Content::File(media) => stored.file = borrowed(media),
-            Content::ToolCall(call) => stored.tool_call = borrowed(call),
-            Content::ToolResult(result) => stored.tool_result = borrowed(result),
+            Content::Text(text) => stored.text = Some(Cow::Borrowed(text)),
+            Content::Reasoning(text) => stored.reasoning = Some(Cow::Borrowed(text)),
+            Content::Image(media) => stored.image = Some(Cow::Borrowed(media)),
+            Content::File(media) => stored.file = Some(Cow::Borrowed(media)),
+            Content::ToolCall(call) => stored.tool_call = Some(Cow::Borrowed(call)),
+            Content::ToolResult(result) => stored.tool_result = Some(Cow::Borrowed(result)),
             Content::Unknown(part) => stored.unknown = Cow::Borrowed(part.fields()),
         }
         stored.serialize(serializer)
@@ -127,8 +123,8 @@ impl Serialize for Part {
 impl Serialize for Media {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (url, base64) = match &self.source {
-            MediaSource::Url(url) => (borrowed(url.as_str()), None),
-            MediaSource::Base64(data) => (None, borrowed(data.as_str())),
+            MediaSource::Url(url) => (Some(Cow::Borrowed(url.as_str())), None),
+            MediaSource::Base64(data) => (None, Some(Cow::Borrowed(data.as_str()))),
         };
         let (media_type, name) = (self.media_type.as_deref().map(Cow::Borrowed), self.name.as_deref());
         StoredMedia { url, base64, media_type, name: name.map(Cow::Borrowed) }.serialize(serializer)
@@ -152,8 +148,8 @@ impl Serialize for ToolResult {
         let (call_id, name) = (self.call_id().into(), self.name().into());
         let mut stored = StoredResult { call_id, name, value: None, error: None, parts: None };
         match self.content() {
-            ToolContent::Value(value) => stored.value = borrowed(value),
-            ToolContent::Error(text) => stored.error = borrowed(text),
+            ToolContent::Value(value) => stored.value = Some(Cow::Borrowed(value)),
+            ToolContent::Error(text) => stored.error = Some(Cow::Borrowed(text)),
             ToolContent::Parts(parts) => stored.parts = Some(StoredParts(parts.into())),
         }
         stored.serialize(serializer)

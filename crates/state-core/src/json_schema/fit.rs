@@ -91,7 +91,6 @@ impl Fit {
         match (keyword, rule) {
             ("type", names) => Kinds::are_types(names).then_some(())?,
             ("enum", Value::Array(values)) if !values.is_empty() => {}
-            ("const", _) => {}
             ("minimum", Value::Number(bound)) => self.minimum = exact(bound)?,
             ("maximum", Value::Number(bound)) => self.maximum = exact(bound)?,
             ("items", schema @ (Value::Object(_) | Value::Bool(_))) => {
@@ -114,8 +113,10 @@ impl Fit {
                 self.alternatives.push(parts);
                 (keyword == "anyOf" || exclude_one_another(schemas)).then_some(())?;
             }
-            ("title" | "description" | "format" | "$comment", Value::String(_)) | ("default", _) => {}
-            ("deprecated" | "readOnly" | "writeOnly", Value::Bool(_)) | ("examples", Value::Array(_)) => {}
+            ("const" | "default", _)
+            | ("title" | "description" | "format" | "$comment", Value::String(_))
+            | ("deprecated" | "readOnly" | "writeOnly", Value::Bool(_))
+            | ("examples", Value::Array(_)) => {}
             (extension, _) if extension.starts_with("x-") => {}
             _ => return None,
         }

@@ -230,7 +230,7 @@ fn as_plain_enum(fields: &mut Map<String, Value>) {
             return;
         }
         kind = named;
-        values.extend(listed.into_iter().cloned());
+        values.extend(listed.iter().cloned());
     }
     let Some(kind) = kind.cloned() else { return };
     fields.remove("anyOf");

@@ -104,7 +104,7 @@ impl Walked {
                     writeln!(text, "   {place} asks: {}", ids.join(", ")).unwrap();
                 }
                 EventKind::Interrupted { places, .. } => {
-                    writeln!(text, "   interrupted: {places:?}").unwrap()
+                    writeln!(text, "   interrupted: {places:?}").unwrap();
                 }
                 EventKind::Started { places } => writeln!(text, "   started: {places:?}").unwrap(),
                 EventKind::Cancelled | EventKind::TimedOut => writeln!(text, "   {}", event.name()).unwrap(),
