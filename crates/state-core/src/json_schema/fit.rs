@@ -130,6 +130,7 @@ impl Fit {
     }
 
     /// Whether there are no other rules in the schema, and these are as JSON Schema has them.
+    #[cfg(feature = "validation")]
     pub(super) fn is_exact(&self) -> bool {
         self.is_exact
     }
