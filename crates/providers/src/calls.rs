@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 
-use stepfold_state_core::chat::{FinishReason, ToolChoice, fresh_call_id};
+use stepfold_state_core::chat::{Chunk, FinishReason, ModelErrorKind, ToolChoice, fresh_call_id};
+
+use crate::reading::Bad;
 
 /// The ids of the calls of a reply.
 #[derive(Debug, Default)]
@@ -26,8 +28,23 @@ impl CallIds {
     }
 }
 
+/// The last chunk of a reply that has all its calls.
+///
+/// # Errors
+/// When the choice of tools was not followed.
+pub(crate) fn finished<'a>(
+    choice: &ToolChoice,
+    called: impl Iterator<Item = &'a str>,
+    reason: FinishReason,
+) -> Result<Chunk, Bad> {
+    match ignored(choice, called, &reason) {
+        Some(message) => Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message)),
+        None => Ok(Chunk::Finished(reason)),
+    }
+}
+
 /// How the choice of tools was not followed, if it was not. A reply that was cut or filtered says so itself.
-pub(crate) fn ignored<'a>(
+fn ignored<'a>(
     choice: &ToolChoice,
     mut called: impl Iterator<Item = &'a str>,
     reason: &FinishReason,

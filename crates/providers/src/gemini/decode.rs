@@ -53,10 +53,7 @@ impl Decode for Decoder {
             reason => reason,
         };
         let called = self.calls.iter().map(String::as_str);
-        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
-            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
-        }
-        out.push(Chunk::Finished(reason));
+        out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
     }
 }

@@ -96,10 +96,7 @@ impl Decode for Decoder {
         }
         let reason = self.natural(reason);
         let called = self.calls.iter().filter_map(|call| call.name.as_deref());
-        if let Some(message) = calls::ignored(&self.choice, called, &reason) {
-            return Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message));
-        }
-        out.push(Chunk::Finished(reason));
+        out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
     }
 }
