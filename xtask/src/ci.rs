@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(Cases::from(&fast).number(), Some("16"));
         let only = CiOptions { only: Some(Stage::Docs), ..CiOptions::default() };
         assert_eq!(chosen(only), "docs");
-        assert!(chosen(CiOptions::default()).ends_with("doc-test docs interop examples bare"));
+        assert!(chosen(CiOptions::default()).ends_with("doc-test docs api interop examples bare"));
     }
 
     #[test]
