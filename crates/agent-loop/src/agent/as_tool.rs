@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
-use stepfold_tools::{BuildError, Tool, ToolError};
+use stepfold_tools::{BuildError, IntoTool, Tool, ToolError};
 
 use super::{Agent, EndedAgent};
 
@@ -24,10 +24,10 @@ use super::{Agent, EndedAgent};
 /// use stepfold_agent_loop::Agent;
 ///
 /// let counter = Agent::builder(Script::parse("assistant: 12 stalls")?).build()?;
-/// let count = counter.as_tool("count", "Counts the stalls of an area.").build()?;
+/// let count = counter.as_tool("count", "Counts the stalls of an area.");
 ///
 /// # let model = Script::parse("assistant: > c1 count(task=\"area 3\")\nassistant: Area 3 has 12 stalls.")?;
-/// let agent = Agent::builder(model).tools([count]).build()?;
+/// let agent = Agent::builder(model).tool(count).build()?;
 /// let outcome = agent.run("how many stalls has area 3?").await?;
 /// assert_eq!(outcome.transcript().to_string(), "\
 /// user:      how many stalls has area 3?
@@ -96,6 +96,12 @@ impl AgentTool {
             .reads(shared.clone())
             .writes(shared)
             .build()
+    }
+}
+
+impl IntoTool for AgentTool {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self.build()
     }
 }
 

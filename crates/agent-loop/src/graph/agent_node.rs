@@ -178,7 +178,7 @@ impl AgentNode {
     ///
     /// # let model = Script::parse("assistant: {\"areas\": [3, 7], \"why\": \"they are full\"}")?;
     /// let plan = Output::schema("plan", json!({"type": "object"}));
-    /// let planner = Agent::builder(model).output(plan).build()?;
+    /// let planner = Agent::builder(model).output_with(plan).build()?;
     /// let graph = Graph::builder("plan")
     ///     .schema(Schema::builder().key::<Vec<u64>>("areas").key::<String>("why").build()?)
     ///     .node("plan", AgentNode::new(planner).answers_field("areas", "areas").answers_field("why", "why"))
