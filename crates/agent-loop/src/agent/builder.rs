@@ -14,9 +14,9 @@ use stepfold_tools::{Approval, BuildError, IntoTool, Limits, Overflow, Resources
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
 use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
+use super::planner::Planner;
 use super::{Agent, Built, Config, Offer, OutputSpec};
 use crate::error::AgentError;
-use crate::run::Planner;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
@@ -60,7 +60,7 @@ impl AgentBuilder {
                 window: None,
                 summarize: None,
                 output: None,
-                graph: None,
+                planner: None,
             },
             known_exits: Vec::new(),
             graph_schema: None,
@@ -369,9 +369,9 @@ impl AgentBuilder {
         self
     }
 
-    /// Goes through what a planner plans, in place of the replies of a model.
-    pub(crate) fn plan(mut self, planner: Arc<dyn Planner>) -> Self {
-        self.config.graph = Some(planner);
+    /// Plans the steps with this [planner](crate::plan), in place of the replies of a model.
+    pub fn planner(mut self, planner: Arc<impl Planner + 'static>) -> Self {
+        self.config.planner = Some(planner);
         self
     }
 
@@ -393,7 +393,7 @@ impl AgentBuilder {
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
         faults.extend(faults_of_instructions(&config));
-        if let Some(planner) = &config.graph {
+        if let Some(planner) = &config.planner {
             faults.extend(planner.faults(&config.schema));
         }
         if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
@@ -419,7 +419,7 @@ impl AgentBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
-        if !is_rebuild && graph_schema.is_none() && config.graph.is_none() {
+        if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
