@@ -1,5 +1,6 @@
 //! How the calls of a reply are run: bounds, what becomes of long results, what the application gives.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,6 +158,6 @@ pub trait Offload: Send + Sync {
     /// Keeps `text` and says where, in words that a tool of yours can follow.
     ///
     /// # Errors
-    /// Why it cannot be kept. The model then reads the beginning only.
-    fn keep(&self, call_id: &str, text: &str) -> Result<String, String>;
+    /// Any error. It is traced, and the model reads the beginning only.
+    fn keep(&self, call_id: &str, text: &str) -> Result<String, Box<dyn Error + Send + Sync>>;
 }
