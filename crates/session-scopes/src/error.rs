@@ -204,7 +204,7 @@ pub enum SessionError {
     #[error("the cursor of a page cannot be read; use the one that the page before gave")]
     InvalidCursor,
     /// What is stored cannot be read.
-    #[error("the stored {what} cannot be read: {source}")]
+    #[error("invalid stored {what}: {source}")]
     Stored {
         /// What was being read.
         what: String,
@@ -213,7 +213,7 @@ pub enum SessionError {
     },
     /// What is stored was written by a newer version of this crate.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
         /// What was being read.

@@ -247,7 +247,7 @@ mod tests {
     fn a_mismatch_names_the_key_and_both_types() {
         let text = opened(|| Schema::builder().key::<String>("n").build().unwrap());
         let error = text.adopt("n", &Cell::from(json!(1)), number().text()).unwrap_err();
-        expect![[r#"key "n" was stored as integer and is opened as string, which it does not fit: at $: expected string, found integer; register a migration for it"#]]
+        expect![[r#"key "n" was stored as integer and is opened as string, which it does not fit: expected string, found integer at $; register a migration for it"#]]
             .assert_eq(&error.to_string());
     }
 

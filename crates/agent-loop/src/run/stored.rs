@@ -94,7 +94,7 @@ struct VersionIn {
 #[non_exhaustive]
 pub enum LoadError {
     /// It is not a stored run.
-    #[error("the stored {what} cannot be read: {source}")]
+    #[error("invalid stored {what}: {source}")]
     Json {
         /// What was being read.
         what: &'static str,
@@ -103,7 +103,7 @@ pub enum LoadError {
     },
     /// It was written by a newer version.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
         /// What was being read.

@@ -319,14 +319,17 @@ fn state_is_written_between_runs_by_its_handlers() {
         "markets"
     "#]],
     );
-    room.check("state set a.toml seen=nine", expect![[r#"
-        | error: key "seen" holds list of integer, which this value is not: at $: expected integer, found string
+    room.check(
+        "state set a.toml seen=nine",
+        expect![[r#"
+        | error: invalid value for key "seen": expected integer, found string at $
         exit 2
-    "#]]);
+    "#]],
+    );
     room.check(
         "state set a.toml sen=[1]",
         expect![[r#"
-        | error: the schema declares no key "sen"; known keys: seen, topic, messages
+        | error: unknown key "sen"; known keys: seen, topic, messages
         exit 2
     "#]],
     );

@@ -13,6 +13,6 @@ fn every_error_message() {
         OtelError::Subscriber { source: source() },
         OtelError::Export { source: source() },
     ];
-    let list: String = errors.iter().map(|error| format!("{error}\n")).collect();
-    expect_file!["messages.txt"].assert_eq(&list);
+    let list: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    expect_file!["messages.txt"].assert_eq(&(list.join("\n") + "\n"));
 }

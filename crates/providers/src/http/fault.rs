@@ -309,21 +309,21 @@ mod tests {
             400,
             r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
             &expect![
-                "conversation too long, 9001 tokens of at most 8192 (openai, model m, request r1): status 400: This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. [context_length_exceeded]"
+                "conversation too long: expected at most 8192 tokens, found 9001 (openai, model m, request r1): status 400: This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. [context_length_exceeded]"
             ],
         );
         check(
             400,
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
             &expect![
-                "conversation too long, 210000 tokens of at most 200000 (openai, model m, request r1): status 400: prompt is too long: 210000 tokens > 200000 maximum [invalid_request_error]"
+                "conversation too long: expected at most 200000 tokens, found 210000 (openai, model m, request r1): status 400: prompt is too long: 210000 tokens > 200000 maximum [invalid_request_error]"
             ],
         );
         check(
             400,
             r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":20,"n_ctx":16}}"#,
             &expect![
-                "conversation too long, 20 tokens of at most 16 (openai, model m, request r1): status 400: the request exceeds the available context size, try increasing it [400]"
+                "conversation too long: expected at most 16 tokens, found 20 (openai, model m, request r1): status 400: the request exceeds the available context size, try increasing it [400]"
             ],
         );
         check(

@@ -54,7 +54,7 @@ fn replies_come_from_text_messages_errors_and_their_modifiers() {
             assistant: from a message [stop]
             error: overloaded (scripted): as the script says
             assistant: cut [length]
-            error: reply cut off: the stream ended without a finish reason
+            error: reply interrupted: the stream ended without a finish reason
             hangs
         "#]],
     );
@@ -92,7 +92,7 @@ fn a_broken_request_is_refused_and_uses_up_no_reply() {
         ],
         expect![[r#"
             error: invalid request (scripted): request 1: there is no message
-            error: invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: not answered
+            error: invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: missing result
             error: invalid request (scripted): request 3: the tool `a` is offered twice
             error: invalid request (scripted): request 4: no provider accepts the tool name `no spaces`: at most 64 of letters, digits, `_` and `-`
             error: invalid request (scripted): request 5: the schema of the tool `search` is none of an object

@@ -129,7 +129,7 @@ fn another_schema() {
             session.unwrap();
             let list = || Schema::builder().key::<Vec<String>>("topic").build().unwrap();
             let error = opened(world, list(), false).await.unwrap_err();
-            expect![[r#"the store failed in session stalls/ada/s1: key "topic" was stored as string and is opened as list of string, which it does not fit: at $: expected list, found string; register a migration for it"#]].assert_eq(&error.to_string());
+            expect![[r#"the store failed in session stalls/ada/s1: key "topic" was stored as string and is opened as list of string, which it does not fit: expected list, found string at $; register a migration for it"#]].assert_eq(&error.to_string());
             // A key more, one that is gone, a type that takes more: all that fits.
             let wider =
                 Schema::builder().key::<serde_json::Value>("topic").key::<u64>("more").build().unwrap();

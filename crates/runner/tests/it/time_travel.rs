@@ -857,7 +857,7 @@ fn a_replay_says_where_a_live_run_would_fail() {
             ];
             expect![[r#"
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see
-                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'look' do not fit: at $: "why" is a required property
+                event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'look' do not fit: "why" is a required property at $
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: peek
                 the state schema has changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
         });

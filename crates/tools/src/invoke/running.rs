@@ -229,18 +229,15 @@ impl Running {
         let words = faults.iter().map(|fault| {
             // The path into what was fed may show keys of the state.
             if let Some(input) = fed.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
-                return format!("at $.{}: what the state holds does not fit", input.parameter);
+                return format!("invalid value in the state at $.{}", input.parameter);
             }
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
             match self.tool().inner().inputs.iter().find(is_missing) {
                 Some(input) if !input.is_visible => {
-                    format!(
-                        "at {}: the state has no \"{}\" to feed `{}` from",
-                        fault.path, input.key, input.parameter
-                    )
+                    format!("missing state key \"{}\" for argument `{}`", input.key, input.parameter)
                 }
-                _ => format!("at {}: {}", fault.path, self.redacted(&fault.message)),
+                _ => format!("{} at {}", self.redacted(&fault.message), fault.path),
             }
         });
         words.collect::<Vec<_>>().join("; ")

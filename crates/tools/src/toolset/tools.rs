@@ -32,7 +32,7 @@ use crate::tool::Tool;
 /// let error = Tools::of([ping.clone(), ping]).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     r#"the tools have faults: at ping: is offered twice by toolset "tools"; rename one of the two"#,
+///     r#"the tools have faults: ping: is offered twice by toolset "tools"; rename one of the two"#,
 /// );
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```

@@ -38,7 +38,7 @@ use crate::tool::Tool;
 /// let error = clash.check(&schema, &Resources::new()).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "the tools have faults: at search: is offered by toolset \"web\" and by toolset \"files\"; \
+///     "the tools have faults: search: is offered by toolset \"web\" and by toolset \"files\"; \
 ///      prefix or filter one of them",
 /// );
 ///

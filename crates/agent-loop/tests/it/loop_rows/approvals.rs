@@ -166,7 +166,7 @@ assistant: sorry"#;
     check(paying(&notes, script, Approval::Always), "pay!", expect![[r#"
         user:      pay!
         assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
-        tool c1!:  the arguments of tool 'pay' do not fit: at $: "amount" is a required property
+        tool c1!:  the arguments of tool 'pay' do not fit: "amount" is a required property at $
         tool c2!:  tool 'nowhere' not found; available: pay, look
         tool c3!:  the arguments of tool 'pay' are not a JSON object: EOF while parsing an object at line 1 column 1
         assistant: sorry
@@ -314,7 +314,7 @@ async fn approval_modify_is_validated() {
         (
             json!({"amount": "much"}),
             expect![
-                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected integer, found string at $.amount; the request stays pending"
             ],
         ),
         (

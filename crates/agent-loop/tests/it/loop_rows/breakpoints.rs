@@ -169,7 +169,7 @@ async fn snapshot_of_another_schema() {
     let changed = Agent::builder(script(SCRIPT)).schema(schema).build().unwrap();
     let error = Run::load_changed(&changed, &paused.run().to_json()).unwrap_err();
     assert!(matches!(error, LoadError::State(_)), "{error:?}");
-    expect![[r#"the state of the stored run does not fit the agent's schema: key "visits" holds string, which this value is not: at $: expected string, found integer"#]].assert_eq(&chain(&error));
+    expect![[r#"the state of the stored run does not fit the agent's schema: invalid value for key "visits": expected string, found integer at $"#]].assert_eq(&chain(&error));
 }
 
 #[tokio::test]
@@ -178,13 +178,10 @@ async fn snapshot_of_a_newer_version_or_of_nothing() {
     for (json, expected) in [
         (
             r#"{"version": 2, "what": "ever"}"#,
-            expect!["the stored run has format 2, and this version reads up to 1; update stepfold"],
+            expect!["unsupported format 2 of the stored run: this version reads up to 1; update stepfold"],
         ),
-        (
-            r#"{"version": 1}"#,
-            expect!["the stored run cannot be read: missing field `id` at line 1 column 14"],
-        ),
-        ("", expect!["the stored run cannot be read: EOF while parsing a value at line 1 column 0"]),
+        (r#"{"version": 1}"#, expect!["invalid stored run: missing field `id` at line 1 column 14"]),
+        ("", expect!["invalid stored run: EOF while parsing a value at line 1 column 0"]),
     ] {
         expected.assert_eq(&chain(&Run::load(&agent, json).unwrap_err()));
     }

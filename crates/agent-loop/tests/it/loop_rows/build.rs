@@ -50,8 +50,8 @@ async fn build_says_all_faults_at_once() {
         repeat_guard: counts from 2: a call that was made once has not been repeated
         instructions: name "nme", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
         instructions: name "other", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-        tool store: state key "nowhere": the schema declares no key "nowhere"; known keys: name, messages
-        output area: "area" is no type; the types are null, boolean, integer, number, string, array, object
+        tool store: state key "nowhere": unknown key "nowhere"; known keys: name, messages
+        output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
         exit condition 'stor': names no tool; available: store
     "#]],
     );

@@ -306,7 +306,7 @@ async fn error_of_a_reply_that_is_cut_off() {
     expect![[r#"
         user:      where?
         --
-        error: run 'run' failed after step 0: the model did not answer: reply cut off: the stream ended without a finish reason
+        error: run 'run' failed after step 0: the model did not answer: reply interrupted: the stream ended without a finish reason
         steps: 0
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap_err();

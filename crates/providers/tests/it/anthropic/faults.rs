@@ -89,7 +89,7 @@ async fn statuses() {
             &error("invalid_request_error", "prompt is too long: 210,000 tokens > 200,000 maximum"),
         ),
         expect![[r#"
-            conversation too long, 210000 tokens of at most 200000 (anthropic, model claude): status 400: prompt is too long: 210,000 tokens > 200,000 maximum [invalid_request_error]
+            conversation too long: expected at most 200000 tokens, found 210000 (anthropic, model claude): status 400: prompt is too long: 210,000 tokens > 200,000 maximum [invalid_request_error]
         "#]],
     )
     .await;
@@ -101,26 +101,26 @@ async fn statuses() {
 #[tokio::test]
 async fn streams_that_break() {
     check(Play::events(said()).cut(), expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
         had come: assistant: area 3
     "#]]).await;
     check(
         Play::events(said()).until_close(),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
         had come: assistant: area 3
     "#]],
     )
     .await;
     let half = said() + &text("!")[..50];
     check(Play::events(half.clone()).cut(), expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (anthropic, model claude, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
         had come: assistant: area 3
     "#]]).await;
     check(
         Play::events(half.clone()).until_close(),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended in the middle of an event
+        reply interrupted (anthropic, model claude, request req_7): the stream ended in the middle of an event
         had come: assistant: area 3
     "#]],
     )
@@ -128,7 +128,7 @@ async fn streams_that_break() {
     check(
         Play::events(said() + &end()),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
         had come: assistant: area 3
     "#]],
     )
@@ -136,7 +136,7 @@ async fn streams_that_break() {
     check(
         Play::events(""),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
     "#]],
     )
     .await;
@@ -146,7 +146,7 @@ async fn streams_that_break() {
     check(
         Play::events(call),
         expect![[r#"
-        reply cut off (anthropic, model claude, request req_7): the stream ended without a stop reason
+        reply interrupted (anthropic, model claude, request req_7): the stream ended without a stop reason
         had come: assistant: > t1 drop!("{\"table\": \"us")
     "#]],
     )
@@ -154,21 +154,21 @@ async fn streams_that_break() {
     check(
         Play::silence(),
         expect![[r#"
-        timed out before the reply began (anthropic, model claude): the limit is 300ms
+        timed out before the first chunk (anthropic, model claude): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(start() + &event(r#"{"type":"ping"}"#)).stall(),
         expect![[r#"
-        timed out before the reply began (anthropic, model claude): the limit is 300ms
+        timed out before the first chunk (anthropic, model claude): the limit is 300ms
     "#]],
     )
     .await;
     check(
         Play::events(said()).stall(),
         expect![[r#"
-        timed out while the reply stood still (anthropic, model claude, request req_7): nothing came for 300ms
+        timed out between chunks (anthropic, model claude, request req_7): nothing came for 300ms
         had come: assistant: area 3
     "#]],
     )

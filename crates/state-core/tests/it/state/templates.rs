@@ -1,4 +1,4 @@
-//! The template rules of `semantics.md`, section 6.
+//! Templates, rule by rule.
 
 #![expect(clippy::unicode_not_nfc, reason = "keys of decomposed letters are part of what is tested")]
 

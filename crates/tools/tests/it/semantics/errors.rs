@@ -79,8 +79,8 @@ async fn argument_validation_tells_all_faults_at_once_and_before_the_function_ru
             r#"> c1 search(filters=[{"year": 2024}, {"year": "s3cret"}], page=1, query="ab") > c2 search() > c3 search(limit=1, query="stalls")"#,
             expect![[r#"
                 assistant: > c1 search(filters=[{"year": 2024}, {"year": "s3cret"}], page=1, query="ab")   > c2 search()   > c3 search(limit=1, query="stalls")
-                tool c1!:  the arguments of tool 'search' do not fit: at $: "limit" is a required property; at $.filters[1].year: expected integer, found string; at $.query: value is shorter than 3 characters; at $: Additional properties are not allowed ('page' was unexpected)
-                tool c2!:  the arguments of tool 'search' do not fit: at $: "query" is a required property; at $: "limit" is a required property
+                tool c1!:  the arguments of tool 'search' do not fit: "limit" is a required property at $; expected integer, found string at $.filters[1].year; value is shorter than 3 characters at $.query; Additional properties are not allowed ('page' was unexpected) at $
+                tool c2!:  the arguments of tool 'search' do not fit: "query" is a required property at $; "limit" is a required property at $
                 tool c3:   null
             "#]],
         )
@@ -151,10 +151,13 @@ async fn error_text_of_a_key_that_is_not_set() {
     let tool = Tool::new("login", "Logs in.", login).input_from_state("key", "token");
     World::new(Schema::builder().key::<Value>("key"), json!({}))
         .tool(tool)
-        .check(r#"> c1 login(user="Ada")"#, expect![[r#"
+        .check(
+            r#"> c1 login(user="Ada")"#,
+            expect![[r#"
             assistant: > c1 login(user="Ada")
-            tool c1!:  the arguments of tool 'login' do not fit: at $: the state has no "key" to feed `token` from
-        "#]])
+            tool c1!:  the arguments of tool 'login' do not fit: missing state key "key" for argument `token`
+        "#]],
+        )
         .await;
 }
 

@@ -213,7 +213,7 @@ async fn limits_retries_only_where_the_tool_asks_for_them() {
 
     let (tool, _) = flaky(1, || ToolError::new("busy"));
     let refused = tool.retry(Retry::times(1)).build().unwrap_err();
-    expect!["tool 'flaky' has faults: at retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model"].assert_eq(&refused.to_string());
+    expect!["tool 'flaky' has faults: retry: is only for tools that are pure or idempotent; declare the effect, or leave the retry to the model"].assert_eq(&refused.to_string());
 }
 
 #[tokio::test(start_paused = true)]

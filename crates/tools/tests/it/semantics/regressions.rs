@@ -113,10 +113,7 @@ async fn results_that_nest_without_end() {
     };
     let done =
         World::stateless().tool(Tool::new("deep", "Digs.", deep)).invocation("> c1 deep()").finish().await;
-    assert_eq!(
-        done.outcomes[0].result.text(),
-        "the result has no JSON form: it nests deeper than 500 levels"
-    );
+    assert_eq!(done.outcomes[0].result.text(), "the result has no JSON form: nested deeper than 500 levels");
 }
 
 #[test]
