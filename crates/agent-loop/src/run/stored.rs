@@ -115,7 +115,7 @@ pub enum LoadError {
     },
     /// The agent is not the one that the run was of.
     #[error(
-        "the agent has changed since the run was stored: {}; use `load_changed` to go on all the same",
+        "agent changed since the run was stored: {}; force it with `load_changed`",
         changes.join("; ")
     )]
     AgentChanged {

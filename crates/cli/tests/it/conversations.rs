@@ -187,7 +187,7 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
         | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
-        | error: the decision in session a/local/s1 was refused: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
+        | error: invalid decision in session a/local/s1: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
         exit 2
     "#]]);
     room.check(
@@ -215,7 +215,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: there is nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: its last run has ended
         exit 2
     "#]],
     );

@@ -77,7 +77,7 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --diff 4..10",
         expect![[r#"
-        | error: session a/local/s1 has no version 10; it can go back to 0 up to 9
+        | error: version 10 of session a/local/s1 not found; available: 0 to 9
         exit 2
     "#]],
     );
@@ -91,7 +91,7 @@ fn inspect_shows_the_log_and_who_set_what() {
     room.check(
         "inspect a.toml --at 99",
         expect![[r#"
-        | error: session a/local/s1 has no version 99; it can go back to 0 up to 9
+        | error: version 99 of session a/local/s1 not found; available: 0 to 9
         exit 2
     "#]],
     );

@@ -62,7 +62,7 @@ fn reading_works_whatever_is_stored() {
     // What stands in the way of a run is said, with what can be done about it in the file.
     room.check("run a.toml -s s1 more", expect![[r#"
         | session s1
-        | error: the store failed in session a/local/s1: key "count" was stored as integer and is opened as string, which it does not fit: expected string, found integer at $; say in the agent file what becomes of it: `migrate = ["text"]` under [state.count], for instance, or `["drop"]`
+        | error: the store failed in session a/local/s1: incompatible stored value of key "count": stored as integer, opened as string: expected string, found integer at $; set its migration in the agent file: `migrate = ["text"]` under [state.count], for example, or `["drop"]`
         exit 1
     "#]]);
     // A value of the new type can be written in place of it, too.

@@ -306,7 +306,7 @@ impl StoredPart<'_> {
             }
             (None, _) if unknown.is_empty() => {
                 return Err(E::custom(
-                    "expected a part with a field such as `text` or `tool_call`, found none",
+                    "expected a part with a field such as `text` or `tool_call`, found no field",
                 ));
             }
             (None, _) => Content::Unknown(UnknownPart::new(unknown).ok_or_else(|| {

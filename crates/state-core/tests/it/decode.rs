@@ -111,8 +111,8 @@ fn errors_have_a_path_and_a_kind() {
     expect![[r#"
         InvalidType expected a string, found integer at $.title
         InvalidType expected u8, found string at $.pages
-        InvalidValue expected u8, found another integer at $.pages
-        InvalidValue expected u8, found another integer at $.pages
+        InvalidValue expected u8, found an invalid integer at $.pages
+        InvalidValue expected u8, found an invalid integer at $.pages
         InvalidType expected u8, found fractional number at $.pages
         UnknownVariant unknown variant, expected one of `report`, `table`, `pair`, `plot` at $.kind
         UnknownVariant unknown variant, expected one of `report`, `table`, `pair`, `plot` at $.kind
@@ -122,7 +122,7 @@ fn errors_have_a_path_and_a_kind() {
         InvalidLength invalid length 1, expected tuple variant Kind::Pair with 2 elements at $.kind.pair
         InvalidType expected a string, found integer at $.kind.pair[1]
         InvalidType expected a string, found null at $.kind.plot.title
-        InvalidValue expected an object with one field, the variant, found another object at $.kind
+        InvalidValue expected an object with one field, the variant, found an invalid object at $.kind
         InvalidType expected a variant: a string, or an object, found boolean at $.kind
         InvalidType expected a boolean, found string at $.by_year.2026[1]
         InvalidType expected u16, found string at $.by_year

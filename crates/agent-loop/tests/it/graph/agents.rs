@@ -206,7 +206,7 @@ async fn asked_an_item() {
     let without = super::kit::graph().node("a", Node::agent(node).go_on_after_error()).edge(START, "a");
     check(without, "go", expect![[r#"
         1: a
-           0 Failed (1): the template needs "item" (line 1, column 13), which the state does not have; write {item?} if it may be absent; keys there are: messages
+           0 Failed (1): missing key "item" for the template at line 1, column 13; write {item?} if it is optional; known keys: messages
         --
         user:      go
         --

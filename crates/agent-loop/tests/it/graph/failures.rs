@@ -547,7 +547,7 @@ async fn agents_that_fail() {
     let prompt = AgentNode::new(silent.clone()).asks("how many in {area}?");
     check(graph_with(Node::agent(prompt).go_on_after_error()), "go", expect![[r#"
         1: a, b
-           0 Failed (1): the template needs "area" (line 1, column 13), which the state does not have; write {area?} if it may be absent; keys there are: messages
+           0 Failed (1): missing key "area" for the template at line 1, column 13; write {area?} if it is optional; known keys: messages
         2: c
         --
         user:      go

@@ -902,17 +902,17 @@ async fn writes_that_do_not_merge() {
     };
     check(graph(|node| node), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: invalid value for key "sum": expected i64, found another integer at $
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         --
         user:      go
         --
-        exit: node 'b' failed: what it wrote cannot be merged: invalid value for key "sum": expected i64, found another integer at $
+        exit: node 'b' failed: what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         steps: 1
         state: {"log":["a","c"],"sum":1}
     "#]]).await;
     check(graph(Node::go_on_after_error), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: invalid value for key "sum": expected i64, found another integer at $
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         2: behind
         --
         user:      go
@@ -923,13 +923,13 @@ async fn writes_that_do_not_merge() {
     "#]]).await;
     check(graph(|node| node.on_error("behind")), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: invalid value for key "sum": expected i64, found another integer at $
-        2: behind({"error":"what it wrote cannot be merged: invalid value for key \"sum\": expected i64, found another integer at $","node":"b"})
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
+        2: behind({"error":"what it wrote cannot be merged: invalid value for key \"sum\": expected i64, found an invalid integer at $","node":"b"})
         --
         user:      go
         --
         exit: the graph came to its end
         steps: 2
-        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: key \\\"sum\\\" holds integer, which this value is not: expected i64, found another integer at $\",\"node\":\"b\"})"],"sum":1}
+        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: invalid value for key \\\"sum\\\": expected i64, found an invalid integer at $\",\"node\":\"b\"})"],"sum":1}
     "#]]).await;
 }

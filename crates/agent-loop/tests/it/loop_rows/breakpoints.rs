@@ -139,7 +139,7 @@ async fn snapshot_of_a_changed_agent() {
     let changed =
         agent.to_builder().instructions("Be brief.").max_steps(7).only_tools(["search"]).build().unwrap();
     let error = Run::load(&changed, &stored).unwrap_err();
-    expect!["the agent has changed since the run was stored: limits changed; tool fetch is gone; instructions is new; use `load_changed` to go on all the same"].assert_eq(&error.to_string());
+    expect!["agent changed since the run was stored: limits changed; tool fetch is gone; instructions is new; force it with `load_changed`"].assert_eq(&error.to_string());
     let (run, differences) = Run::load_changed(&changed, &stored).unwrap();
     assert_eq!(differences.len(), 3);
     let ended = go_on(run, |run| run).await;
@@ -148,10 +148,10 @@ async fn snapshot_of_a_changed_agent() {
         assistant: > c1 search()
         tool c1:   1
         assistant: > c2 fetch(id=3)   > c3 search()
-        tool c2!:  tool 'fetch' not found; available: search
+        tool c2!:  unknown tool 'fetch'; available: search
         tool c3:   1
         assistant: > c4 fetch(id=4)
-        tool c4!:  tool 'fetch' not found; available: search
+        tool c4!:  unknown tool 'fetch'; available: search
         assistant: area 4
         --
         exit: the model answered

@@ -53,9 +53,9 @@ fn drops_answers_to_nothing() {
         expect![[r"
         assistant: > c2 f()
         tool c2:   2
-        - message 0, call `c1`: dropped result without a call
+        - message 0, call `c1`: dropped a result without a call
         - message 3, call `c2`: dropped a second result
-        - message 4, call `c3`: dropped result without a call
+        - message 4, call `c3`: dropped a result without a call
     "]],
     );
 }
@@ -158,7 +158,7 @@ fn splits_results() {
         assistant: > c1 f()   > c2 f()
         tool c1:   1
         tool c2:   1
-        - message 1: split tool message with several results
+        - message 1: split a tool message with several results
     "]],
     );
 }

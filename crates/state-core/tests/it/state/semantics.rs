@@ -291,7 +291,7 @@ fn set_wrong_type_deep_inside() {
         expect![[r#"
             documents = [{"title": "a"}, {"kind": "secret", "pages": 77, "title": 1}] ! invalid value for key "documents": value is not one of "a" or "b" at $[1].kind; value is greater than the maximum of 9 at $[1].pages; expected string, found integer at $[1].title
             documents = {"pages": 1.0} ! invalid value for key "documents": expected integer, found fractional number at $.pages; "title" is a required property at $
-            documents = {"extra": "secret", "odd name": [1, "secret"], "title": "SECRET"} ! invalid value for key "documents": expected integer, found string at $["odd name"][1]; value does not match at $.title"^[a-z]+$"; Additional properties are not allowed ('extra' was unexpected) at $
+            documents = {"extra": "secret", "odd name": [1, "secret"], "title": "SECRET"} ! invalid value for key "documents": expected integer, found string at $["odd name"][1]; value does not match "^[a-z]+$" at $.title; Additional properties are not allowed ('extra' was unexpected) at $
             names = ["a"] ! invalid value for key "names": value has non-unique elements at $
             few = 3 ! invalid value for key "few": value has more than 2 items at $
             few: [1,2]
@@ -322,7 +322,7 @@ fn set_wrong_type_of_a_typed_key() {
     ];
     for error in refused.map(Result::unwrap_err) {
         let text = report(&error);
-        assert!(text.contains("holds") && text.contains("at $"), "{text}");
+        assert!(text.starts_with("invalid value for key") && text.contains("at $"), "{text}");
         assert!(!text.contains("secret") && !text.contains("4711"), "{text}");
     }
     assert_eq!(json_of(&state), json_of(&State::new(&schema)));
@@ -389,7 +389,7 @@ fn several_writes() {
     delta.push(schema.write_with("left", -4, &Handler::sum()).unwrap());
     let before = json_of(&state);
     let error = state.apply(&delta).unwrap_err();
-    assert!(error.to_string().starts_with("key \"left\" holds integer, which this value is not"), "{error}");
+    assert!(error.to_string().starts_with("invalid value for key \"left\""), "{error}");
     assert_eq!(json_of(&state), before);
 }
 
@@ -425,8 +425,7 @@ fn handler_override() {
     state.set_with("count", 4, &twice).unwrap();
     assert_eq!(state.get("count").unwrap(), json!(8));
     assert!(
-        report(&schema.write_with("count", 4, &twice).unwrap_err())
-            .starts_with("no handler is named \"twice\"")
+        report(&schema.write_with("count", 4, &twice).unwrap_err()).starts_with("unknown handler \"twice\"")
     );
 }
 

@@ -63,7 +63,7 @@ fn schemas() {
     );
     check_schema(
         r#"{"version": 1, "keys": {"a": {"type": null}}}"#,
-        expect!["invalid schema: a: invalid JSON Schema: it is neither an object nor a boolean"],
+        expect!["invalid schema: a: invalid JSON Schema: expected an object or a boolean"],
     );
     check_schema(
         r#"{"version": 1, "made_by": "a friend", "keys": {"a": {"type": "integer", "colour": 1}, "b": {"type": true, "default": null}}}"#,

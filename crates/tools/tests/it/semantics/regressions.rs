@@ -113,7 +113,10 @@ async fn results_that_nest_without_end() {
     };
     let done =
         World::stateless().tool(Tool::new("deep", "Digs.", deep)).invocation("> c1 deep()").finish().await;
-    assert_eq!(done.outcomes[0].result.text(), "the result has no JSON form: nested deeper than 500 levels");
+    assert_eq!(
+        done.outcomes[0].result.text(),
+        "result cannot be serialised as JSON: nested deeper than 500 levels"
+    );
 }
 
 #[test]
@@ -122,5 +125,5 @@ fn arguments_of_any_type_need_a_schema() {
         Ok(())
     }
     let error = Tool::new("anything", "Takes anything.", anything).build().unwrap_err();
-    assert!(error.to_string().contains("take `RawArgs` and give `parameters`"), "{error}");
+    assert!(error.to_string().contains("use `RawArgs` and `parameters`"), "{error}");
 }
