@@ -17,9 +17,10 @@ use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
+use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
+    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
     SharedValue, check_version,
 };
 

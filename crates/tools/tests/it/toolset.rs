@@ -619,7 +619,7 @@ mod searchable {
             expected.assert_eq(&format!("{}\n", set.build().unwrap_err()));
         };
         build(
-            SearchableToolset::new("none", Vec::new()),
+            SearchableToolset::new("none", Toolset::default()),
             expect![[r#"
             invalid tools: none: must contain tools to search
         "#]],
