@@ -46,19 +46,19 @@ fn nodes_that_are_not_there() {
         expect![[r#"
         agent 'tested' has faults: node 'b': is not there, but an edge from START leads to it
         add it
-        at node 'c': is not there, but an edge comes from it
+        node 'c': is not there, but an edge comes from it
         add it
-        at node 'd': is not there, but an edge from node 'a' leads to it
+        node 'd': is not there, but an edge from node 'a' leads to it
         add it
-        at node 'e': is not there, but an edge from node 'a' leads to it
+        node 'e': is not there, but an edge from node 'a' leads to it
         add it
-        at node 'f': is not there, but an edge from node 'a' leads to it
+        node 'f': is not there, but an edge from node 'a' leads to it
         add it
-        at node 'g': is not there, but the join at 'h' waits for it
+        node 'g': is not there, but the join at 'h' waits for it
         add it
-        at node 'h': is not there, but a join leads to it
+        node 'h': is not there, but a join leads to it
         add it
-        at node 'elsewhere': is not there, but node 'a' goes to it
+        node 'elsewhere': is not there, but node 'a' goes to it
         add it
         and 2 more"#]],
     );
@@ -140,12 +140,12 @@ fn names() {
         expect![[r#"
         agent 'tested' has faults: node 'a': is there twice
         give each node a name of its own
-        at node '__start__': has a name that the graph uses itself
-        at node '__end__': has a name that the graph uses itself
-        at node '': has a name that is empty, or has one of '#', '>' and control characters
-        at node 'a#b': has a name that is empty, or has one of '#', '>' and control characters
-        at node 'a > b': has a name that is empty, or has one of '#', '>' and control characters
-        at node 'a\nb': has a name that is empty, or has one of '#', '>' and control characters"#]],
+        node '__start__': has a name that the graph uses itself
+        node '__end__': has a name that the graph uses itself
+        node '': has a name that is empty, or has one of '#', '>' and control characters
+        node 'a#b': has a name that is empty, or has one of '#', '>' and control characters
+        node 'a > b': has a name that is empty, or has one of '#', '>' and control characters
+        node 'a\nb': has a name that is empty, or has one of '#', '>' and control characters"#]],
     );
 }
 
@@ -157,7 +157,7 @@ fn nodes_that_cannot_be_reached() {
         expect![[r#"
         agent 'tested' has faults: node 'b': cannot be reached from START
         add a way there, or leave it out
-        at node 'c': cannot be reached from START
+        node 'c': cannot be reached from START
         add a way there, or leave it out"#]],
     );
 }
@@ -236,7 +236,7 @@ fn limits() {
         nodes().max_branches(0).max_parallel(0),
         expect![[r#"
         agent 'tested' has faults: max_branches: is zero: nothing could ever run
-        at max_parallel: is zero: nothing could ever run"#]],
+        max_parallel: is zero: nothing could ever run"#]],
     );
     refused(
         nodes().max_steps(0),
@@ -298,7 +298,7 @@ fn keys() {
         typed(Schema::builder().key::<u64>("current_node").key::<String>("router_decision").build().unwrap()),
         expect![[r#"
             agent 'tested' has faults: state key "current_node": is written by the graph: invalid value for key "current_node": expected integer, found string at $
-            at state key "router_decision": is written by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
+            state key "router_decision": is written by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
     );
     let tracked = Schema::builder()
         .key::<String>("current_node")
@@ -336,13 +336,13 @@ fn keys_of_agents() {
         graph(node().shares(["found", "own", "nowhere"])),
         expect![[r#"
         agent 'tested' has faults: node 'a': shares "found", which both schemas have to declare alike
-        at node 'a': shares "own", which both schemas have to declare alike
-        at node 'a': shares "nowhere", which both schemas have to declare alike"#]],
+        node 'a': shares "own", which both schemas have to declare alike
+        node 'a': shares "nowhere", which both schemas have to declare alike"#]],
     );
     refused(
         graph(node().answers("answer")),
         expect![[r#"
-        agent 'tested' has faults: node 'a': answers under a key: the schema declares no key "answer"
+        agent 'tested' has faults: node 'a': answers under a key: unknown key "answer"
         known keys: found, other, messages"#]],
     );
     refused(

@@ -93,10 +93,8 @@ async fn nested_agent_without_shared_keys() {
 async fn nested_agent_that_shares_an_unknown_key() {
     let inner = Agent::builder(script("")).build().unwrap();
     let error = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap_err();
-    expect![[
-        r#"invalid tool 'ask': state key "found": is shared, but agent 'agent' does not declare it"#
-    ]]
-    .assert_eq(&chain(&error));
+    expect![[r#"invalid tool 'ask': state key "found": is shared, but agent 'agent' does not declare it"#]]
+        .assert_eq(&chain(&error));
     let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
     let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
     expect![[r#"agent 'agent' has faults: tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
