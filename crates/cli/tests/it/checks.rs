@@ -59,7 +59,7 @@ pins = { messages = 3 }
 "#,
         expect![[r#"
             f.toml:1:1: there is no `nmae` here; did you mean `name`?
-            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             f.toml:3:1: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
             f.toml:4:12: there is no tool `submit`; there are: count, both, none, remember, ask
             f.toml:4:22: there is no tool `conut`; did you mean `count`?

@@ -81,7 +81,7 @@ async fn statuses() {
     check(
         Play::new(307, "location: http://127.0.0.1:1/", ""),
         expect![[r#"
-        not found (openai-compatible, model some-model): status 307: the server did not say why
+        not found (openai-compatible, model some-model): status 307: the server gave no reason
     "#]],
     )
     .await;
@@ -106,7 +106,7 @@ async fn statuses() {
 async fn streams_that_break() {
     // Between two chunks, and in the middle of one; seen by the client, and not.
     check(Play::events(text("area")).cut(), expect![[r#"
-        reply interrupted (openai-compatible, model some-model, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (openai-compatible, model some-model, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area
     "#]]).await;
     check(Play::events(text("area")).until_close(), expect![[r#"
@@ -115,7 +115,7 @@ async fn streams_that_break() {
     "#]]).await;
     let half = text("area") + &text(" 3")[..40];
     check(Play::events(half.clone()).cut(), expect![[r#"
-        reply interrupted (openai-compatible, model some-model, request req_7): the connection broke while the reply came: unexpected EOF during chunk size line
+        reply interrupted (openai-compatible, model some-model, request req_7): connection lost during the reply: unexpected EOF during chunk size line
         had come: assistant: area
     "#]]).await;
     check(Play::events(half.clone()).until_close(), expect![[r#"
@@ -205,7 +205,7 @@ async fn silence() {
     check(
         Play::events(text("area")).stall(),
         expect![[r#"
-        timed out between chunks (openai-compatible, model some-model, request req_7): nothing came for 300ms
+        timed out between chunks (openai-compatible, model some-model, request req_7): no data for 300ms
         had come: assistant: area
     "#]],
     )
@@ -280,11 +280,11 @@ async fn errors_under_a_good_status() {
     )
     .await;
     check(Play::events(text("area") + &finish("error")), expect![[r#"
-        transient failure (openai-compatible, model some-model, request req_7): the server says that the reply ended with an error
+        transient failure (openai-compatible, model some-model, request req_7): the server reports that the reply ended with an error
         had come: assistant: area
     "#]]).await;
     check(Play::events(text("area") + &finish("insufficient_system_resource")), expect![[r#"
-        overloaded (openai-compatible, model some-model, request req_7): the server ran out of resources while it answered
+        overloaded (openai-compatible, model some-model, request req_7): the server ran out of resources during the reply
         had come: assistant: area
     "#]]).await;
 }
@@ -295,11 +295,11 @@ async fn a_required_call_that_does_not_come() {
     let asked = |choice| request().with_tools(tools()).with_tool_choice(choice);
     let said = || Play::events(text("area 3") + &finish("stop") + DONE);
     expect![[r#"
-        tool choice ignored (openai-compatible, model some-model, request req_7): a tool call was required, and there is none
+        tool choice ignored (openai-compatible, model some-model, request req_7): missing tool call: the tool choice requires one
         had come: assistant: area 3
     "#]].assert_eq(&ask(said(), asked(ToolChoice::Required)).await);
     expect![[r#"
-        tool choice ignored (openai-compatible, model some-model, request req_7): a call of the tool `search` was required, and there is none
+        tool choice ignored (openai-compatible, model some-model, request req_7): missing call of tool `search`: the tool choice requires it
         had come: assistant: area 3
     "#]].assert_eq(&ask(said(), asked(ToolChoice::Named("search".to_owned()))).await);
     // One that was cut has an excuse.
