@@ -168,7 +168,7 @@ impl OutputSpec {
     pub(crate) fn of_arguments(&self, arguments: &Map<String, Value>) -> Result<Value, String> {
         let value = match self.is_wrapped {
             false => Value::Object(arguments.clone()),
-            true => arguments.get(WRAPPED).cloned().ok_or(format!("at $: \"{WRAPPED}\" is missing"))?,
+            true => arguments.get(WRAPPED).cloned().ok_or(format!("missing field `{WRAPPED}` at $"))?,
         };
         self.checked(value)
     }
