@@ -127,6 +127,7 @@ mod panic;
 mod ports;
 mod replay;
 mod run;
+mod state_input;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
 
@@ -138,7 +139,7 @@ pub use crate::agent::{
     Agent, AgentBuilder, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult, OUTPUT_TOOL,
     Output, OutputMode, RepeatGuard, RunLimits,
 };
-pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
+pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision, Question};
 pub use crate::as_tool::AgentTool;
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
@@ -152,3 +153,4 @@ pub use crate::run::{
     LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, PendingHook, Run, SharedValue,
     StepEnd, UnknownCall, WorkOutcome,
 };
+pub use crate::state_input::{StateInput, StateValue};

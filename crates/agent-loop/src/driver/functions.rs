@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::children::{ChildEnd, Told};
 use crate::agent::HookPoint;
-use crate::run::{Called, Planner, Run, Said};
+use crate::run::{Called, Fate, Planner, Run, Said};
 
 /// What nodes say until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
@@ -78,6 +78,13 @@ impl Functions {
                 _ => {}
             }
         }
+    }
+
+    /// Those of these calls, which are about to start, that would take other values from the state than somebody has agreed
+    /// to.
+    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
+        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }
 
     /// What hooks wrote with a call is read by those that wait for it.

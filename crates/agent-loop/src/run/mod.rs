@@ -5,6 +5,7 @@
 //! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
 //! replay is to commit the events of a record.
 
+mod asking;
 mod call_ids;
 mod children;
 mod close;
@@ -42,7 +43,8 @@ pub(crate) use self::plan::{
     Position, Said,
 };
 pub(crate) use self::requests::Asker;
-pub(crate) use self::shared::shared_keys;
+pub(crate) use self::shared::{is_shared, shared_keys};
 pub(crate) use self::stored::check_version;
 pub(crate) use self::task::Task;
+pub(crate) use self::work::Item;
 pub(crate) use self::would::Contradiction;
