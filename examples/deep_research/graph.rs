@@ -156,7 +156,7 @@ fn agent(model: &Arc<dyn ChatModel>, name: &str, instructions: &str) -> stepfold
 fn planner(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {
     let instructions = "You plan a research over a folder of documents. Split the question into tasks that can be \
         researched independently of each other, each with a title of a few words.";
-    Ok(agent(model, "planner", instructions).output(Output::of::<Plan>()).build()?)
+    Ok(agent(model, "planner", instructions).output::<Plan>().build()?)
 }
 
 fn researcher(model: &Arc<dyn ChatModel>, corpus: &Corpus) -> Result<Agent, Box<dyn Error>> {
@@ -181,14 +181,14 @@ fn with_documents(
     corpus: &Corpus,
 ) -> Result<Agent, Box<dyn Error>> {
     let schema = Schema::builder().key(SOURCES).handler(Handler::union()).build()?;
-    let agent = agent.schema(schema).tools(tools()?).resources(Resources::new().with(corpus.clone()));
+    let agent = agent.schema(schema).tools(tools()).resources(Resources::new().with(corpus.clone()));
     Ok(agent.max_steps(16).build()?)
 }
 
 fn judge(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {
     let instructions = "You judge whether what was found answers a question. If something important is missing that \
         the documents may tell, name at most three further tasks.";
-    Ok(agent(model, "judge", instructions).output(Output::of::<Verdict>()).build()?)
+    Ok(agent(model, "judge", instructions).output::<Verdict>().build()?)
 }
 
 fn writer(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {

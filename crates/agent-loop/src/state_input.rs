@@ -11,10 +11,12 @@ use stepfold_state_core::state::State;
 use stepfold_tools::Tool;
 
 use crate::digest;
-use crate::run::is_shared;
 
 /// The prefix of keys whose values no record keeps.
 pub(crate) const TEMPORARY: &str = "temp:";
+
+/// The prefixes of keys that other sessions write, too.
+const SHARED: [&str; 2] = ["app:", "user:"];
 
 /// The maximum of bytes of a value's JSON that is shown whole.
 const MAX_BYTES: usize = 2_000;
@@ -87,6 +89,10 @@ impl StateValue {
             false => StateValue::of(value),
         }
     }
+}
+
+pub(crate) fn is_shared(key: &str) -> bool {
+    SHARED.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// What a state adds to a call of a tool.

@@ -22,7 +22,7 @@
 //! review, and replays it without a network.
 //!
 //! [Layers](layer) go around any model and are models: retry, fallback, limits of rate and concurrency,
-//! time-outs, traces.
+//! timeouts, traces.
 //!
 //! With the feature `openai`, `openai::OpenAi` is a model behind any server that speaks chat completions, and
 //! `openai::OpenAiResponses` one behind the Responses API; with `anthropic`, `anthropic::Anthropic` is one of that

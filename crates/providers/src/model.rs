@@ -16,7 +16,7 @@ use stepfold_state_core::chat::{
 
 use crate::Secret;
 use crate::http::{Connect, Progress, Target, base_url, client, pieces, send, sensitive};
-use crate::layer::{Timeouts, watch};
+use crate::layer::{Timeout, watch};
 use crate::reading::{Decode, Reading};
 use crate::wire::Bodies;
 
@@ -107,7 +107,7 @@ struct Inner<D: Dialect> {
     base: String,
     headers: HeaderMap,
     idle: Option<Duration>,
-    timeouts: Timeouts,
+    timeout: Timeout,
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     bodies: Bodies<D::Open>,
@@ -137,7 +137,7 @@ pub struct HttpModelBuilder<D> {
     fresh_key: Option<FreshKey>,
     headers: Vec<(String, Secret)>,
     connect: Connect,
-    timeouts: Timeouts,
+    timeout: Timeout,
 }
 
 impl<D: Dialect> HttpModelBuilder<D> {
@@ -150,7 +150,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             fresh_key: None,
             headers: Vec::new(),
             connect: Connect { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
-            timeouts: Timeouts::default(),
+            timeout: Timeout::default(),
         }
     }
 
@@ -212,8 +212,8 @@ impl<D: Dialect> HttpModelBuilder<D> {
 
     /// Limits the time of a reply. Between two pieces, anything that the server sends counts as a sign of life; a server
     /// that sends nothing but these is given up on after five times the limit of silence.
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.timeouts = timeouts;
+    pub fn timeout(mut self, timeout: Timeout) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -240,11 +240,11 @@ impl<D: Dialect> HttpModelBuilder<D> {
             client,
             base,
             headers,
-            idle: self.timeouts.idle,
+            idle: self.timeout.idle,
             // The connection watches whether anything comes; here it is whether the reply gets on.
-            timeouts: Timeouts {
-                idle: self.timeouts.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
-                ..self.timeouts
+            timeout: Timeout {
+                idle: self.timeout.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
+                ..self.timeout
             },
             secrets,
             fresh_key: self.fresh_key,
@@ -292,7 +292,7 @@ impl<D: Dialect> HttpModel<D> {
             inner.open(&request, given, target, progress).await.unwrap_or_else(ReplyStream::failed)
         };
         let reply = ReplyStream::new(reply.flatten_stream());
-        watch(reply, self.0.timeouts, move || watched.is_whole(), move |error| named.name(error))
+        watch(reply, self.0.timeout, move || watched.is_whole(), move |error| named.name(error))
     }
 
     /// The body of a request.
@@ -359,7 +359,7 @@ impl<D: Dialect> fmt::Debug for HttpModel<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpModel")
             .field("id", &self.0.id)
-            .field("timeouts", &self.0.timeouts)
+            .field("timeout", &self.0.timeout)
             .finish_non_exhaustive()
     }
 }

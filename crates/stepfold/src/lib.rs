@@ -26,7 +26,7 @@
 //! let agent = Agent::builder(model)
 //!     .instructions("You help {user:name?} with statistics.")
 //!     .schema(Schema::builder().key::<String>("user:name").build()?)
-//!     .tools([count_tool().build()?])
+//!     .tool(count_tool())
 //!     .build()?;
 //!
 //! // Every step is stored before anything else happens: whoever opens the session later goes on from there.

@@ -111,7 +111,7 @@ pub use crate::invoke::{
 pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;
-pub use crate::tool::{Tool, ToolBuilder};
+pub use crate::tool::{IntoTool, Tool, ToolBuilder};
 #[cfg(feature = "search")]
 pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};
 pub use crate::toolset::{ToolSource, Tools, Toolset};

@@ -460,6 +460,45 @@ impl fmt::Debug for Tool {
     }
 }
 
+/// A tool, or a builder of one: what a list of tools takes.
+///
+/// An error of a builder is kept and reported when the agent is built, together with all other faults.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::state_core::state::Schema;
+/// use stepfold_tools::{Resources, Tool, ToolError, Toolset};
+///
+/// let ping = Tool::new("ping", "", async || Ok::<_, ToolError>("pong"));
+/// let error = Toolset::from([ping]).check(&Schema::default(), &Resources::new()).unwrap_err();
+/// assert!(error.to_string().starts_with("the tools have faults: at ping: description: is empty"));
+/// ```
+pub trait IntoTool {
+    /// The tool.
+    ///
+    /// # Errors
+    /// [`BuildError`] with all faults of the tool.
+    fn into_tool(self) -> Result<Tool, BuildError>;
+}
+
+impl IntoTool for Tool {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        Ok(self)
+    }
+}
+
+impl IntoTool for ToolBuilder {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self.build()
+    }
+}
+
+impl IntoTool for Result<Tool, BuildError> {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self
+    }
+}
+
 /// Puts a [`Tool`] together; nothing is checked before [`build`](ToolBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 pub struct ToolBuilder {

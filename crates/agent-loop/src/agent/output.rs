@@ -32,7 +32,7 @@ pub const OUTPUT_TOOL: &str = "submit_output";
 ///
 /// // The first answer lacks a field: the model is told, and asked again.
 /// let model = Script::parse("assistant: {\"id\": 3}\nassistant: {\"id\": 3, \"stalls\": 12}")?;
-/// let agent = Agent::builder(model).output(Output::of::<Area>()).build()?;
+/// let agent = Agent::builder(model).output::<Area>().build()?;
 /// let outcome = agent.run("which area has most stalls?").await?;
 /// assert_eq!(outcome.exit(), &Exit::Output);
 /// assert_eq!(outcome.output::<Area>()?, Area { id: 3, stalls: 12 });

@@ -10,10 +10,10 @@ use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, State
 use stepfold_tools::CancellationToken;
 
 use super::context::{Kind, NodeContext, NodeError};
-use crate::agent::{Agent, AgentBuilder};
+use crate::agent::{Agent, AgentBuilder, BranchAgent, EndedAgent, NotBegun};
 use crate::error::AgentError;
 use crate::panic::words_of_panic;
-use crate::run::{EndedInside, Inside, NotBegun, Task};
+use crate::planned::{OpenBranch, Planned};
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -178,7 +178,7 @@ impl AgentNode {
     ///
     /// # let model = Script::parse("assistant: {\"areas\": [3, 7], \"why\": \"they are full\"}")?;
     /// let plan = Output::schema("plan", json!({"type": "object"}));
-    /// let planner = Agent::builder(model).output(plan).build()?;
+    /// let planner = Agent::builder(model).output_with(plan).build()?;
     /// let graph = Graph::builder("plan")
     ///     .schema(Schema::builder().key::<Vec<u64>>("areas").key::<String>("why").build()?)
     ///     .node("plan", AgentNode::new(planner).answers_field("areas", "areas").answers_field("why", "why"))
@@ -266,11 +266,11 @@ impl AgentNode {
     /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
     pub(super) fn result(
         &self,
-        ended: &EndedInside<'_>,
+        ended: &EndedAgent<'_>,
         graph: &Schema,
         item: Option<&Value>,
     ) -> Result<Given, String> {
-        let answer = ended.answer()?;
+        let answer = ended.answer.clone()?;
         let mut delta = ended.writes.clone();
         for to in &self.answers {
             let Some(value) = answer.as_ref().map(|answer| to.part_of(answer)).transpose()?.flatten() else {
@@ -279,15 +279,11 @@ impl AgentNode {
             let write = graph.write(to.key.as_str(), value.clone());
             delta.push(write.map_err(|error| NodeError::from(error).to_string())?);
         }
-        Ok((answer, delta, self.messages(ended, item)))
-    }
-
-    /// What the agent has said, if it said it in the graph's conversation.
-    pub(super) fn messages(&self, ended: &EndedInside<'_>, item: Option<&Value>) -> Vec<Arc<Message>> {
-        match self.is_in_conversation(item) {
+        let messages = match self.is_in_conversation(item) {
             true => ended.said.to_vec(),
             false => Vec::new(),
-        }
+        };
+        Ok((answer, delta, messages))
     }
 }
 
@@ -295,7 +291,7 @@ impl AgentNode {
 type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
 
 /// Functions of the application say what the agent is, and what it is asked. They may panic.
-impl Inside for AgentNode {
+impl BranchAgent for AgentNode {
     fn agent(&self) -> &Agent {
         AgentNode::agent(self)
     }
@@ -307,8 +303,8 @@ impl Inside for AgentNode {
     }
 
     /// What it shares with the graph's state.
-    fn state_on(&self, task: Task<'_>) -> Result<State, StateError> {
-        let (state, own) = (task.run.state(), self.agent().schema());
+    fn state_on(&self, branch: &OpenBranch) -> Result<State, StateError> {
+        let (state, own) = (&branch.state, self.agent().schema());
         let mut base = if self.shared.is_none() && own == state.schema() {
             state.clone()
         } else {
@@ -320,20 +316,18 @@ impl Inside for AgentNode {
             }
             base
         };
-        let item = task.planned().and_then(|planned| planned.item.as_ref());
-        base.replace_messages(match self.is_in_conversation(item) {
+        base.replace_messages(match self.is_in_conversation(branch.planned.item.as_ref()) {
             true => state.messages().clone(),
             false => Transcript::new(),
         });
         Ok(base)
     }
 
-    fn prompt(&self, task: Task<'_>) -> Result<Option<String>, NotBegun> {
-        let item = task.planned().and_then(|planned| planned.item.as_ref());
-        let state = task.run.state();
+    fn prompt(&self, branch: &OpenBranch) -> Result<Option<String>, NotBegun> {
+        let (state, item) = (&branch.state, branch.planned.item.as_ref());
         match &self.prompt {
             Some(Prompt::Function(prompt)) => {
-                let context = NodeContext::of(task, CancellationToken::new(), None);
+                let context = NodeContext::of(branch.clone(), CancellationToken::new(), None);
                 match caught("its prompt", || prompt(&context)) {
                     Ok(prompt) => Ok(Some(prompt)),
                     Err(NodeError(Kind::Asks(request))) => Err(NotBegun::Asks(request)),
@@ -358,6 +352,10 @@ impl Inside for AgentNode {
 
     fn shares_write(&self, graph: &Schema, write: &Write) -> bool {
         self.is_shared(graph, write.key())
+    }
+
+    fn shares_messages(&self, planned: &Planned) -> bool {
+        self.is_in_conversation(planned.item.as_ref())
     }
 }
 

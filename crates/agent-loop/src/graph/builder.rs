@@ -15,7 +15,6 @@ use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target,
 use super::{Graph, NoModel};
 use crate::agent::{Agent, AgentBuilder, HookContext, HookPoint, HookResult, RunLimits};
 use crate::error::AgentError;
-use crate::run::Planner;
 
 /// Branches of one superstep, unless said.
 const MAX_BRANCHES: usize = 4096;
@@ -263,7 +262,7 @@ impl GraphBuilder {
             return Err(AgentError { agent: name, faults: faults.into_iter().collect() });
         }
         let shape = Arc::new(shape);
-        let agent = agent.plan(Arc::clone(&shape) as Arc<dyn Planner>).build()?;
+        let agent = agent.planner(Arc::clone(&shape)).build()?;
         Ok(Graph { agent, shape })
     }
 }

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, State};
-use stepfold_tools::{CancellationToken, Resources, ToolError};
-use tokio::sync::mpsc;
+use stepfold_tools::{CancellationToken, ToolError};
 
-use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::agent::Emitter;
+use crate::approval::{ApprovalRequest, Decision};
 use crate::panic::words_of_panic;
-use crate::run::{Asker, Said, Task};
+use crate::planned::OpenBranch;
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -37,58 +36,31 @@ use crate::run::{Asker, Said, Task};
 pub struct NodeContext(Arc<Inner>);
 
 struct Inner {
-    node: String,
-    label: String,
-    execution: u64,
-    item: Option<Value>,
-    state: State,
-    key: String,
-    resources: Resources,
+    branch: OpenBranch,
     cancellation: CancellationToken,
-    decisions: Vec<(String, Decision)>,
-    asker: Asker,
-    speaker: Option<mpsc::Sender<Said>>,
-    place: usize,
+    emitter: Option<Emitter>,
 }
 
 impl NodeContext {
-    /// What a branch is given.
-    pub(crate) fn of(
-        task: Task<'_>,
-        cancellation: CancellationToken,
-        speaker: Option<mpsc::Sender<Said>>,
-    ) -> Self {
-        let planned = task.planned();
-        NodeContext(Arc::new(Inner {
-            label: task.label(),
-            execution: task.execution(),
-            item: planned.and_then(|planned| planned.item.clone()),
-            node: task.name().to_owned(),
-            state: task.run.state().clone(),
-            key: task.key(),
-            resources: task.resources().clone(),
-            cancellation,
-            decisions: task.decisions().to_vec(),
-            asker: task.asker(),
-            speaker,
-            place: task.place,
-        }))
+    /// The context of a branch.
+    pub(crate) fn of(branch: OpenBranch, cancellation: CancellationToken, emitter: Option<Emitter>) -> Self {
+        NodeContext(Arc::new(Inner { branch, cancellation, emitter }))
     }
 
     /// The name of the node.
     pub fn node(&self) -> &str {
-        &self.0.node
+        &self.0.branch.planned.node
     }
 
     /// In which superstep of the run this is that the node has branches, from 1.
     pub fn execution(&self) -> u64 {
-        self.0.execution
+        self.0.branch.execution
     }
 
     /// The state as it was when the superstep began. It never changes; branches that run beside this one are not
     /// seen.
     pub fn state(&self) -> &State {
-        &self.0.state
+        &self.0.branch.state
     }
 
     /// Reads a key of [`state`](NodeContext::state).
@@ -96,7 +68,7 @@ impl NodeContext {
     /// # Errors
     /// With a typed key, when the value is not of its type.
     pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
-        self.0.state.get(key)
+        self.0.branch.state.get(key)
     }
 
     /// The item of this branch: one of the list that the graph fanned out over, or what [`Update::goto_with`]
@@ -104,7 +76,7 @@ impl NodeContext {
     ///
     /// [`Update::goto_with`]: super::Update::goto_with
     pub fn item(&self) -> Option<&Value> {
-        self.0.item.as_ref()
+        self.0.branch.planned.item.as_ref()
     }
 
     /// The item of this branch as a `T`.
@@ -126,12 +98,12 @@ impl NodeContext {
     /// A key for the effect of this branch that stays the same when it runs again, and differs for every other.
     /// Hand it to services that know idempotency keys.
     pub fn idempotency_key(&self) -> &str {
-        &self.0.key
+        &self.0.branch.key
     }
 
     /// The same for one of several effects.
     pub fn key_for(&self, label: &str) -> String {
-        format!("{}/{label}", self.0.key)
+        format!("{}/{label}", self.0.branch.key)
     }
 
     /// Is cancelled when the run is, and when its time is up. The function is dropped then; work that it has handed
@@ -142,16 +114,14 @@ impl NodeContext {
 
     /// A resource of the application.
     pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.0.resources.get()
+        self.0.branch.resources.get()
     }
 
     /// Says something to whoever watches, as [`RunEvent::Output`](crate::RunEvent::Output). It is not recorded: what
     /// has to last goes into the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
-        if let Some(speaker) = &self.0.speaker {
-            let said = Said { place: self.0.place, kind: kind.into(), value: value.into() };
-            // When the run is being torn down, nobody listens.
-            let _ = speaker.send(said).await;
+        if let Some(emitter) = &self.0.emitter {
+            emitter.emit(kind.into(), value.into()).await;
         }
     }
 
@@ -224,20 +194,14 @@ impl NodeContext {
         parameters: Option<Value>,
     ) -> Result<Decision, NodeError> {
         let about = serde_json::to_value(&about)?;
-        // The run puts the branch before the id.
-        let id = self.0.asker.question(self.0.place, &self.0.node, label, &about);
-        if let Some((_, decision)) = self.0.decisions.iter().find(|(decided, _)| *decided == id) {
-            return Ok(decision.clone());
-        }
-        let call = ToolCall::new(label, &*self.0.node, Arguments::from(about));
-        let request = ApprovalRequest { parameters, ..ApprovalRequest::new(id, call, AskReason::Node) };
-        Err(NodeError(Kind::Asks(Box::new(request))))
+        let decision = self.0.branch.decision(label, about, parameters);
+        decision.map_err(|request| NodeError(Kind::Asks(request)))
     }
 }
 
 impl fmt::Debug for NodeContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeContext").field("branch", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("NodeContext").field("branch", &self.0.branch.label()).finish_non_exhaustive()
     }
 }
 

@@ -109,7 +109,7 @@ pub use self::per_run::per_run;
 pub use self::shape::{Choice, END, START};
 pub use self::update::Update;
 
-pub use crate::run::{Arrived, Planned, Routed};
+pub use crate::planned::{Arrived, Planned, Routed};
 
 use self::shape::Shape;
 use crate::agent::Agent;

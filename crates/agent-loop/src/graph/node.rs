@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold_tools::{Effect, Retry};
 
 use super::agent_node::AgentNode;
 use super::context::{NodeContext, NodeError};
 use super::progress::DEFAULT_MAX_EXECUTIONS;
 use super::update::Update;
-use crate::run::Attempts;
+use crate::planned::Attempts;
 
 /// A node of a [`Graph`](super::Graph), with what holds for its runs.
 ///
@@ -200,16 +200,13 @@ impl Node {
     }
 
     /// What a stored run depends on.
-    pub(super) fn words(&self) -> String {
-        let work = match &self.work {
-            NodeWork::Function(_) => "function".to_owned(),
-            NodeWork::Agent(node) => {
-                let agent = serde_json::to_value(node.agent().fingerprint()).unwrap_or_default();
-                format!("agent {}", crate::digest::of(&agent))
-            }
+    pub(super) fn parts(&self) -> Value {
+        let agent = match &self.work {
+            NodeWork::Function(_) => None,
+            NodeWork::Agent(node) => Some(node.agent().fingerprint()),
         };
         let rules = (self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
-        format!("{work}, {}", crate::digest::of(&(rules, self.effect, self.on_error.words())))
+        json!([agent, rules, self.effect, self.on_error.words()])
     }
 
     /// The nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for the checks

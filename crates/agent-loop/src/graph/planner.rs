@@ -7,7 +7,6 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_state_core::state::{Delta, Fault, Handler, Schema, State, StateError, Write};
 use stepfold_tools::{CancellationToken, Effect};
-use tokio::sync::mpsc;
 
 use super::check::own_keys;
 use super::context::{Kind as NodeErrorKind, NodeContext, NodeError};
@@ -15,10 +14,10 @@ use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeOutput, NodeRun, RouterDecision, keys, writes};
 use super::shape::{Shape, listed};
 use super::update::Update;
+use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, Planner};
 use crate::error::FeedError;
-use crate::run::{
-    Attempts, Called, Ended, EndedInside, Inside, Next, NodeOutcome, NodeStatus, PlanError, Planned, Planner,
-    Position, Said, Task,
+use crate::planned::{
+    Attempts, Ended, Next, NodeOutcome, NodeStatus, OpenBranch, PlanError, Planned, Position,
 };
 
 impl Planner for Shape {
@@ -26,16 +25,12 @@ impl Planner for Shape {
         &self.names
     }
 
-    fn parts(&self) -> Vec<(String, String)> {
+    fn parts(&self) -> Vec<(String, Value)> {
         Shape::parts(self)
     }
 
     fn faults(&self, schema: &Schema) -> Vec<Fault> {
         own_keys(schema)
-    }
-
-    fn max_parallel(&self) -> usize {
-        self.max_parallel
     }
 
     fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError> {
@@ -119,7 +114,7 @@ impl Planner for Shape {
         matches!(node.work, NodeWork::Function(_)).then_some(node.effect)
     }
 
-    fn inside(&self, node: &str) -> Option<&dyn Inside> {
+    fn agent(&self, node: &str) -> Option<&dyn BranchAgent> {
         match &self.node(node)?.work {
             NodeWork::Agent(agent) => Some(&**agent),
             NodeWork::Function(_) => None,
@@ -130,7 +125,7 @@ impl Planner for Shape {
         self.node(node).map(Node::attempts).unwrap_or_default()
     }
 
-    fn outcome_of(&self, before: &State, planned: &Planned, ended: &EndedInside<'_>) -> NodeOutcome {
+    fn outcome(&self, before: &State, planned: &Planned, ended: &EndedAgent<'_>) -> NodeOutcome {
         let Some(Node { work: NodeWork::Agent(node), is_tracked, .. }) = self.node(&planned.node) else {
             let error = format!("node '{}' has no agent any more", planned.node);
             return NodeOutcome::failed(NodeStatus::Failed, error, 1);
@@ -140,19 +135,13 @@ impl Planner for Shape {
         match node.result(ended, before.schema(), planned.item.as_ref()) {
             Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ok((answer, delta, messages)) => {
-                let outputs = answer.filter(|_| is_output).map(output).into_iter();
-                NodeOutcome { outputs: as_values(outputs), delta, messages, ..NodeOutcome::succeeded() }
+                let mut outcome = NodeOutcome::succeeded();
+                outcome.outputs = as_values(answer.filter(|_| is_output).map(output).into_iter());
+                outcome.delta = delta;
+                outcome.messages = messages;
+                outcome
             }
         }
-    }
-
-    fn broken_off(&self, planned: &Planned, ended: EndedInside<'_>, outcome: NodeOutcome) -> NodeOutcome {
-        let delta = ended.writes.clone();
-        let messages = match self.node(&planned.node).map(|node| &node.work) {
-            Some(NodeWork::Agent(node)) => node.messages(&ended, planned.item.as_ref()),
-            _ => Vec::new(),
-        };
-        NodeOutcome { delta, messages, ..outcome }
     }
 
     fn takes_failures(&self, node: &str) -> bool {
@@ -160,22 +149,32 @@ impl Planner for Shape {
         self.node(node).is_some_and(takes)
     }
 
+    fn functions(self: Arc<Self>) -> Arc<dyn NodeFunctions> {
+        self
+    }
+}
+
+impl NodeFunctions for Shape {
+    fn max_parallel(&self) -> usize {
+        self.max_parallel
+    }
+
     fn call(
         self: Arc<Self>,
-        task: Task<'_>,
+        branch: OpenBranch,
         stop: CancellationToken,
-        speaker: mpsc::Sender<Said>,
-    ) -> BoxFuture<'static, Called> {
-        let place = self.place(task.name());
-        let context = NodeContext::of(task, stop.clone(), Some(speaker));
+        emitter: Emitter,
+    ) -> BoxFuture<'static, BranchEnd> {
+        let place = self.place(&branch.planned.node);
+        let context = NodeContext::of(branch, stop.clone(), Some(emitter));
         Box::pin(async move {
             let Some(place) = place else {
                 return failed(NodeStatus::Failed, "it is no node of the graph any more", 1);
             };
             tokio::select! {
                 biased;
-                () = stop.cancelled() => Called::Stopped,
-                called = call(&self, place, &context) => called,
+                () = stop.cancelled() => BranchEnd::Stopped,
+                ended = call(&self, place, &context) => ended,
             }
         })
     }
@@ -224,9 +223,9 @@ fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
 }
 
 /// Calls the function of a node, as often as it is to be attempted.
-async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Called {
+async fn call(shape: &Shape, place: usize, context: &NodeContext) -> BranchEnd {
     let (name, node) = (&shape.names[place], &shape.nodes[place]);
-    let NodeWork::Function(function) = &node.work else { return Called::Stopped };
+    let NodeWork::Function(function) = &node.work else { return BranchEnd::Stopped };
     let attempts = node.attempts();
     let mut pauses = attempts.pauses();
     let mut tries = 1;
@@ -237,7 +236,7 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Called {
         };
         let (status, error) = match result {
             Ok(Ok(update)) => return settled(shape, name, context, update, tries),
-            Ok(Err(NodeError(NodeErrorKind::Asks(request)))) => return Called::Asks(request),
+            Ok(Err(NodeError(NodeErrorKind::Asks(request)))) => return BranchEnd::Asks(request),
             Ok(Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true }))) => {
                 return failed(NodeStatus::Failed, message, tries);
             }
@@ -250,12 +249,12 @@ async fn call(shape: &Shape, place: usize, context: &NodeContext) -> Called {
     }
 }
 
-fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> Called {
-    Called::Outcome(NodeOutcome::failed(status, error, tries))
+fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> BranchEnd {
+    BranchEnd::Outcome(NodeOutcome::failed(status, error, tries))
 }
 
 /// What a function returned, checked against the schema and the graph.
-fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> Called {
+fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> BranchEnd {
     let delta = match update.delta(context.state().schema()) {
         Ok(delta) => delta,
         Err(error) => return failed(NodeStatus::Failed, NodeError::from(error).to_string(), tries),
@@ -282,12 +281,11 @@ fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update,
             None => output,
         }
     });
-    Called::Outcome(NodeOutcome {
-        delta,
-        messages: update.messages,
-        outputs: as_values(outputs),
-        goto: update.goto.into_iter().map(|(node, item)| Planned::new(node, item)).collect(),
-        tries,
-        ..NodeOutcome::default()
-    })
+    let mut outcome = NodeOutcome::succeeded();
+    outcome.delta = delta;
+    outcome.messages = update.messages;
+    outcome.outputs = as_values(outputs);
+    outcome.goto = update.goto.into_iter().map(|(node, item)| Planned::new(node, item)).collect();
+    outcome.tries = tries;
+    BranchEnd::Outcome(outcome)
 }

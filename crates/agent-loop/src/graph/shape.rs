@@ -5,14 +5,15 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold_state_core::state::State;
 
 use super::node::{Node, OnError, failure_item};
 use super::progress::keys;
 use crate::error::FeedError;
+use crate::exit::Exit;
 use crate::panic::words_of_panic;
-use crate::run::{Arrived, Ended, Exit, Next, Planned, Position, Routed};
+use crate::planned::{Arrived, Ended, Next, Planned, Position, Routed};
 
 /// Where every graph begins.
 pub const START: &str = "__start__";
@@ -173,7 +174,7 @@ impl Shape {
     }
 
     /// What a stored run depends on, part by part.
-    pub(crate) fn parts(&self) -> Vec<(String, String)> {
+    pub(crate) fn parts(&self) -> Vec<(String, Value)> {
         let arrow = |from: &str, edge: &Edge| match edge {
             Edge::To(target) => format!("{from} -> {}", self.target_name(*target)),
             Edge::Each { node, of, .. } => format!("{from} -> {} for each of {of}", self.names[*node]),
@@ -190,9 +191,9 @@ impl Shape {
             let from: Vec<_> = join.from.iter().map(|from| self.names[*from].as_str()).collect();
             edges.push(format!("{} -> {}", from.join(" and "), self.names[join.to]));
         }
-        let mut parts = vec![("edges".to_owned(), edges.join("; "))];
+        let mut parts = vec![("edges".to_owned(), edges.into())];
         for (place, (name, node)) in self.names.iter().zip(&self.nodes).enumerate() {
-            parts.push((format!("node {name}"), format!("{place}: {}", node.words())));
+            parts.push((format!("node {name}"), json!([place, node.parts()])));
         }
         parts
     }

@@ -16,8 +16,6 @@ use super::machine::{Approved, Need, Phase, Run};
 use super::work::Item;
 use crate::approval::{AskReason, Question};
 use crate::state_input::{StateInput, state_inputs};
-#[expect(unused_imports, reason = "for the documentation")]
-use crate::{Answer, ApprovalRequest};
 
 /// Whether somebody has to agree to a call, from the mildest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,11 +87,11 @@ impl Run {
 
     /// The calls that have not started and have to be asked about as things are now: those that were to run unasked when the
     /// reply came, and whose tools want approval by now, since those of a dynamic toolset may have changed, and the agent as
-    /// well; and those that were approved with other [values from the state](ApprovalRequest::inputs_from_state) than they
+    /// well; and those that were approved with other [values from the state](crate::ApprovalRequest::inputs_from_state) than they
     /// would run with. Empty unless the run [needs](Need::Calls) its calls.
     ///
     /// A host that goes on with a run looks here before it runs calls, and again before it runs one that waited for the
-    /// writes of others. It answers with [`Answer::Ask`] if there are any.
+    /// writes of others. It answers with [`Answer::Ask`](crate::Answer::Ask) if there are any.
     ///
     /// # Examples
     /// ```

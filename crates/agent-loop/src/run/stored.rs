@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
+use super::file::save_in;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
@@ -262,7 +263,7 @@ impl Run {
     /// # Errors
     /// [`LoadError::File`] when the folder cannot be written to.
     pub fn save_in(&self, folder: impl AsRef<Path>) -> Result<PathBuf, LoadError> {
-        crate::file::save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
+        save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
     }
 
     /// Goes on with a run from a file, as [`load`](Run::load) does.

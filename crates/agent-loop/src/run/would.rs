@@ -5,9 +5,9 @@ use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::{EventKind, Fate};
 use super::machine::Run;
-use super::plan::{NodeOutcome, NodeStatus};
 use super::work::WorkOutcome;
 use crate::approval::Question;
+use crate::planned::{NodeOutcome, NodeStatus};
 use crate::state_input::{StateInput, are_recorded_alike};
 
 /// Something that the agent would do with a call, or with a node, in another way.

@@ -6,7 +6,7 @@ use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
 use stepfold_runner::session_scopes::{EventRange, SessionSchema};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_state_core::state::Schema;
-use stepfold_tools::Effect;
+use stepfold_tools::{Effect, Toolset};
 
 use crate::world::{Fault, World, each_store, process};
 
@@ -110,7 +110,8 @@ fn a_run_that_has_ended_has_ended() {
 
 /// What a session with this schema says of a value that was stored as a string.
 async fn opened(world: &World, schema: Schema, migrated: bool) -> Result<serde_json::Value, RunnerError> {
-    let agent = world.agent("assistant: done\nassistant: done").tools(vec![]).schema(schema.clone());
+    let agent =
+        world.agent("assistant: done\nassistant: done").tools(Toolset::default()).schema(schema.clone());
     let mut runner = world.runner(agent.build().unwrap());
     if migrated {
         let schema = SessionSchema::new(schema).migration("topic", |old| Ok(json!([old])));

@@ -10,7 +10,7 @@ use stepfold_runner::session_scopes::{
 };
 use stepfold_runner::{RunnerError, SessionHandle, WallClock as _};
 use stepfold_state_core::chat::Transcript;
-use stepfold_tools::Effect;
+use stepfold_tools::{Effect, Toolset};
 
 use crate::world::{Fault, Still, World, each_store, process, shown};
 
@@ -167,7 +167,7 @@ fn a_session_is_replayed() {
             let shorter = agent().limits(RunLimits::default().with_steps(2));
             let said = [
                 diverges(&session, agent().instructions("Be brief.")).await,
-                diverges(&session, agent().tools(vec![])).await,
+                diverges(&session, agent().tools(Toolset::default())).await,
                 diverges(&session, shorter).await,
                 diverges(&session, agent().tools(vec![gone(world)]).exit_on(["look"])).await,
             ];

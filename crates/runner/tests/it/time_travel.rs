@@ -853,7 +853,7 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 told(agent(&keys).tools(vec![keys.tool("see")])).await,
                 told(agent(&keys).tools(vec![needy])).await,
                 told(agent(&keys).tools(vec![keys.tool("look").renamed("peek").unwrap()])).await,
-                told(agent(&keys).tools(vec![]).schema(other).instructions("")).await,
+                told(agent(&keys).tools(Toolset::default()).schema(other).instructions("")).await,
             ];
             expect![[r#"
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'look' not found; available: see

@@ -17,7 +17,7 @@ use super::source::{Listed, SourceFunction, ToolSource};
 use super::tools::Tools;
 use crate::error::{BuildError, ToolsetError};
 use crate::resources::Resources;
-use crate::tool::Tool;
+use crate::tool::{IntoTool, Tool};
 
 /// A named group of tools: static, or dynamic and asked anew at each step. Immutable and cheap to clone.
 ///
@@ -30,8 +30,8 @@ use crate::tool::Tool;
 ///     Ok("found")
 /// }
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let web = Toolset::new("web", [Tool::new("search", "Searches the web.", search).build()?]);
-/// let files = Toolset::new("files", [Tool::new("search", "Searches the files.", search).build()?]);
+/// let web = Toolset::new("web", [Tool::new("search", "Searches the web.", search)]);
+/// let files = Toolset::new("files", [Tool::new("search", "Searches the files.", search)]);
 /// let schema = Schema::builder().build()?;
 ///
 /// let clash = Toolset::merged("all", [web.clone(), files.clone()]);
@@ -50,6 +50,9 @@ use crate::tool::Tool;
 #[derive(Clone)]
 pub struct Toolset(Arc<Inner>);
 
+/// The name of a set that was made from a list.
+const UNNAMED: &str = "tools";
+
 struct Inner {
     name: Arc<str>,
     parts: Vec<Part>,
@@ -60,9 +63,33 @@ struct Inner {
 }
 
 impl Toolset {
-    /// A group of these tools.
-    pub fn new(name: impl Into<Arc<str>>, tools: impl IntoIterator<Item = Tool>) -> Self {
-        Toolset::of_kind(name.into(), Kind::Static(tools.into_iter().collect()), Vec::new())
+    /// A group of these tools, built or not. Tools that cannot be built are faults of the set, reported by
+    /// [`check`](Toolset::check) and [`resolve`](Toolset::resolve).
+    pub fn new<T: IntoTool>(name: impl Into<Arc<str>>, tools: impl IntoIterator<Item = T>) -> Self {
+        let (mut built, mut faults) = (Vec::new(), Vec::new());
+        for tool in tools {
+            match tool.into_tool() {
+                Ok(tool) => built.push(tool),
+                Err(error) => faults.extend(faults_of(&error)),
+            }
+        }
+        Toolset::of_kind(name.into(), Kind::Static(built), faults)
+    }
+
+    /// The same group with one tool more, after the others.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError, Toolset};
+    ///
+    /// let remote = Toolset::dynamic_with("remote", |_| async { Ok(Vec::new()) });
+    /// let all = remote.with_tool(Tool::new("ping", "Answers.", async || Ok::<_, ToolError>("pong")));
+    /// assert!(all.static_tool("ping").is_some());
+    /// ```
+    #[must_use]
+    pub fn with_tool(&self, tool: impl IntoTool) -> Self {
+        let name = Arc::clone(&self.0.name);
+        Toolset::merged(Arc::clone(&name), [self.clone(), Toolset::new(name, [tool])])
     }
 
     /// A group that asks for its tools at each step.
@@ -289,30 +316,42 @@ fn faults_of_tools(tools: &[Tool], schema: &Schema, resources: &Resources) -> Ve
 }
 
 /// A set of one tool, with its name.
-impl From<Tool> for Toolset {
-    fn from(tool: Tool) -> Self {
-        Toolset::new(tool.name().to_owned(), [tool])
+impl<T: IntoTool> From<T> for Toolset {
+    fn from(tool: T) -> Self {
+        let tool = tool.into_tool();
+        let name = match &tool {
+            Ok(tool) => tool.name().to_owned(),
+            Err(_) => UNNAMED.to_owned(),
+        };
+        Toolset::new(name, [tool])
     }
 }
 
 /// A set named "tools".
-impl From<Vec<Tool>> for Toolset {
-    fn from(tools: Vec<Tool>) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool> From<Vec<T>> for Toolset {
+    fn from(tools: Vec<T>) -> Self {
+        Toolset::new(UNNAMED, tools)
     }
 }
 
 /// A set named "tools".
-impl<const N: usize> From<[Tool; N]> for Toolset {
-    fn from(tools: [Tool; N]) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool, const N: usize> From<[T; N]> for Toolset {
+    fn from(tools: [T; N]) -> Self {
+        Toolset::new(UNNAMED, tools)
     }
 }
 
 /// A set named "tools".
-impl FromIterator<Tool> for Toolset {
-    fn from_iter<I: IntoIterator<Item = Tool>>(tools: I) -> Self {
-        Toolset::new("tools", tools)
+impl<T: IntoTool> FromIterator<T> for Toolset {
+    fn from_iter<I: IntoIterator<Item = T>>(tools: I) -> Self {
+        Toolset::new(UNNAMED, tools)
+    }
+}
+
+/// An empty set named "tools".
+impl Default for Toolset {
+    fn default() -> Self {
+        Toolset::of_kind(UNNAMED.into(), Kind::Static(Vec::new()), Vec::new())
     }
 }
 

@@ -611,7 +611,7 @@ mod searchable {
             expected.assert_eq(&format!("{}\n", set.build().unwrap_err()));
         };
         build(
-            SearchableToolset::new("none", Vec::new()),
+            SearchableToolset::new("none", Toolset::default()),
             expect![[r#"
             the tools have faults: at none: has no tools to search
         "#]],

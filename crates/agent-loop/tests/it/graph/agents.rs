@@ -224,7 +224,7 @@ async fn answers_with_its_output() {
     }
     let model = script("assistant: > c1 submit_output(areas=[3, 4])");
     let output = Output::of::<Areas>().mode(OutputMode::Tool);
-    let finder = Agent::builder(model).output(output).build().unwrap();
+    let finder = Agent::builder(model).output_with(output).build().unwrap();
     let graph = Graph::builder("tested")
         .schema(Schema::builder().key::<Areas>("answer").build().unwrap())
         .node("find", AgentNode::new(finder).asks("which?").answers("answer"))

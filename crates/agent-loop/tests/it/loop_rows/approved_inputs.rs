@@ -21,6 +21,10 @@ fn schema() -> Schema {
 /// `pay` takes an amount, an account from the state and a token; it notes what it was called with. `choose` writes the
 /// account.
 fn bank(notes: &Notes, script: &str, approval: Approval) -> AgentBuilder {
+    bank_and(notes, script, approval, Vec::new())
+}
+
+fn bank_and(notes: &Notes, script: &str, approval: Approval, mut tools: Vec<Tool>) -> AgentBuilder {
     let seen = notes.clone();
     let pay = tool("pay", move |arguments| {
         let mut arguments = arguments.clone();
@@ -37,7 +41,8 @@ fn bank(notes: &Notes, script: &str, approval: Approval) -> AgentBuilder {
         Ok(arguments["account"].clone())
     });
     let choose = choose.output_to_state("account", Source::Whole).build().unwrap();
-    Agent::builder(self::script(script)).schema(schema()).tools([pay, choose])
+    tools.extend([pay, choose]);
+    Agent::builder(self::script(script)).schema(schema()).tools(tools)
 }
 
 fn parameters() -> Value {
@@ -155,16 +160,15 @@ async fn approval_after_a_sibling_wrote() {
 #[tokio::test]
 async fn approval_after_a_sibling_wrote_waits_for_the_others() {
     let notes = Notes::default();
-    let script = "assistant: > c1 choose(account=\"A-2\")   > c2 pay(amount=3)   > c3 slow()\nassistant: done";
-    let agent = bank(&notes, script, Approval::Always).build().unwrap();
+    let script =
+        "assistant: > c1 choose(account=\"A-2\")   > c2 pay(amount=3)   > c3 slow()\nassistant: done";
     let slow = Tool::new("slow", "Takes some time.", || async {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
         Ok::<_, ToolError>("at last")
     });
-    let tools: Vec<Tool> = agent.tools().into_iter().flatten().cloned().chain([slow.build().unwrap()]).collect();
-    let agent = agent.to_builder().tools(tools).build().unwrap();
+    let agent = bank_and(&notes, script, Approval::Always, vec![slow.build().unwrap()]).build().unwrap();
     let first = play(&agent, input(json!({"account": "A-1"})), |run| run).await.unwrap();
     let mut seen = Vec::new();
     let approve = [("c2", Decision::Approve)];

@@ -36,7 +36,7 @@ async fn build_says_all_faults_at_once() {
         .exit_on(["stor", "store"])
         .limits(limits)
         .repeat_guard(RepeatGuard::default().warn_at(1))
-        .output(Output::schema("area", json!({"type": "area"})));
+        .output_with(Output::schema("area", json!({"type": "area"})));
     refused(
         agent,
         expect![[r#"
@@ -111,7 +111,7 @@ async fn build_refuses_two_tools_for_the_output() {
     let own = tool("submit_output", |_| Ok(json!(1))).build().unwrap();
     let output = Output::schema("area", json!({"type": "object"})).mode(OutputMode::Tool);
     refused(
-        Agent::builder(script("")).tools([own]).output(output),
+        Agent::builder(script("")).tools([own]).output_with(output),
         expect![[r#"
         agent 'agent'
         submit_output: is the tool that takes the output; rename the other one
@@ -164,7 +164,7 @@ async fn an_agent_without_tools_is_warned_about_once() {
     plain.to_builder().name("changed").build().unwrap();
     agent("assistant: area 3").build().unwrap();
     let output = Output::schema("area", json!({"type": "integer"}));
-    Agent::builder(script("")).output(output).build().unwrap();
+    Agent::builder(script("")).output_with(output).build().unwrap();
     let graph = Schema::builder().key::<String>("notes").build().unwrap();
     Agent::builder(script("")).graph_schema(graph).build().unwrap();
     drop(guard);

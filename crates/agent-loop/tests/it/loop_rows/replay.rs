@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{Approval, Effect, ResultText, Source, Tool, ToolBuilder};
+use stepfold_agent_loop::tools::{Approval, Effect, ResultText, Source, Tool, ToolBuilder, Toolset};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
     RunLimits,
@@ -228,7 +228,7 @@ async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, e
 #[tokio::test]
 async fn replay_of_a_call_whose_tool_is_gone_or_renamed() {
     diverges_undecided(with(visit("go")), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"]).await;
-    diverges_undecided(|agent| agent.tools(vec![]), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: none"]).await;
+    diverges_undecided(|agent| agent.tools(Toolset::default()), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: none"]).await;
     diverges(with(visit("go")), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
 }
 

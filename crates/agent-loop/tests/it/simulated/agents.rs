@@ -109,7 +109,7 @@ fn with_options(builder: AgentBuilder, options: &Options) -> AgentBuilder {
     }
     if let Some(mode) = options.output {
         let schema = json!({"properties": {"n": {"type": "integer"}}, "required": ["n"], "type": "object"});
-        builder = builder.output(Output::schema("number", schema).mode(mode).repairs(1));
+        builder = builder.output_with(Output::schema("number", schema).mode(mode).repairs(1));
     }
     if let Some(messages) = options.window {
         builder = builder.window(Window::new(messages).counted_by(token_counter("ones", |_| 1)));

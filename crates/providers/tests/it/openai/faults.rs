@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use futures_util::StreamExt;
-use stepfold_providers::layer::{ChatModelExt, RetryPolicy};
+use stepfold_providers::layer::{ChatModelExt, Retry, Trace};
 use stepfold_providers::openai::OpenAi;
 use stepfold_state_core::chat::{ChatModel, ModelErrorKind, TimeoutKind, ToolChoice, ToolSpec};
 
@@ -364,8 +364,8 @@ async fn retry_sees_what_the_server_asks_for() {
     let limited = Play::new(429, "retry-after: 0", "");
     let plays = [limited, Play::json(503, ""), Play::events(text("area 3") + &finish("stop") + DONE)];
     let server = Server::start(plays, usize::MAX, check_request).await;
-    let quick = RetryPolicy { min_pause: Duration::from_millis(1), ..RetryPolicy::default() };
-    let reply = model(&server).with_retry(quick).respond(request()).into_reply().await.unwrap();
+    let quick = Retry::default().pauses(Duration::from_millis(1), Duration::from_secs(1));
+    let reply = model(&server).layer(quick).respond(request()).into_reply().await.unwrap();
     assert_eq!(reply.message.text(), "area 3");
     let asked = server.asked();
     assert_eq!((asked.len(), &asked[2].raw), (3, &asked[0].raw));
@@ -377,8 +377,9 @@ async fn no_cassette_and_no_trace_has_the_key() {
     let wrong = Play::json(401, &format!(r#"{{"error":{{"message":"Wrong key: {KEY}"}}}}"#));
     let told = Play::events(text(&format!("your key is {KEY}")) + &finish("stop") + DONE);
     let server = Server::start([wrong, told], usize::MAX, check_request).await;
-    let model =
-        stepfold_providers::Cassette::record(folder.tape(), model(&server).traced()).unwrap().hiding(KEY);
+    let model = stepfold_providers::Cassette::record(folder.tape(), model(&server).layer(Trace::default()))
+        .unwrap()
+        .hiding(KEY);
     model.respond(request()).into_reply().await.unwrap_err();
     model.respond(request()).into_reply().await.unwrap();
     assert!(folder.text().contains("Wrong key: ***") && folder.text().contains("your key is ***"));

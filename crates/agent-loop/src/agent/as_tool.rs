@@ -1,13 +1,11 @@
 //! An agent as a tool of another one.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
-use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError, Write};
-use stepfold_tools::{BuildError, Tool, ToolError};
+use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::state::{Delta, Handler, State, StateError, Write};
+use stepfold_tools::{BuildError, IntoTool, Tool, ToolError};
 
-use crate::agent::Agent;
-use crate::run::{EndedInside, Hosted, Inside, InsideCall, NotBegun, Task};
+use super::{Agent, EndedAgent};
 
 /// An agent that another agent can call.
 ///
@@ -26,10 +24,10 @@ use crate::run::{EndedInside, Hosted, Inside, InsideCall, NotBegun, Task};
 /// use stepfold_agent_loop::Agent;
 ///
 /// let counter = Agent::builder(Script::parse("assistant: 12 stalls")?).build()?;
-/// let count = counter.as_tool("count", "Counts the stalls of an area.").build()?;
+/// let count = counter.as_tool("count", "Counts the stalls of an area.");
 ///
 /// # let model = Script::parse("assistant: > c1 count(task=\"area 3\")\nassistant: Area 3 has 12 stalls.")?;
-/// let agent = Agent::builder(model).tools([count]).build()?;
+/// let agent = Agent::builder(model).tool(count).build()?;
 /// let outcome = agent.run("how many stalls has area 3?").await?;
 /// assert_eq!(outcome.transcript().to_string(), "\
 /// user:      how many stalls has area 3?
@@ -84,8 +82,7 @@ impl AgentTool {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: name, faults: faults.into_iter().collect() });
         }
-        let hosted = Hosted(Arc::new(AgentCall { agent, shared: shared.clone() }));
-        Tool::hosted(name, description, hosted)
+        Tool::hosted(name, description, AgentCall { agent, shared: shared.clone() })
             .parameters(json!({
                 "type": "object",
                 "properties": {
@@ -102,26 +99,24 @@ impl AgentTool {
     }
 }
 
-/// What is inside of a call of an agent.
-struct AgentCall {
-    agent: Agent,
+impl IntoTool for AgentTool {
+    fn into_tool(self) -> Result<Tool, BuildError> {
+        self.build()
+    }
+}
+
+/// What a [hosted](Tool::hosted) tool has for the loop: the agent inside of its calls.
+pub(crate) struct AgentCall {
+    pub(crate) agent: Agent,
     shared: Vec<String>,
 }
 
-impl Inside for AgentCall {
-    fn agent_on(&self, _: &State) -> Result<Agent, String> {
-        Ok(self.agent.clone())
-    }
-
-    fn agent(&self) -> &Agent {
-        &self.agent
-    }
-
-    /// Shared keys begin with the values that the call sees.
-    fn state_on(&self, task: Task<'_>) -> Result<State, StateError> {
+impl AgentCall {
+    /// The state on which the run of a call begins: shared keys have the values that the call sees.
+    pub(crate) fn state_on(&self, seen: impl FnOnce() -> State) -> Result<State, StateError> {
         let mut state = State::new(self.agent.schema());
         if !self.shared.is_empty() {
-            let seen = task.state();
+            let seen = seen();
             for key in &self.shared {
                 if let Some(value) = seen.get(key.as_str()) {
                     state.set_with(key.as_str(), value.to_json(), &Handler::replace_values())?;
@@ -131,30 +126,25 @@ impl Inside for AgentCall {
         Ok(state)
     }
 
-    fn prompt(&self, task: Task<'_>) -> Result<Option<String>, NotBegun> {
-        let call = task.call();
+    /// The task that the model gives.
+    pub(crate) fn prompt(call: &ToolCall) -> String {
         let arguments = call.arguments.as_object();
         let prompt = arguments.and_then(|arguments| arguments.get("task")?.as_str());
-        Ok(Some(prompt.unwrap_or_default().to_owned()))
+        prompt.unwrap_or_default().to_owned()
     }
 
-    fn shares_write(&self, _: &Schema, write: &Write) -> bool {
+    pub(crate) fn shares_write(&self, write: &Write) -> bool {
         self.shared.iter().any(|key| key == write.key())
     }
 }
 
-impl InsideCall for AgentCall {
-    fn result(&self, ended: &EndedInside<'_>) -> Result<(Value, Delta), ToolError> {
-        match ended.answer() {
-            Ok(answer) => Ok((answer.unwrap_or_else(|| "".into()), ended.writes.clone())),
-            Err(error) => Err(ToolError::permanent(match ended.last_words().unwrap_or_default().trim() {
-                "" => error,
-                words => format!("{error}. Its last words: {words}"),
-            })),
-        }
-    }
-
-    fn as_inside(&self) -> &dyn Inside {
-        self
+/// The result and the writes of a call whose agent has ended.
+pub(crate) fn result_of_call(ended: &EndedAgent<'_>) -> Result<(Value, Delta), ToolError> {
+    match &ended.answer {
+        Ok(answer) => Ok((answer.clone().unwrap_or_else(|| "".into()), ended.writes.clone())),
+        Err(error) => Err(ToolError::permanent(match ended.last_words().unwrap_or_default().trim() {
+            "" => error.clone(),
+            words => format!("{error}. Its last words: {words}"),
+        })),
     }
 }
