@@ -226,8 +226,8 @@ async fn diverges_undecided(change: impl FnOnce(AgentBuilder) -> AgentBuilder, e
 /// A live run would tell the model that there is no such tool.
 #[tokio::test]
 async fn replay_of_a_call_whose_tool_is_gone_or_renamed() {
-    diverges_undecided(with(visit("go")), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"]).await;
-    diverges_undecided(|agent| agent.tools(Toolset::default()), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: none"]).await;
+    diverges_undecided(with(visit("go")), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'visit'; available: go"]).await;
+    diverges_undecided(|agent| agent.tools(Toolset::default()), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'visit'; available: none"]).await;
     diverges(with(visit("go")), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
 }
 
@@ -238,9 +238,9 @@ async fn replay_of_a_call_whose_arguments_do_not_fit_any_more() {
         "properties": {"n": {}, "why": {"type": "string"}},
         "required": ["why"],
     });
-    diverges_undecided(with(visit("visit").parameters(stricter)), expect![[r#"event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'visit' do not fit: at $: "why" is a required property"#]]).await;
+    diverges_undecided(with(visit("visit").parameters(stricter)), expect![[r#"event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'visit': "why" is a required property at $"#]]).await;
     let typed = json!({"type": "object", "properties": {"n": {"type": "string"}}});
-    diverges_undecided(with(visit("visit").parameters(typed)), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed the arguments of tool 'visit' do not fit: at $.n: expected string, found integer"]).await;
+    diverges_undecided(with(visit("visit").parameters(typed)), expect!["event 2 (started, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'visit': expected string, found integer at $.n"]).await;
 }
 
 /// What could not run then, and could now.
@@ -258,8 +258,8 @@ async fn replay_of_a_call_that_was_refused() {
         chain(&recording.replay(&changed).unwrap_err())
     };
     let go = || self::visit("go").build().unwrap();
-    expect!["event 2 (answered, step 1) differs for 'c1': recorded tool 'go' not found; available: visit, replayed that it runs"].assert_eq(&replayed(vec![visit().build().unwrap(), go()]));
-    expect!["event 3 (answered, step 1) differs for 'c2': recorded the arguments of tool 'visit' do not fit: at $.n: expected integer, found string, replayed that it runs"].assert_eq(&replayed(vec![self::visit("visit").build().unwrap()]));
+    expect!["event 2 (answered, step 1) differs for 'c1': recorded unknown tool 'go'; available: visit, replayed that it runs"].assert_eq(&replayed(vec![visit().build().unwrap(), go()]));
+    expect!["event 3 (answered, step 1) differs for 'c2': recorded invalid arguments for tool 'visit': expected integer, found string at $.n, replayed that it runs"].assert_eq(&replayed(vec![self::visit("visit").build().unwrap()]));
 }
 
 /// A live run would not mark the calls, or would.

@@ -204,7 +204,7 @@ async fn asked_an_item() {
     let without = super::kit::graph().node("a", Node::agent(node).go_on_after_error()).edge(START, "a");
     check(without, "go", expect![[r#"
         1: a
-           0 Failed (1): the template needs "item" (line 1, column 13), which the state does not have; write {item?} if it may be absent; keys there are: messages
+           0 Failed (1): missing key "item" for the template at line 1, column 13; write {item?} if it is optional; known keys: messages
         --
         user:      go
         --
@@ -420,7 +420,7 @@ async fn per_run_of_the_state() {
         {"auto":true}: small (0 pending)
         {"auto":false}:  (1 pending)
         {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: the state asks for model "huge", which is not known
-        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: at $.temperature: expected f64, found string
+        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: expected f64, found string at $.temperature
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}"#]].assert_eq(&text);
 }
@@ -540,16 +540,16 @@ async fn a_node_reads_the_graphs_keys() {
         .schema(schema)
         .node("a", AgentNode::new(finder).shares(["area", "found"]))
         .edge(START, "a");
-    expect![[r#"agent 'tested' has faults: at node 'a': has an agent with faults: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
+    expect![[r#"agent 'tested' has faults: node 'a': has an agent with faults: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
 }
 
 /// A placeholder that may be absent, of a key that no schema has, could never be filled.
 #[test]
 fn a_placeholder_of_a_key_that_no_schema_has() {
     let writer = || agent("").instructions("Notes: {nots?}.");
-    expect![[r#"agent 'agent' has faults: at instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
+    expect![[r#"agent 'agent' has faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
     let graph = graph().node("write", writer()).edge(START, "write");
-    expect![[r#"agent 'tested' has faults: at node 'write': has an agent with faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
+    expect![[r#"agent 'tested' has faults: node 'write': has an agent with faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
     let open = Schema::builder().open().build().unwrap();
     assert!(writer().schema(open).build().is_ok());
 }

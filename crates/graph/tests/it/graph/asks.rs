@@ -321,7 +321,7 @@ async fn arguments_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `mail/c1#d1844551080d9434`: at $.to: expected string, found integer; the request stays pending
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `mail/c1#d1844551080d9434`: expected string, found integer at $.to; the request stays pending
         steps: 1
         pending mail/c1#d1844551080d9434: mail({"to":"us"}), Rule
     "#]].assert_eq(&wrong.text());
@@ -367,7 +367,7 @@ async fn arguments_that_do_not_fit_a_question() {
         --
         user:      go
         --
-        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/pay#52d10f7a90f45eec`: at $.euro: expected integer, found string; the request stays pending
+        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/pay#52d10f7a90f45eec`: expected integer, found string at $.euro; the request stays pending
         steps: 1
         pending a/pay#52d10f7a90f45eec: a({"euro":5}), Node
         may be modified
@@ -411,7 +411,7 @@ async fn arguments_that_do_not_fit_a_dynamic_tool() {
     let wrong = decided(&walked, &[(&id, Decision::modify(json!({"to": 3})))]).await;
     let error = wrong.ended.as_ref().unwrap_err();
     assert!(
-        chain(error).contains("at $.to: expected string, found integer; the request stays pending"),
+        chain(error).contains("expected string, found integer at $.to; the request stays pending"),
         "{error}"
     );
     assert_eq!(outcome_of(&wrong.ended).pending(), outcome_of(&walked.ended).pending());

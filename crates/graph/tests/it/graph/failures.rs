@@ -163,7 +163,7 @@ async fn permanent_errors_are_not_tried_again() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (1): the schema declares no key "nxet"; known keys: log, items, next, messages
+           0 Failed (1): unknown key "nxet"; known keys: log, items, next, messages
         2: c
         --
         user:      go
@@ -371,13 +371,13 @@ async fn a_node_for_errors() {
         1: each(1), each(2), each(3), each("x")
            0 Failed (1): odd
            2 Failed (1): odd
-           3 Failed (1): the item of node 'each' cannot be read: at $: expected u64, found string
-        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: at $: expected u64, found string","item":"x","node":"each"}), behind
+           3 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
+        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: expected u64, found string at $","item":"x","node":"each"}), behind
         --
         --
         exit: the graph came to its end
         steps: 2
-        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: at $: expected u64, found string\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
+        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: expected u64, found string at $\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
     "#]]).await;
 }
 
@@ -428,7 +428,7 @@ async fn items_of_another_type() {
         items(json!(["x"])),
         expect![[r#"
             1: each("x")
-               0 Failed (1): the item of node 'each' cannot be read: at $: expected u64, found string
+               0 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
             --
             --
             exit: the graph came to its end
@@ -547,7 +547,7 @@ async fn agents_that_fail() {
     let prompt = AgentNode::new(silent.clone()).asks("how many in {area}?");
     check(graph_with(Node::agent(prompt).go_on_after_error()), "go", expect![[r#"
         1: a, b
-           0 Failed (1): the template needs "area" (line 1, column 13), which the state does not have; write {area?} if it may be absent; keys there are: messages
+           0 Failed (1): missing key "area" for the template at line 1, column 13; write {area?} if it is optional; known keys: messages
         2: c
         --
         user:      go

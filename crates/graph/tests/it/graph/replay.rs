@@ -32,7 +32,7 @@ async fn replay_of_a_node_whose_agent_has_changed() {
     let same = recording.replay(graph(visit("visit")).agent()).unwrap();
     assert_eq!(same.digest(), outcome.run().digest());
     let replayed = |tool: ToolBuilder| chain(&recording.replay(graph(tool).agent()).unwrap_err());
-    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it ran, replayed tool 'visit' not found; available: go"].assert_eq(&replayed(visit("go")));
+    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'visit'; available: go"].assert_eq(&replayed(visit("go")));
     expect!["event 4 (inner, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"].assert_eq(&replayed(visit("visit").effect(Effect::Pure)));
     expect!["event 2 (inner, step 1) offers other tools, or with other bindings to the state"]
         .assert_eq(&replayed(visit("visit").writes(["visits"])));

@@ -178,11 +178,11 @@ async fn a_tracked_node_that_does_not_merge() {
     let walked = walk(&graph, values(json!({"current_task_id": 1, "tasks": [{"id": 1}]}))).await;
     expect![[r#"
         1: spoil
-           0 Failed (1): handler upsert_by(id) cannot merge into key "tasks": the new item 0 is no object with a field "id"
+           0 Failed (1): handler upsert_by(id) failed for key "tasks": expected an object with field "id" for new item 0
         --
         tasks: [{"id":1,"status":"failed"}]
         outputs: []
-        errors: [{"message":"handler upsert_by(id) cannot merge into key \"tasks\": the new item 0 is no object with a field \"id\"","node":"spoil","task_id":1}]
+        errors: [{"message":"handler upsert_by(id) failed for key \"tasks\": expected an object with field \"id\" for new item 0","node":"spoil","task_id":1}]
         overall_progress: 0
         current_node: "spoil"
         current_task_id: 1

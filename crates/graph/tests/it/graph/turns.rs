@@ -125,37 +125,38 @@ async fn loaded_after_a_change() {
         text.push_str(&shown(&run.resume().await));
     }
     expect![[r#"
-        the agent has changed since the run was stored: edges changed; use `load_changed` to go on all the same
+        agent changed since the run was stored: edges changed; force it with `load_changed`
         user:      go
         --
         exit: the graph came to its end
         steps: 2
         state: {"log":["a","b"]}
-        the agent has changed since the run was stored: edges changed; node c is new; use `load_changed` to go on all the same
+        agent changed since the run was stored: edges changed; node c is new; force it with `load_changed`
         user:      go
         --
         exit: the graph came to its end
         steps: 3
         state: {"log":["a","b","c"]}
-        the agent has changed since the run was stored: node a changed; node b changed; use `load_changed` to go on all the same
+        agent changed since the run was stored: node a changed; node b changed; force it with `load_changed`
         user:      go
         --
         exit: the graph came to its end
         steps: 2
         state: {"log":["a","b"]}
-        the agent has changed since the run was stored: node b changed; use `load_changed` to go on all the same
+        agent changed since the run was stored: node b changed; force it with `load_changed`
         user:      go
         --
         exit: the graph came to its end
         steps: 2
         state: {"log":["a","b"]}
-        the agent has changed since the run was stored: edges changed; node b is gone; use `load_changed` to go on all the same
+        agent changed since the run was stored: edges changed; node b is gone; force it with `load_changed`
         user:      go
         --
         error: run 'run' failed after step 2: node 'b' failed: it is no node of the graph any more
         steps: 2
         state: {"log":["a"]}
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 /// The agent of a node has changed while its run waited.
@@ -169,5 +170,5 @@ async fn an_agent_changed() {
     let stored = outcome_of(&walked.ended).run().to_json();
     let changed = agent("assistant: x").instructions("Be brief.").build().unwrap();
     let changed = super::kit::graph().node("a", changed).edge(START, "a").build().unwrap();
-    expect!["the agent has changed since the run was stored: node a changed; node 'a': approval changed; node 'a': instructions is new; use `load_changed` to go on all the same"].assert_eq(&chain(&Run::load(changed.agent(), &stored).unwrap_err()));
+    expect!["agent changed since the run was stored: node a changed; node 'a': approval changed; node 'a': instructions is new; force it with `load_changed`"].assert_eq(&chain(&Run::load(changed.agent(), &stored).unwrap_err()));
 }

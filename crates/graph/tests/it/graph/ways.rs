@@ -851,7 +851,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: key "next" holds string, which this value is not: at $: expected string, found integer
+        error: run 'run' failed after step 1: node 'a' failed: invalid value for key "next": expected string, found integer at $
         steps: 1
     "#]]).await;
     check(graph(|| Update::new().set("nxet", "b")), "go", expect![[r#"
@@ -859,7 +859,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: the schema declares no key "nxet"; known keys: log, items, next, messages
+        error: run 'run' failed after step 1: node 'a' failed: unknown key "nxet"; known keys: log, items, next, messages
         steps: 1
     "#]]).await;
     check(graph(|| Update::new().set("messages", json!([]))), "go", expect![[r#"
@@ -867,7 +867,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: "messages" is the projection of message events and takes no writes; push a message instead
+        error: run 'run' failed after step 1: node 'a' failed: key "messages" cannot be written: it is the projection of message events; push a message instead
         steps: 1
     "#]]).await;
     check(graph(|| Update::new().output("x", 1)), "go", expect![[r#"
@@ -875,7 +875,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it gives outputs: the schema declares no key "outputs"; known keys: log, items, next, messages
+        error: run 'run' failed after step 1: node 'a' failed: it gives outputs: unknown key "outputs"; known keys: log, items, next, messages
         steps: 1
     "#]]).await;
 }
@@ -902,17 +902,17 @@ async fn writes_that_do_not_merge() {
     };
     check(graph(|node| node), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         --
         user:      go
         --
-        exit: node 'b' failed: what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
+        exit: node 'b' failed: what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         steps: 1
         state: {"log":["a","c"],"sum":1}
     "#]]).await;
     check(graph(Node::go_on_after_error), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         2: behind
         --
         user:      go
@@ -923,13 +923,13 @@ async fn writes_that_do_not_merge() {
     "#]]).await;
     check(graph(|node| node.on_error("behind")), "go", expect![[r#"
         1: a, b, c
-           what it wrote cannot be merged: key "sum" holds integer, which this value is not: at $: expected i64, found another integer
-        2: behind({"error":"what it wrote cannot be merged: key \"sum\" holds integer, which this value is not: at $: expected i64, found another integer","node":"b"})
+           what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
+        2: behind({"error":"what it wrote cannot be merged: invalid value for key \"sum\": expected i64, found an invalid integer at $","node":"b"})
         --
         user:      go
         --
         exit: the graph came to its end
         steps: 2
-        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: key \\\"sum\\\" holds integer, which this value is not: at $: expected i64, found another integer\",\"node\":\"b\"})"],"sum":1}
+        state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: invalid value for key \\\"sum\\\": expected i64, found an invalid integer at $\",\"node\":\"b\"})"],"sum":1}
     "#]]).await;
 }
