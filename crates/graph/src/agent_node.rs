@@ -9,10 +9,9 @@ use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
-use stepfold_tools::CancellationToken;
+use stepfold_tools::{CancellationToken, panic_message};
 
 use super::context::{Kind, NodeContext, NodeError};
-use crate::panic::words_of_panic;
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -361,7 +360,7 @@ impl BranchAgent for AgentNode {
 /// Has a function of an application give what it gives, or a panic as an error.
 fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
-        Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
+        Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })
 }
 

@@ -11,9 +11,7 @@ use stepfold_agent_loop::plan::{Emitter, OpenBranch};
 use stepfold_agent_loop::{ApprovalRequest, Decision};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, State};
-use stepfold_tools::{CancellationToken, ToolError};
-
-use crate::panic::words_of_panic;
+use stepfold_tools::{CancellationToken, ToolError, panic_message};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -242,7 +240,7 @@ impl NodeError {
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        NodeError::new(format!("the node panicked: {}", words_of_panic(panic)))
+        NodeError::new(format!("the node panicked: {}", panic_message(panic)))
     }
 }
 

@@ -89,7 +89,6 @@ mod check;
 mod context;
 mod draw;
 mod node;
-mod panic;
 mod per_run;
 mod planner;
 pub mod progress;

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
 use thiserror::Error as ThisError;
 
 use super::error::ProgressError;
 use super::node_run::NodeRun;
 use super::research::NodeOutput;
-use crate::panic::words_of_panic;
 
 /// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
 /// completed or failed when it is over, with its outputs or its error appended.
@@ -69,7 +69,7 @@ where
             Err(TrackError::Failed { node, source })
         }
         Err(panic) => {
-            let words = words_of_panic(&*panic);
+            let words = panic_message(&*panic);
             // The panic may be made of what panics when it is dropped.
             mem::forget(panic);
             open.fail(&format!("panicked: {words}"));
