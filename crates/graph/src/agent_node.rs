@@ -23,7 +23,7 @@ use super::context::{Kind, NodeContext, NodeError};
 /// item, that is what it is asked.
 ///
 /// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
-/// is repeated that must not be, and when somebody has to decide about a call, the graph waits.
+/// is repeated that must not be, and when a call needs approval, the graph waits.
 ///
 /// # Examples
 /// ```
@@ -146,7 +146,7 @@ impl AgentNode {
     }
 
     /// Asks the agent what a function says, in a conversation of its own. The function may
-    /// [ask](NodeContext::ask) somebody first.
+    /// [ask](NodeContext::ask) for approval first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -193,7 +193,7 @@ impl AgentNode {
         self
     }
 
-    /// Appends the agent's answer to `outputs`, as a thing of this kind; whoever watches sees it as
+    /// Appends the agent's answer to `outputs`, as a thing of this kind; observers see it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
     /// appended in any case, without a kind unless this says one.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {

@@ -79,7 +79,7 @@ impl NodeContext {
     /// The item of this branch as a `T`.
     ///
     /// # Errors
-    /// A permanent one when there is none, or it is no `T`.
+    /// A permanent error when the branch has no item, or the item is not a `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
             NodeError::permanent(format!(
@@ -114,7 +114,7 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Says something to whoever watches, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
     /// has to last goes into the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
@@ -153,7 +153,7 @@ impl NodeContext {
         self.decision(label, about, None)
     }
 
-    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. Whoever decides with arguments that
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with arguments that
     /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
     /// approved or rejected.
     ///

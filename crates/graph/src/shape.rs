@@ -214,7 +214,7 @@ fn max_in(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
-/// The next superstep while it is put together.
+/// The next superstep while it is built.
 struct Steps<'a> {
     shape: &'a Shape,
     position: Position<'a>,
@@ -384,7 +384,7 @@ impl<'a> Steps<'a> {
             let place = *self.branches.keys().find(|place| !may_run(place))?;
             let node = &self.shape.nodes[place];
             let instead = node.at_limit.as_deref();
-            // Two nodes that stand in for each other have nobody to stand in for them.
+            // Two nodes that stand in for each other have no third to stand in for them.
             if instead.is_none() || !replaced.insert(place) {
                 return Some(Exit::NodeLimit(self.shape.names[place].clone()));
             }
