@@ -121,7 +121,6 @@ mod error;
 mod exit;
 mod observe;
 mod outcome;
-mod panic;
 mod planned;
 mod ports;
 mod replay;

@@ -9,10 +9,9 @@ use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
-use stepfold_tools::CancellationToken;
+use stepfold_tools::{CancellationToken, panic_message};
 
 use super::context::{Kind, NodeContext, NodeError};
-use crate::panic::words_of_panic;
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -24,7 +23,7 @@ use crate::panic::words_of_panic;
 /// item, that is what it is asked.
 ///
 /// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
-/// is repeated that must not be, and when somebody has to decide about a call, the graph waits.
+/// is repeated that must not be, and when a call needs approval, the graph waits.
 ///
 /// # Examples
 /// ```
@@ -147,7 +146,7 @@ impl AgentNode {
     }
 
     /// Asks the agent what a function says, in a conversation of its own. The function may
-    /// [ask](NodeContext::ask) somebody first.
+    /// [ask](NodeContext::ask) for approval first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -194,7 +193,7 @@ impl AgentNode {
         self
     }
 
-    /// Appends the agent's answer to `outputs`, as a thing of this kind; whoever watches sees it as
+    /// Appends the agent's answer to `outputs`, as a thing of this kind; observers see it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
     /// appended in any case, without a kind unless this says one.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
@@ -361,7 +360,7 @@ impl BranchAgent for AgentNode {
 /// Has a function of an application give what it gives, or a panic as an error.
 fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
-        Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
+        Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })
 }
 

@@ -15,9 +15,9 @@ use super::node::{IntoNode, Node};
 use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target, shown};
 use super::{Graph, NoModel};
 
-/// Branches of one superstep, unless said.
+/// The branches of one superstep, by default.
 const MAX_BRANCHES: usize = 4096;
-/// Branches that run at the same time, unless said.
+/// The branches that run at the same time, by default.
 const MAX_PARALLEL: usize = 64;
 
 /// Puts a [`Graph`] together; nothing is checked before [`build`](GraphBuilder::build).
@@ -170,7 +170,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How many supersteps a run may take, 100 unless said; the other limits stay.
+    /// Limits the supersteps of a run; 100 by default; the other limits stay.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.agent = self.agent.max_steps(steps);
         self
@@ -182,13 +182,13 @@ impl GraphBuilder {
         self
     }
 
-    /// How many branches one superstep may have; 4,096 unless said. More are an error.
+    /// Limits the branches of one superstep; 4,096 by default. More are an error.
     pub fn max_branches(mut self, branches: usize) -> Self {
         self.max_branches = branches;
         self
     }
 
-    /// How many branches run at the same time; 64 unless said. The others wait.
+    /// Limits the branches that run at the same time; 64 by default. The others wait.
     pub fn max_parallel(mut self, branches: usize) -> Self {
         self.max_parallel = branches;
         self

@@ -102,8 +102,10 @@ fn limits(shape: &Shape) -> Vec<Fault> {
             faults.push(Fault::new(format!("node '{name}'"), "may never run; leave it out"));
         }
         if node.time_out.is_some_and(|time_out| time_out.is_zero()) {
-            faults
-                .push(Fault::new(format!("node '{name}'"), "has a time-out of zero: no try could end well"));
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "has a timeout of zero: no attempt could succeed",
+            ));
         }
         if node.retry.is_some() && node.effect == Effect::AtMostOnce {
             faults.push(Fault::new(
@@ -168,7 +170,7 @@ fn joins(shape: &Shape) -> Vec<Fault> {
     let mut faults = Vec::new();
     for join in &shape.joins {
         let at = || format!("join at '{}'", shape.names[join.to]);
-        // Whoever is reached only behind the join cannot finish before it.
+        // A node that is reached only after the join cannot finish before it.
         let before = Reach::without(shape, join.to).nodes;
         for from in &join.from {
             if !before.contains(from) {

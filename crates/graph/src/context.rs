@@ -11,9 +11,7 @@ use stepfold_agent_loop::plan::{Emitter, OpenBranch};
 use stepfold_agent_loop::{ApprovalRequest, Decision};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, State};
-use stepfold_tools::{CancellationToken, ToolError};
-
-use crate::panic::words_of_panic;
+use stepfold_tools::{CancellationToken, ToolError, panic_message};
 
 /// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
 /// while it works. Cheap to clone.
@@ -81,7 +79,7 @@ impl NodeContext {
     /// The item of this branch as a `T`.
     ///
     /// # Errors
-    /// A permanent one when there is none, or it is no `T`.
+    /// A permanent error when the branch has no item, or the item is not a `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
             NodeError::permanent(format!(
@@ -116,7 +114,7 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Says something to whoever watches, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
     /// has to last goes into the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
@@ -155,7 +153,7 @@ impl NodeContext {
         self.decision(label, about, None)
     }
 
-    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. Whoever decides with arguments that
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with arguments that
     /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
     /// approved or rejected.
     ///
@@ -242,7 +240,7 @@ impl NodeError {
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        NodeError::new(format!("the node panicked: {}", words_of_panic(panic)))
+        NodeError::new(format!("the node panicked: {}", panic_message(panic)))
     }
 }
 

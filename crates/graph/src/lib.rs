@@ -51,7 +51,7 @@
 //!
 //! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
 //! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
-//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, time-outs, a node for its errors, and may be
+//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a node for its errors, and may be
 //! deferred until nothing else is left. An [`AgentNode`] works on the same state, or is asked something of its own.
 //! [`NodeContext::ask`] asks a human. [`progress`] has the state of a research with tasks, counts and outputs.
 //!
@@ -89,7 +89,6 @@ mod check;
 mod context;
 mod draw;
 mod node;
-mod panic;
 mod per_run;
 mod planner;
 pub mod progress;

@@ -103,7 +103,7 @@ impl Node {
             }
             .boxed()
         };
-        // What a function does is known to nobody but its author: it may run again under the same key.
+        // The effect of a function is known to its author alone: it may run again under the same key.
         Node::of(NodeWork::Function(Arc::new(function)), Effect::Idempotent)
     }
 
@@ -131,14 +131,14 @@ impl Node {
         }
     }
 
-    /// In how many supersteps of a run the node may have branches; 3 unless said. A value of the state's
+    /// Limits the supersteps of a run in which the node has branches; 3 by default. A value of the state's
     /// `max_executions` for the node comes first.
     pub fn max_executions(mut self, executions: u64) -> Self {
         self.max_executions = executions;
         self
     }
 
-    /// Where the graph goes instead when the node may not run once more. Unless said, the run ends there, with
+    /// Where the graph goes instead when the node may not run once more. By default the run ends there, with
     /// [`Exit::NodeLimit`](stepfold_agent_loop::Exit::NodeLimit).
     pub fn at_limit(mut self, node: impl Into<String>) -> Self {
         self.at_limit = Some(node.into());
@@ -151,14 +151,14 @@ impl Node {
         self
     }
 
-    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic. An agent goes
+    /// Tries again after an error that is not [permanent](NodeError::permanent), a timeout or a panic. An agent goes
     /// on where it was; one that ended without having finished is not tried again.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// What a run of the function does to the world. Idempotent unless said: after a crash it runs again
+    /// The effect of a run of the function. Idempotent by default: after a crash it runs again
     /// under the same [key](NodeContext::idempotency_key). One that must not run twice fails then, as unknown.
     /// For an agent its tools say that, call by call.
     pub fn effect(mut self, effect: Effect) -> Self {
@@ -167,7 +167,7 @@ impl Node {
     }
 
     /// Where the graph goes when the node has failed, after all tries. That node gets as its
-    /// [item](NodeContext::item) which node failed, why, and with which item. Unless said, the run fails and can
+    /// [item](NodeContext::item) which node failed, why, and with which item. By default the run fails and can
     /// be resumed; of a node that must not run twice, or of an agent that ended unfinished, the run ends with
     /// [`Exit::NodeFailed`](stepfold_agent_loop::Exit::NodeFailed).
     pub fn on_error(mut self, node: impl Into<String>) -> Self {

@@ -16,7 +16,7 @@ use super::progress::keys;
 ///
 /// `model_id` names one of the models that `models` knows; another name is the failure of the node. `params` are the
 /// [parameters](ModelParams) of the model by their names; those that it does not have go to the provider as they
-/// are. If `auto` is false, somebody has to agree to every call of a tool. Keys without a value change nothing.
+/// are. If `auto` is false, every call of a tool needs approval. Keys without a value change nothing.
 ///
 /// # Examples
 /// ```

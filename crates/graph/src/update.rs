@@ -95,7 +95,7 @@ impl Update {
         self.message(Message::assistant(text))
     }
 
-    /// And this is appended to `outputs`, under the node's name; whoever watches sees it as
+    /// And this is appended to `outputs`, under the node's name; observers see it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema has to have that key: see
     /// [`progress`](super::progress).
     pub fn output(mut self, kind: impl Into<String>, value: impl Into<Value>) -> Self {
@@ -103,7 +103,7 @@ impl Update {
         self
     }
 
-    /// The same without a kind: what the node comes to, such as the output of the task that it
+    /// The same without a kind: the result of the node, such as the output of the task that it
     /// [works at](super::Node::tracked).
     pub fn result(mut self, value: impl Into<Value>) -> Self {
         self.outputs.push((None, value.into()));

@@ -56,10 +56,10 @@ pub fn can_execute(state: &State, node: &str) -> Result<bool, ProgressError> {
     Ok(executions(state, node)? < max_executions(state, node)?)
 }
 
-/// How often a node ran; 0 if nobody has counted.
+/// The executions of a node; 0 if they are not counted.
 ///
 /// # Errors
-/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit that nobody counts towards would
+/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit without a count would
 /// never be reached. [`ProgressError::NoCount`] when the value is no count.
 pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     require(state.schema(), keys::EXECUTION_COUNTS.name(), COUNTING)?;

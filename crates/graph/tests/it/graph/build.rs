@@ -262,7 +262,7 @@ fn limits() {
     );
     refused(
         graph().node("a", Node::new(note).time_out(Duration::ZERO)).edge(START, "a"),
-        expect!["agent 'tested' has faults: node 'a': has a time-out of zero: no try could end well"],
+        expect!["agent 'tested' has faults: node 'a': has a timeout of zero: no attempt could succeed"],
     );
 }
 
