@@ -843,8 +843,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output say with `answers` where it goes
-        error: the run failed after 1 step: node 'pick' failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output say with `answers` where it goes
+        pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
+        error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (expected ident at line 1 column 2); for other output set `answers`
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],
@@ -854,8 +854,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with ...
-        error: the run failed after 1 step: node 'pick' failed: what the program printed is no object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with `answers` where it goes
+        pick | failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output say with ...
+        error: the run failed after 1 step: node 'pick' failed: invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` (unknown field `found`, expected one of `writes`, `say`, `outputs`, `goto` at line 1 column 8); for other output set `answers`
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],
@@ -876,8 +876,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
             session s1
             pick | starts
-            pick | failed: it chose to go to `right`, which is none of those in `goes_to`: left, END
-            error: the run failed after 1 step: node 'pick' failed: it chose to go to `right`, which is none of those in `goes_to`: left, END
+            pick | failed: invalid target `right`: not in `goes_to`; available: left, END
+            error: the run failed after 1 step: node 'pick' failed: invalid target `right`: not in `goes_to`; available: left, END
             what was done is stored; go on with
               stepfold resume g.toml --session s1
         "#]],
@@ -962,7 +962,7 @@ fn a_cassette_holds_what_all_agents_said() {
     room.write("other.script", "assistant: {}");
     room.write("g.script", STALLS_SCRIPT);
     room.check("run g.toml --cassette u.cassette 'which area?'", expect![[r#"
-        | error: a cassette has the answers of one model, and the agents of this graph name several; say one for all of them with --model
+        | error: a cassette records one model, and the agents of this graph use several; set one for all of them with --model
         exit 2
     "#]]);
 }
