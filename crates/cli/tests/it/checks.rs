@@ -60,11 +60,11 @@ pins = { messages = 3 }
         expect![[r#"
             f.toml:1:1: there is no `nmae` here; did you mean `name`?
             f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
-            f.toml:3:1: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+            f.toml:3:1: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
             f.toml:4:12: unknown tool `submit`; there are: count, both, none, remember, ask
             f.toml:4:22: unknown tool `conut`; did you mean `count`?
             f.toml:5:1: expected one of never, always, once
-            f.toml:8:1: limits.steps: is zero: the model could never be asked
+            f.toml:8:1: limits.steps: must be positive: the model could not be called
             f.toml:9:1: invalid duration: expected one such as 500ms, 30s or 2m
             f.toml:12:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
             f.toml:15:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins

@@ -234,7 +234,7 @@ fn an_approval_pauses_and_another_process_decides() {
                 6  replied   assistant: It is paid.
                 7  began     user:      the other one
                 8  replied   assistant: > p2 pay(euro=7)
-                9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
+                9  decided   tool p2 pay!: tool 'pay' not run: the call was rejected: too much
                10  replied   assistant: That was all.
 
         "#]],
@@ -369,7 +369,7 @@ fn limits_and_scripts_at_their_end_are_told_apart() {
     assert!(said.ends_with("| the run ended: the limit of steps was reached\nexit 4\n"), "{said}");
     room.check("run a.toml -s s1 again", expect![[r#"
         | session s1
-        | error: the run failed after 0 steps: the model did not answer: invalid request: script ./a.script has ended after 1 replies
+        | error: the run failed after 0 steps: model request failed: invalid request: script ./a.script has ended after 1 replies
         | what was done is stored; go on with
         |   stepfold resume a.toml --session s1
         exit 1

@@ -94,7 +94,7 @@ fn every_fault_has_its_line() {
             g.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: missing state keys: agents follow `model_id`, `params` and `auto`; declare at least one
             g.toml:9:1: invalid JSON Schema: unknown type "strng"; available: null, boolean, integer, number, string, array, object
-            g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+            g.toml:12:11: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
             g.toml:13:1: unknown state key `questoin`; declare it, or double the braces if it is text
             g.toml:13:1: unknown state key `later`; declare it, or double the braces if it is text
             g.toml:14:1: unknown state key `notse`; there are: found, verdict, messages
@@ -255,34 +255,34 @@ nodes.five.agent = "sub/open.toml"
     room.check(
         "check g.toml",
         expect![[r#"
-        g.toml:3:11: sub/faulty.toml has faults
-        g.toml:4:11: sub/faulty.toml has faults
+        g.toml:3:11: invalid file sub/faulty.toml
+        g.toml:4:11: invalid file sub/faulty.toml
         g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
-        g.toml:6:12: sub/round.toml has faults
-        g.toml:7:12: sub/open.toml has faults
+        g.toml:6:12: invalid file sub/round.toml
+        g.toml:7:12: invalid file sub/open.toml
         sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
         sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
-        sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
+        sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
 recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
         sub/open.toml:1:9: unclosed array, expected `]`
         exit 2
     "#]],
     );
     room.check("check --json g.toml", expect![[r#"
-        {"faults":[{"line":3,"column":11,"message":"sub/faulty.toml has faults"},{"line":4,"column":11,"message":"sub/faulty.toml has faults"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"sub/round.toml has faults"},{"line":7,"column":12,"message":"sub/open.toml has faults"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: is zero: the model could never be asked"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
+        {"faults":[{"line":3,"column":11,"message":"invalid file sub/faulty.toml"},{"line":4,"column":11,"message":"invalid file sub/faulty.toml"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"invalid file sub/round.toml"},{"line":7,"column":12,"message":"invalid file sub/open.toml"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: must be positive: the model could not be called"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
         exit 2
     "#]]);
     room.check(
         "run g.toml hello",
         expect![[r#"
-            | error: g.toml:3:11: sub/faulty.toml has faults
-            | g.toml:4:11: sub/faulty.toml has faults
+            | error: g.toml:3:11: invalid file sub/faulty.toml
+            | g.toml:4:11: invalid file sub/faulty.toml
             | g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
-            | g.toml:6:12: sub/round.toml has faults
-            | g.toml:7:12: sub/open.toml has faults
+            | g.toml:6:12: invalid file sub/round.toml
+            | g.toml:7:12: invalid file sub/open.toml
             | sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
             | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
-            | sub/faulty.toml:5:1: limits.steps: is zero: the model could never be asked
+            | sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
 recursive graph:             | sub/round.toml:2:9: ../g.toml contains this one
             | sub/open.toml:1:9: unclosed array, expected `]`
             exit 2
@@ -319,15 +319,15 @@ fn an_agent_of_another_file_reads_the_graphs_keys() {
     );
     room.write("g.toml", &graph("shares = [\"area\"]\n"));
     room.check("check g.toml", expect![[r#"
-        g.toml:9:1: writer.toml has faults
-        writer.toml:2:1: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        g.toml:9:1: invalid file writer.toml
+        writer.toml:2:1: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
         exit 2
     "#]]);
     room.write("g.toml", &graph(""));
     room.write("writer.toml", &writer("nots"));
     room.check("check g.toml", expect![[r#"
-        g.toml:9:1: writer.toml has faults
-        writer.toml:2:1: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        g.toml:9:1: invalid file writer.toml
+        writer.toml:2:1: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
         exit 2
     "#]]);
 }

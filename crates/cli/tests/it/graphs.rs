@@ -222,7 +222,7 @@ fn what_the_nodes_did_can_be_read_and_replayed() {
            27  inner     report | replied   assistant: Area 7.
            28  answered  report is done
                          assistant: Area 7.
-           29  planned   the graph came to its end
+           29  planned   the graph reached its end
 
         areas = [{"id":3,"title":"area 9"}]  (version 18, replace_values, the last of 2 writes)
         current_node = "report"  (version 25, replace_values, the last of 10 writes)
@@ -525,7 +525,7 @@ fn inspected_with_their_decisions(room: &Room) {
             9  decided   pay#0/run#DIGEST approved, clerk/f1#DIGEST rejected: not now
            10  started   starts pay#0
            11  answered  pay#0 is done
-           12  inner     clerk | decided   tool f1 file!: tool 'file' was not run: the call was rejected: not now
+           12  inner     clerk | decided   tool f1 file!: tool 'file' not run: the call was rejected: not now
            13  inner     clerk | replied   assistant: It is filed.
            14  answered  clerk is done
            15  decided   pay#1/run#DIGEST approved with {"item":{"euro":6}}
@@ -535,7 +535,7 @@ fn inspected_with_their_decisions(room: &Room) {
            18  planned   done
            19  answered  done is done
                          assistant: Paid: [{"euro":5},{"euro":6}]
-           20  planned   the graph came to its end
+           20  planned   the graph reached its end
 
         bills = [{"euro":5},{"euro":7}]  (not written in this session)
         paid = [{"euro":5},{"euro":6}]  (version 17, merge_lists, the last of 2 writes)
@@ -647,7 +647,7 @@ fn after_a_kill_what_must_not_run_twice_does_not() {
                12  planned   end
                13  answered  end is done
                              assistant: Did ["quick","agent"].
-               14  planned   the graph came to its end
+               14  planned   the graph reached its end
 
             did = ["quick","agent"]  (version 11, merge_lists, the last of 2 writes)
         "#]],

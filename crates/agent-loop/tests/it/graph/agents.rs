@@ -38,7 +38,7 @@ async fn in_the_conversation() {
         assistant: area 3
         assistant: and area 4
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
     "#]],
     )
@@ -65,7 +65,7 @@ async fn one_after_the_other() {
         assistant: area 3
         assistant: and 4
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
     "#]],
     )
@@ -101,7 +101,7 @@ async fn side_by_side() {
             tool c1-2: area 7
             assistant: area 7
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 1
         "#]],
     )
@@ -126,7 +126,7 @@ async fn asked() {
         --
         user:      where?
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":"12 stalls","next":"x"}
     "#]],
@@ -143,7 +143,7 @@ async fn asked() {
         --
         user:      where?
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":"12 stalls","next":"x"}
     "#]],
@@ -173,7 +173,7 @@ async fn asked_an_item() {
         1: each("area 3"), each({"area":4})
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":["area 3",{"area":4}],"log":["12 stalls","12 stalls"]}
     "#]],
@@ -187,7 +187,7 @@ async fn asked_an_item() {
         1: each({"area":4})
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[{"area":4}],"log":["12 stalls"]}
     "#]],
@@ -210,7 +210,7 @@ async fn asked_an_item() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]]).await;
 }
@@ -237,7 +237,7 @@ async fn answers_with_its_output() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":{"areas":[3,4]}}
     "#]],
@@ -283,7 +283,7 @@ async fn shared_keys() {
         1: a, b
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"count":12,"found":[1,7,7],"own":["x"]}
     "#]],
@@ -296,7 +296,7 @@ async fn shared_keys() {
         1: a, b
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"count":12,"found":[1],"own":["x"]}
     "#]],
@@ -332,7 +332,7 @@ async fn trim_agent_tools() {
         tool c1:   [3, 4]
         assistant: area 3
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]],
     )
@@ -457,7 +457,7 @@ async fn interactive() {
         tool c1:   [3, 4]
         assistant: area 3
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"auto":false,"current_node":"write","errors":[],"execution_counts":{"write":1},"history":[],"outputs":[]}
     "#]].assert_eq(&shown(&ended.ended));
@@ -485,7 +485,7 @@ async fn nothing_said() {
         user:      go
         assistant: old
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["x"]}
     "#]],
@@ -526,7 +526,7 @@ async fn a_node_reads_the_graphs_keys() {
             tool c1:   found
             assistant: done
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 1
             state: {"area":3,"found":[1,4],"notes":"three stalls"}
         "#]],
@@ -542,16 +542,16 @@ async fn a_node_reads_the_graphs_keys() {
         .schema(schema)
         .node("a", AgentNode::new(finder).shares(["area", "found"]))
         .edge(START, "a");
-    expect![[r#"agent 'tested' has faults: node 'a': has an agent with faults: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'a': has an agent with faults: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
 }
 
 /// A placeholder that may be absent, of a key that no schema has, could never be filled.
 #[test]
 fn a_placeholder_of_a_key_that_no_schema_has() {
     let writer = || agent("").instructions("Notes: {nots?}.");
-    expect![[r#"agent 'agent' has faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
     let graph = graph().node("write", writer()).edge(START, "write");
-    expect![[r#"agent 'tested' has faults: node 'write': has an agent with faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'write': has an agent with faults: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
     let open = Schema::builder().open().build().unwrap();
     assert!(writer().schema(open).build().is_ok());
 }

@@ -160,7 +160,7 @@ async fn the_current_task() {
         outputs: [{"content":"x","kind":"note","node":"work"}]
         overall_progress: 0
         --
-        run 'run' failed after step 0: the run could not go on: the tasks of the graph cannot be tracked: node "work" is to work on task 7, which is not among the tasks; known tasks: 1
+        run 'run' failed after step 0: run could not continue: tasks of the graph could not be tracked: node "work" is to work on task 7, which is not among the tasks; known tasks: 1
         tasks: [{"id":1}]
         outputs: []
         overall_progress: -
