@@ -61,7 +61,7 @@ impl From<StateError> for StartError {
 #[non_exhaustive]
 pub enum FeedError {
     /// The run does not need this answer.
-    #[error("unexpected {answer}: the run needs {need}")]
+    #[error("unexpected answer: the run needs {need}, found {answer}")]
     NotNeeded {
         /// The answer.
         answer: &'static str,

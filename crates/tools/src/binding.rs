@@ -1,6 +1,7 @@
 //! Bindings: parameters read from the state, results written to the state, and the text that the model reads.
 //! Haystack 2.31's `inputs_from_state`, `outputs_to_state` and `outputs_to_string`.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
@@ -75,8 +76,9 @@ impl From<String> for Source {
     }
 }
 
-type Formatter = dyn Fn(&Value) -> Result<String, String> + Send + Sync;
-type PartsFormatter = dyn Fn(&Value) -> Result<Vec<Part>, String> + Send + Sync;
+type BoxError = Box<dyn Error + Send + Sync>;
+type Formatter = dyn Fn(&Value) -> Result<String, BoxError> + Send + Sync;
+type PartsFormatter = dyn Fn(&Value) -> Result<Vec<Part>, BoxError> + Send + Sync;
 
 /// The text of a result for the model. By default the whole result: a string unchanged, any other value as
 /// compact JSON.
@@ -118,7 +120,7 @@ impl ResultText {
     #[must_use]
     pub fn formatted<F>(self, format: F) -> Self
     where
-        F: Fn(&Value) -> Result<String, String> + Send + Sync + 'static,
+        F: Fn(&Value) -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
         let format: Option<Arc<Formatter>> = Some(Arc::new(format));
         ResultText(match self.0 {
@@ -137,7 +139,7 @@ impl ResultText {
     /// Content parts, such as images, in place of text.
     pub fn parts<F>(source: impl Into<Source>, format: F) -> Self
     where
-        F: Fn(&Value) -> Result<Vec<Part>, String> + Send + Sync + 'static,
+        F: Fn(&Value) -> Result<Vec<Part>, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
         ResultText(Rule::Parts { source: source.into(), format: Arc::new(format) })
     }
@@ -156,7 +158,7 @@ impl ResultText {
     }
 
     /// The content for the model, or the formatter's error.
-    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, String> {
+    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, BoxError> {
         match &self.0 {
             Rule::Parts { source, format } => Ok(ToolContent::Parts(format(sourced(source, result))?)),
             Rule::One { source, format: None } => Ok(ToolContent::Value(sourced(source, result).clone())),
@@ -172,7 +174,7 @@ impl ResultText {
         }
     }
 
-    fn text(&self, result: &Value) -> Result<String, String> {
+    fn text(&self, result: &Value) -> Result<String, BoxError> {
         match &self.0 {
             Rule::One { source, format: Some(format) } => format(sourced(source, result)),
             Rule::One { source, format: None } | Rule::Parts { source, .. } => {
@@ -181,7 +183,7 @@ impl ResultText {
             Rule::Several { texts, format } => {
                 let texts =
                     texts.iter().map(|(name, text)| Ok((name.clone(), Value::String(text.text(result)?))));
-                let texts = Value::Object(texts.collect::<Result<_, String>>()?);
+                let texts = Value::Object(texts.collect::<Result<_, BoxError>>()?);
                 match format {
                     Some(format) => format(&texts),
                     None => Ok(texts.to_string()),
@@ -250,9 +252,9 @@ mod tests {
         check(&ResultText::of(Source::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
         check(&ResultText::of("name"), &json!("no object"), "no object");
 
-        let loud = |value: &Value| Ok(format!("{value}!"));
+        let loud = |value: &Value| Ok::<_, BoxError>(format!("{value}!"));
         check(&ResultText::of("count").formatted(loud), &result, "2!");
-        check(&ResultText::of("count").formatted(|_| Err("bad day".to_owned())), &result, "refused: bad day");
+        check(&ResultText::of("count").formatted(|_| Err("bad day".into())), &result, "refused: bad day");
 
         let both = || {
             ResultText::several([

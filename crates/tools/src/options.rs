@@ -1,5 +1,6 @@
 //! Options of an invocation: limits, long results, resources.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,6 +158,6 @@ pub trait Offload: Send + Sync {
     /// Stores `text` and returns its location, in words that one of your tools can follow.
     ///
     /// # Errors
-    /// The reason why it cannot be stored. The model then reads the beginning only.
-    fn keep(&self, call_id: &str, text: &str) -> Result<String, String>;
+    /// Any error. It is traced, and the model reads the beginning only.
+    fn keep(&self, call_id: &str, text: &str) -> Result<String, Box<dyn Error + Send + Sync>>;
 }

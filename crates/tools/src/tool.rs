@@ -586,8 +586,8 @@ impl ToolBuilder {
         let visible = Value::Object(self.visible(parameters));
         let arguments = match ValueType::of_schema(visible.clone()) {
             Ok(arguments) => Arc::new(arguments),
-            Err(message) => {
-                faults.push(Fault::new("parameters", message));
+            Err(error) => {
+                faults.push(Fault::new("parameters", error.to_string()));
                 Arc::new(ValueType::anything())
             }
         };

@@ -508,7 +508,9 @@ fn nodes_wait_for_decisions_in_another_process() {
 }
 
 fn inspected_with_their_decisions(room: &Room) {
-    room.check("inspect g.toml", expect![[r#"
+    room.check(
+        "inspect g.toml",
+        expect![[r#"
         session s1 of g/local, version 20
         head 20:DIGEST
 
@@ -539,7 +541,8 @@ fn inspected_with_their_decisions(room: &Room) {
 
         bills = [{"euro":5},{"euro":7}]  (not written in this session)
         paid = [{"euro":5},{"euro":6}]  (version 17, merge_lists, the last of 2 writes)
-    "#]]);
+    "#]],
+    );
 }
 
 /// Kills a graph of which one branch is done and the other one at work.

@@ -21,7 +21,7 @@ pub use self::keywords::{alternatives, is_annotation, is_required, literals, sub
 pub use self::kinds::Kinds;
 pub(crate) use self::references::standalone;
 pub use self::references::target;
-pub use self::value_type::ValueType;
+pub use self::value_type::{InvalidSchema, ValueType};
 
 /// The JSON Schema of a type (draft 2020-12), with everything inlined except recursive types.
 ///

@@ -14,6 +14,11 @@ use super::references::{resolve, standalone};
 use crate::depth;
 use crate::faults::Faults;
 
+/// An error of a JSON Schema: it is invalid, nested too deeply, or matches no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidSchema(String);
+
 /// A JSON Schema, prepared once so that checks are cheap: the declared type of a key, or the arguments of a
 /// tool.
 ///
@@ -28,7 +33,7 @@ use crate::faults::Faults;
 /// let numbers = ValueType::of_schema(json!({"type": "array", "items": {"type": "integer"}}))?;
 /// assert!(numbers.check(&json!([1, 2])).is_ok());
 /// assert_eq!(numbers.check(&json!("1")).unwrap_err().to_string(), "expected list, found string at $");
-/// # Ok::<(), String>(())
+/// # Ok::<(), stepfold_state_core::json_schema::InvalidSchema>(())
 /// ```
 pub struct ValueType {
     schema: Value,
@@ -60,9 +65,9 @@ impl ValueType {
     /// Prepares a JSON Schema (draft 2020-12).
     ///
     /// # Errors
-    /// The error of the schema.
-    pub fn of_schema(schema: Value) -> Result<Self, String> {
-        ValueType::new(schema, None)
+    /// [`InvalidSchema`].
+    pub fn of_schema(schema: Value) -> Result<Self, InvalidSchema> {
+        ValueType::new(schema, None).map_err(InvalidSchema)
     }
 
     /// A type that accepts every value.
@@ -293,7 +298,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_schema() {
-        let fault = |schema| ValueType::of_schema(schema).unwrap_err();
+        let fault = |schema| ValueType::of_schema(schema).unwrap_err().to_string();
         assert_eq!(fault(json!(null)), "expected an object or a boolean");
         assert!(fault(json!({"type": "strnig"})).starts_with("unknown type \"strnig\"; available: null"));
         assert_eq!(fault(json!({"type": 5})), "expected a name or a list of names for `type`");

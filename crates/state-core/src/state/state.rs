@@ -182,12 +182,28 @@ impl State {
         &self.schema
     }
 
-    /// The value of a key; `None` if it is unset or unknown.
+    /// The value of a key; `None` if it is unset or unknown. The type of the key decides the result:
     ///
-    /// A string key gives `Option<ValueRef>`, borrowed. A [`Key<T>`] gives `Result<Option<T>>`, decoded.
+    /// | key | result | |
+    /// |---|---|---|
+    /// | `&str` | `Option<ValueRef<'_>>` | the JSON value, borrowed |
+    /// | [`Key<T>`](super::Key) | `Result<Option<T>, StateError>` | the value, decoded |
     ///
     /// # Errors
-    /// With a typed key only: [`StateError::Decode`] when the value is not a `T`.
+    /// With a `Key<T>` only: [`StateError::Decode`] when the value is not a `T`.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Key, Schema, State};
+    ///
+    /// const AREA: Key<u32> = Key::new("area");
+    ///
+    /// let mut state = State::new(&Schema::builder().key(AREA).build()?);
+    /// state.set(AREA, 3)?;
+    /// assert_eq!(state.get("area").map(|value| value.to_json()), Some(3.into()));
+    /// assert_eq!(state.get(AREA)?, Some(3));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
     pub fn get<K: ReadKey>(&self, key: K) -> K::Output<'_> {
         key.read(self)
     }

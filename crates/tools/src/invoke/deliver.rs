@@ -4,6 +4,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
+use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
 use stepfold_state_core::state::{Delta, Schema, StateError};
 
@@ -34,10 +35,10 @@ pub(super) fn writes(
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
     let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
-        .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic))));
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)).into()));
     match formatted {
         Ok(content) => (content, None),
-        Err(reason) => (ToolContent::Value(text.unformatted(&result)), Some(reason)),
+        Err(error) => (ToolContent::Value(text.unformatted(&result)), Some(ErrorChain(&*error).to_string())),
     }
 }
 
@@ -143,11 +144,12 @@ fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String 
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
-            .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)))),
+            .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)).into())),
     };
     match kept {
         Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),
-        Err(reason) => {
+        Err(error) => {
+            let reason = ErrorChain(&*error).to_string();
             tracing::warn!(call_id, reason, "failed to offload a long result; it is truncated");
             format!("[cut: {sizes}]")
         }

@@ -188,9 +188,7 @@ fn joins_that_cannot_complete() {
     );
     refused(
         nodes().edge(START, "a").edge(START, "b").join(["a", "both"], "both"),
-        expect![
-            "invalid agent 'tested': join at 'both': cannot complete: node 'both' comes only behind it"
-        ],
+        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'both' comes only behind it"],
     );
     // Only one of them is ever chosen.
     let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b"], |_| "a");

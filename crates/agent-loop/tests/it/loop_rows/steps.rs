@@ -281,7 +281,8 @@ async fn raise_on_failure() {
         --
         error: run 'run' failed after step 1: tool call failed: tool 'fails' failed in call 'c2': no such area
         steps: 1, calls: fails 2, fetch 2
-    "#]].assert_eq(&shown(&ended));
+    "#]]
+    .assert_eq(&shown(&ended));
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=1)   > c2 fails()   > c3 fails()   > c4 fetch(id=4)
@@ -343,7 +344,8 @@ async fn raise_on_failure_beside_a_rejected_call() {
         --
         error: run 'run' failed after step 1: tool call failed: tool 'fails' failed in call 'c2': no such area
         steps: 1, calls: fails 1
-    "#]].assert_eq(&shown(&ended));
+    "#]]
+    .assert_eq(&shown(&ended));
 }
 
 /// What a tool calls fatal ends the run in any case.
@@ -467,9 +469,9 @@ async fn a_message_without_parts_is_refused_in_the_input_and_kept_in_history() {
         let error = agent.run(input).await.unwrap_err();
         assert!(matches!(error.fault(), RunFault::Start(StartError::NoParts { index: 1 })), "{error}");
         assert!(
-            error
-                .to_string()
-                .ends_with("invalid message 1 of the input: it has no parts; add a text, or remove the message")
+            error.to_string().ends_with(
+                "invalid message 1 of the input: it has no parts; add a text, or remove the message"
+            )
         );
     }
     // A model may have replied with nothing.

@@ -417,8 +417,10 @@ impl tracing::Subscriber for Log {
 
 #[tokio::test]
 async fn a_formatters_reason_is_logged_without_values_of_the_state() {
-    let quotes = |result: &Value| Err::<String, _>(format!("cannot format {result}, {:?}", result["key"]));
-    let panics = |result: &Value| -> Result<String, String> { panic!("odd: {result}") };
+    let quotes = |result: &Value| Err(format!("cannot format {result}, {:?}", result["key"]).into());
+    let panics = |result: &Value| -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        panic!("odd: {result}")
+    };
     let log = Log::default();
     let logged = tracing::subscriber::set_default(log.clone());
     for (name, text) in [
