@@ -256,7 +256,7 @@ impl Desk {
         Ok(self.runner.store().list(list).await?.sessions)
     }
 
-    /// Decisions, with who made them: whoever was named, else the user of the system, else the user of the session.
+    /// Decisions with their author: the named one, otherwise the system's user, otherwise the session's user.
     pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
         let decided = Decisions::from(decisions);
         if decided.decisions.is_empty() {
@@ -344,7 +344,7 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
-/// The store, which is made if nothing is at its path. A database of somebody else is left as it is.
+/// The store, created if nothing is at its path. A foreign database is not changed.
 fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     if path.exists() {
         let opened = SqliteOptions::new(path).must_exist().open();

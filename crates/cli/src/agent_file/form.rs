@@ -346,7 +346,7 @@ impl From<Effects> for Effect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Approvals {
-    /// Nobody.
+    /// No approval.
     #[default]
     Never,
     /// A human, for every call.

@@ -165,7 +165,7 @@ pub(crate) enum AnswersForm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NodeApprovals {
-    /// Nobody.
+    /// No approval.
     #[default]
     Never,
     /// A human, each time.
