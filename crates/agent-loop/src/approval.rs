@@ -213,8 +213,8 @@ impl Subject<'_> {
     }
 }
 
-/// The id of a request for whoever goes on with the record of a run under another prefix of idempotency keys: what was
-/// decided for the one does not count for the other.
+/// The id of a request for a record that is continued with another prefix of idempotency keys: decisions for
+/// one prefix do not apply to another.
 pub(crate) fn id_within(scope: &str, id: &str) -> String {
     let (path, _) = id.rsplit_once('#').unwrap_or((id, ""));
     format!("{path}#{}", digest::of_parts(&[scope, id]))

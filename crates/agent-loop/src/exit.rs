@@ -72,7 +72,7 @@ pub enum Exit {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Pause {
-    /// Somebody has to decide about calls: [`Outcome::pending`](crate::Outcome::pending).
+    /// Decisions about calls are required: [`Outcome::pending`](crate::Outcome::pending).
     Approval,
     /// A breakpoint was reached.
     Breakpoint(Breakpoint),

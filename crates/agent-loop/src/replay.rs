@@ -292,8 +292,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     Ok(made)
 }
 
-/// The run as whoever took these decisions had it, if their ids are those of another one: of the session that this one was
-/// forked from, for instance.
+/// The run with the ids of these decisions, if they are those of another run: of the session that this one
+/// was forked from, for example.
 fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
     let EventKind::Decided { key_prefix, .. } = recorded else { return None };
     if run.request_scope() == key_prefix.as_deref() {

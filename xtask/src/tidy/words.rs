@@ -122,7 +122,8 @@ pub(super) fn check_literal(file: &File, token: &TokenTree, is_test: bool) -> Ve
         return Vec::new();
     }
     let (text, line) = (literal.to_string(), literal.span().start().line);
-    let is_text = text.contains(' ') && (text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#"));
+    let is_text =
+        text.contains(' ') && (text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#"));
     let lines: Vec<&str> = if is_text {
         text.lines().map(|line| line.trim_end_matches('\\').trim()).collect()
     } else {

@@ -172,7 +172,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputFate>,
     },
-    /// Somebody decided about calls.
+    /// Decisions about calls were made.
     Decided {
         /// Each decision with the id of its request.
         decisions: Vec<(String, Decision)>,
@@ -182,8 +182,8 @@ pub enum EventKind {
         /// The key under which the same decisions may be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,
-        /// The prefix of idempotency keys of whoever was given the decisions, which the ids of the requests depend on;
-        /// none if it is the id of the run.
+        /// The prefix of idempotency keys with which the decisions were made, which the ids of the requests
+        /// depend on; `None` if it is the id of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
@@ -207,8 +207,8 @@ pub enum EventKind {
         /// the step.
         event: Box<Event>,
     },
-    /// A call or a branch waits: its function asks somebody to decide. Also where an agent waits that is a tool of a
-    /// dynamic toolset, and so not known before that is asked for its tools.
+    /// A call or a branch waits: its function requests a decision. Also if an agent waits that is a tool of a
+    /// dynamic toolset, and so unknown before the toolset is listed.
     Asks {
         /// Its place.
         place: usize,
@@ -235,7 +235,7 @@ pub enum EventKind {
     Interrupted {
         /// Their places.
         places: Vec<usize>,
-        /// Whether somebody is asked; else the model is told that the outcome is unknown.
+        /// Whether a decision is requested; otherwise the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
     },
@@ -268,7 +268,7 @@ pub enum EventKind {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fate {
-    /// Somebody has to decide.
+    /// A decision is required.
     Ask(AskReason),
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),

@@ -59,7 +59,7 @@ pub enum Answer {
         /// What it commits.
         event: Box<Event>,
     },
-    /// A call or a branch asks somebody to decide.
+    /// A call or a branch requests a decision.
     Asks {
         /// Its place.
         place: usize,
@@ -82,7 +82,7 @@ pub enum Answer {
     Plan,
     /// Calls or branches had started when the process died.
     Interrupted,
-    /// Whoever wanted the run does not want it any more. Taken at any time before the end.
+    /// The run was cancelled. Accepted at any time before the end.
     Cancelled,
     /// The time of the run is up. Taken at any time before the end.
     TimedOut,
@@ -110,7 +110,7 @@ impl Answer {
             Answer::Plan => "a superstep",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
-            Answer::TimedOut => "a time-out",
+            Answer::TimedOut => "a timeout",
         }
     }
 }
@@ -484,8 +484,8 @@ impl Run {
         (fates, output)
     }
 
-    /// Whether somebody has to agree, by the tool's rule and the agent's: the stricter one holds. What cannot run needs
-    /// no agreement; a rule that panics fails closed.
+    /// Whether approval is required, by the tool's rule and the agent's: the stricter one applies. A call
+    /// that cannot run needs no approval; a rule that panics fails closed.
     fn has_to_ask(&self, call: &ToolCall) -> Asks {
         let Some(tool) = self.tools().and_then(|tools| tools.get(&call.name)) else { return Asks::No };
         let rules = [tool.approval(), &self.agent.config().approval];
@@ -799,7 +799,7 @@ impl Run {
     }
 }
 
-/// Whether somebody has to agree to a call, from the mildest to the strictest.
+/// Whether a call requires approval, from the mildest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asks {
     No,
@@ -816,7 +816,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// What becomes of the next call, if somebody has to decide about it.
+    /// The fate of the next call, if a decision about it is required.
     fn fate(&mut self, place: usize, call: &ToolCall, asks: Asks) -> Option<Fate> {
         match asks {
             Asks::No => return None,

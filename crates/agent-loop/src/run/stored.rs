@@ -59,7 +59,7 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
-    /// The id unless said.
+    /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,

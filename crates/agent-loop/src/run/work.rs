@@ -137,7 +137,7 @@ impl Serialize for Items {
     }
 }
 
-/// Refuses a call that is decided with one that nobody decides about: the rest of the machine relies on it.
+/// Rejects a call whose decision refers to a call without one: the machine relies on it.
 impl<'de> Deserialize<'de> for Items {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let items = Vec::<Item>::deserialize(deserializer)?;
@@ -184,12 +184,12 @@ impl Items {
         *self = items.into();
     }
 
-    /// Whether somebody has to decide about an item itself.
+    /// Whether a decision about an item itself is required.
     pub(crate) fn are_asked_about(&self) -> bool {
         self.counts.asked > 0
     }
 
-    /// Whether somebody has to decide about one, or about what is inside of one.
+    /// Whether a decision about an item, or inside of it, is required.
     pub(crate) fn wait(&self) -> bool {
         self.counts.waiting > 0
     }
@@ -221,13 +221,13 @@ pub(crate) struct Item {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
     pub(crate) planned: Option<Planned>,
-    /// The arguments that somebody put in place of the model's.
+    /// The modified arguments, in place of the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<Value>,
     /// Writes of hooks before the call.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
-    /// How often somebody was asked about it before.
+    /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
     /// Whether its arguments were changed after the hooks before tools had seen it.
@@ -250,9 +250,10 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
-    /// Somebody has to decide.
+    /// A decision is required.
     Asking(AskReason),
-    /// Somebody has to decide about the equal call at this place, and so about this one. That one waits as well.
+    /// A decision about the equal call at this index is required, and so about this one. That one waits as
+    /// well.
     Same(usize),
     /// It may run.
     Ready,
@@ -320,7 +321,7 @@ impl WorkOutcome {
         }
     }
 
-    /// Whether nobody knows what has happened.
+    /// Whether the outcome is unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             WorkOutcome::Call(outcome) => outcome.status == Status::Unknown,
@@ -449,14 +450,14 @@ impl Work {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
-    /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
+    /// Whether these are calls without a request, for which one may be made now.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
         let is_open = |(place, fate): &(usize, Fate)| is_question(fate) && self.is_unasked(*place);
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
     }
 
-    /// Whether the call may run, has not begun, and nobody was asked about it.
+    /// Whether the call may run, has not begun, and has no request.
     pub(crate) fn is_unasked(&self, place: usize) -> bool {
         self.items.get(place).is_some_and(|item| {
             let is_new = item.round == 0 && item.modified.is_none() && item.child.is_none();
@@ -562,7 +563,7 @@ impl Item {
         matches!(self.state, ItemState::Started)
     }
 
-    /// Why somebody has to decide about the item itself, if somebody has to.
+    /// The reason why a decision about the item itself is required, if it is.
     pub(crate) const fn asks(&self) -> Option<AskReason> {
         match self.state {
             ItemState::Asking(reason) => Some(reason),
@@ -571,7 +572,7 @@ impl Item {
         }
     }
 
-    /// Whether somebody has to decide about the item itself.
+    /// Whether a decision about the item itself is required.
     const fn is_asked(&self) -> bool {
         self.asks().is_some()
     }
@@ -602,7 +603,7 @@ impl Item {
         asked.into_iter().filter(is_open).collect()
     }
 
-    /// Whether somebody still has to decide about it, or about what is inside of it.
+    /// Whether a decision about the item, or inside of it, is still required.
     pub(crate) fn waits(&self) -> bool {
         self.is_asked() || (!self.is_done() && !self.open_requests().is_empty())
     }
