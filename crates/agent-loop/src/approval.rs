@@ -45,7 +45,7 @@ impl ApprovalRequest {
         ApprovalRequest { id, call, reason, times: 1, parameters: None }
     }
 
-    /// Whether other arguments can be decided on. A node may [rule that out](crate::graph::NodeContext::ask_fitting).
+    /// Whether other arguments can be decided on. A node may rule that out.
     pub fn can_modify(&self) -> bool {
         self.parameters != Some(Value::Bool(false))
     }
@@ -60,7 +60,7 @@ pub enum AskReason {
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
-    /// A node of a graph requests it: [`NodeContext::ask`](crate::graph::NodeContext::ask). The call has the
+    /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
     /// node's name and the subject; a modified one is passed to the node.
     Node,
 }

@@ -115,7 +115,7 @@ impl ResultText {
         ResultText(Rule::One { source: source.into(), format: None })
     }
 
-    /// Formats the text. The formatter may fail with a reason, which is traced. For
+    /// Formats the text. The formatter may fail with any error, which is traced. For
     /// [several](ResultText::several) texts its argument is the object of all of them.
     #[must_use]
     pub fn formatted<F>(self, format: F) -> Self

@@ -12,6 +12,7 @@ const PROVIDERS: &str = "stepfold-providers";
 const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
 const OTEL: &str = "stepfold-otel";
+const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
@@ -77,6 +78,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: GRAPH,
+        folder: "crates/graph",
+        floor: Floor::Workflows,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP],
+        by_feature: &[],
+    },
+    Layer {
         package: RUNNER,
         folder: "crates/runner",
         floor: Floor::Keystone,
@@ -87,7 +95,7 @@ pub const LAYERS: &[Layer] = &[
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
-        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
         by_feature: &[PROVIDERS, OTEL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -100,7 +108,7 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
         reach: Reach::Tree,
-        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, GRAPH, RUNNER, FACADE, CLI, EXAMPLES],
         reason: "the foot never waits and starts no threads",
     },
     Fence {
@@ -161,6 +169,8 @@ pub enum Floor {
     Wings,
     /// Uses tools, knows no sessions.
     Loop,
+    /// Plans for the loop.
+    Workflows,
     /// Where the loop and sessions meet.
     Keystone,
     /// Re-exports.

@@ -10,7 +10,7 @@ use expect_test::expect;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
-use stepfold_runner::agent_loop::graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
+use stepfold_graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};

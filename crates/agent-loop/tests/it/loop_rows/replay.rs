@@ -2,7 +2,6 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use stepfold_agent_loop::graph::{AgentNode, END, Graph, START};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::{Approval, Effect, ResultText, Source, Tool, ToolBuilder, Toolset};
@@ -346,29 +345,6 @@ async fn replay_with_another_state_schema() {
         expect!["state schema changed since the run was recorded: state key more is new"],
     )
     .await;
-}
-
-/// The run of an agent that is a node is compared as well.
-#[tokio::test]
-async fn replay_of_a_node_whose_agent_has_changed() {
-    let graph = |tool: ToolBuilder| {
-        let agent = visiting(&Notes::default()).approval(Approval::Never).tools(vec![tool.build().unwrap()]);
-        let schema = Schema::builder().key::<i64>("visits").handler(Handler::sum()).build().unwrap();
-        let graph = Graph::builder("round").schema(schema);
-        let node = AgentNode::new(agent.build().unwrap());
-        graph.node("visit", node).chain([START, "visit", END]).build().unwrap()
-    };
-    let agent = graph(visit("visit"));
-    let run = Run::new(agent.agent(), "go", "run").unwrap();
-    let mut recording = Recording::of(&run);
-    let outcome = run.resume().observe(&mut recording).await.unwrap();
-    let same = recording.replay(graph(visit("visit")).agent()).unwrap();
-    assert_eq!(same.digest(), outcome.run().digest());
-    let replayed = |tool: ToolBuilder| chain(&recording.replay(graph(tool).agent()).unwrap_err());
-    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'visit'; available: go"].assert_eq(&replayed(visit("go")));
-    expect!["event 4 (inner, step 1) differs for 'c1': recorded that it is marked before it runs, replayed that it runs unmarked"].assert_eq(&replayed(visit("visit").effect(Effect::Pure)));
-    expect!["event 2 (inner, step 1) offers other tools, or with other bindings to the state"]
-        .assert_eq(&replayed(visit("visit").writes(["visits"])));
 }
 
 fn shared() -> AgentBuilder {
