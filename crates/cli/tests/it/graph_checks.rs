@@ -113,7 +113,7 @@ fn every_fault_has_its_line() {
             g.toml:34:1: expected list or object, found integer
             g.toml:36:1: conflicts with `on_error`, which sets the next node
 invalid node name             g.toml:38:8: END: it is reserved for the beginning and end of the graph
-            g.toml:41:8: node `inline`: shares "own", which both schemas have to declare alike
+            g.toml:41:8: node `inline`: invalid shared key "own": both schemas must declare it equally
             g.toml:42:7: unsupported state: an agent inside a graph file uses the graph's state; declare the keys there
             g.toml:46:1: limits.steps: must be positive: no node could run
             g.toml:47:1: expected integer, found string
@@ -179,10 +179,10 @@ says = "lost"
 parallel = 0
 "#,
         expect![[r#"
-            g.toml:20:8: node `judge`: may never run; leave it out
-            g.toml:27:8: node `right`: cannot stand in for itself at its limit
-            g.toml:34:8: node `lost`: cannot be reached from START; add a way there, or leave it out
-            g.toml:38:1: limits.parallel: is zero: nothing could ever run
+            g.toml:20:8: node `judge`: must be allowed to run: raise its limit, or remove it
+            g.toml:27:8: node `right`: invalid fallback: it cannot replace itself at its limit
+            g.toml:34:8: node `lost`: not reachable from START: add a route to it, or remove it
+            g.toml:38:1: limits.parallel: must be positive: nothing could run
             exit 2
         "#]],
     );
@@ -225,7 +225,7 @@ routes = [{ from = "a", otherwise = "END" }]
     check(
         "nodes.a.says = \"x\"\n",
         expect![[r#"
-        g.toml:1:1: START: leads nowhere; add an edge from it
+        g.toml:1:1: START: missing edge: add one from it
         exit 2
     "#]],
     );

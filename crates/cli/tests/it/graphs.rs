@@ -1005,7 +1005,7 @@ fn agents_follow_the_state() {
     let said = room.say("run g.toml -s s3 --set model_id=script:other.script pay", "");
     assert!(said.starts_with("I never pay.\n"), "{said}");
     let said = room.say("run g.toml -s s4 --set model_id=script:none pay", "");
-    assert!(said.contains("the state asks for model \"script:none\", which is not known"), "{said}");
+    assert!(said.contains("unknown model \"script:none\" in the state"), "{said}");
 }
 
 #[test]

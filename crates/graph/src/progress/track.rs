@@ -18,9 +18,9 @@ use crate::panic::words_of_panic;
 /// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
 /// completed or failed when it is over, with its outputs or its error appended.
 ///
-/// That holds whatever happens inside. Work that gives an error or panics has failed. So has work that is
-/// dropped half way, by a time-out for instance: the error says so. What the work itself began elsewhere is its
-/// own affair then. If outputs do not fit the state, the task has failed as well, and the error gives them back.
+/// This holds whatever happens inside. Work that returns an error or panics has failed. So has work that is
+/// dropped early, by a timeout for example: the error says so. Work that it started elsewhere is not tracked.
+/// If outputs are invalid for the state, the task has failed as well, and the error returns them.
 ///
 /// Take a `&mut State`, or an `Arc<Mutex<State>>` where several are at work at once. The mutex is held while
 /// the state changes, never while the work waits.
@@ -78,16 +78,16 @@ where
     }
 }
 
-/// Why tracked work did not end well.
+/// An error of tracked work.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
-    #[error("node \"{node}\" was not begun, because its run cannot be tracked: {source}")]
+    #[error("node \"{node}\" not started: its run cannot be tracked: {source}")]
     Untracked {
         /// The node.
         node: String,
-        /// Why not.
+        /// The cause.
         r#source: Box<ProgressError>,
     },
     /// The work gave an error.
@@ -103,23 +103,24 @@ pub enum TrackError {
     Panicked {
         /// The node.
         node: String,
-        /// What the panic said.
+        /// The panic's message.
         words: String,
     },
     /// The work is done, but its outputs do not fit the state. Here they are.
-    #[error("node \"{node}\" is done, but its outputs do not fit the state: {source}")]
+    #[error("node \"{node}\" completed with invalid outputs: {source}")]
     Unrecorded {
         /// The node.
         node: String,
-        /// What it gave.
+        /// The outputs.
         outputs: Vec<NodeOutput>,
-        /// Why it does not fit.
+        /// The fault.
         r#source: Box<ProgressError>,
     },
 }
 
-/// A state that [`track()`] can change: implemented here for a `&mut State`, and for mutexes, which several can share.
-/// Whoever keeps a state elsewhere implements it; [`track()`] calls it once before the work and at least once behind it.
+/// A state that [`track()`] can change: implemented for `&mut State`, and for mutexes, which several can
+/// share. Implement it for a state that is kept elsewhere; [`track()`] calls it once before the work and at
+/// least once after it.
 pub trait TrackTarget {
     /// Calls `change` with the state, once, and gives what it gave. A `change` that fails changes nothing.
     ///
@@ -192,7 +193,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 Ok(())
             }
             Err(source) => {
-                self.fail(&format!("its outputs do not fit the state: {source}"));
+                self.fail(&format!("invalid outputs: {source}"));
                 Err(TrackError::Unrecorded { node: run.node.clone(), outputs, source: Box::new(source) })
             }
         }
@@ -202,13 +203,13 @@ impl<'a, T: TrackTarget> Open<'a, T> {
         self.is_over = true;
         let run = self.run;
         if !self.attempt(|state| run.fail(state, run.error(message))) {
-            // The status alone, then, so that nobody waits for the task. The caller gets the error of the work.
+            // Only the status, so that the task does not stay running. The caller gets the error of the work.
             let is_marked = self.attempt(|state| run.give_up(state));
             tracing::warn!(
                 node = run.node,
                 task = run.task,
                 is_marked,
-                "the error of a node could not be noted"
+                "failed to record the error of a node"
             );
         }
     }
@@ -230,7 +231,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
 impl<T: TrackTarget> Drop for Open<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.fail("dropped before it ended");
+            self.fail("dropped before its end");
         }
     }
 }

@@ -419,8 +419,8 @@ async fn per_run_of_the_state() {
         {"model_id":"large","params":{"reasoning_effort":"low","temperature":0.5}}: large (0 pending)
         {"auto":true}: small (0 pending)
         {"auto":false}:  (1 pending)
-        {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: the state asks for model "huge", which is not known
-        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: expected f64, found string at $.temperature
+        {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: unknown model "huge" in the state
+        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: invalid params in the state: expected f64, found string at $.temperature
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}"#]].assert_eq(&text);
 }
@@ -540,7 +540,7 @@ async fn a_node_reads_the_graphs_keys() {
         .schema(schema)
         .node("a", AgentNode::new(finder).shares(["area", "found"]))
         .edge(START, "a");
-    expect![[r#"invalid agent 'tested': node 'a': has an agent with faults: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'a': invalid agent: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
 }
 
 /// A placeholder that may be absent, of a key that no schema has, could never be filled.
@@ -549,7 +549,7 @@ fn a_placeholder_of_a_key_that_no_schema_has() {
     let writer = || agent("").instructions("Notes: {nots?}.");
     expect![[r#"invalid agent 'agent': instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
     let graph = graph().node("write", writer()).edge(START, "write");
-    expect![[r#"invalid agent 'tested': node 'write': has an agent with faults: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'write': invalid agent: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
     let open = Schema::builder().open().build().unwrap();
     assert!(writer().schema(open).build().is_ok());
 }

@@ -140,12 +140,12 @@ fn names() {
         expect![[r#"
         invalid agent 'tested': node 'a': is there twice
         give each node a name of its own
-        node '__start__': has a name that the graph uses itself
-        node '__end__': has a name that the graph uses itself
-        node '': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a#b': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a > b': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a\nb': has a name that is empty, or has one of '#', '>' and control characters"#]],
+        node '__start__': invalid name: reserved by graphs
+        node '__end__': invalid name: reserved by graphs
+        node '': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a#b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a > b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a\nb': invalid name: must not be empty, nor contain '#', '>' or control characters"#]],
     );
 }
 
@@ -184,11 +184,11 @@ fn joins_that_cannot_complete() {
     // Behind the join itself.
     refused(
         nodes().edge(START, "a").edge("both", "b").join(["a", "b"], "both"),
-        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'b' comes only behind it"],
+        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'b' is only reachable after it"],
     );
     refused(
         nodes().edge(START, "a").edge(START, "b").join(["a", "both"], "both"),
-        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'both' comes only behind it"],
+        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'both' is only reachable after it"],
     );
     // Only one of them is ever chosen.
     let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b"], |_| "a");
@@ -233,8 +233,8 @@ fn limits() {
     refused(
         nodes().max_branches(0).max_parallel(0),
         expect![[r#"
-        invalid agent 'tested': max_branches: is zero: nothing could ever run
-        max_parallel: is zero: nothing could ever run"#]],
+        invalid agent 'tested': max_branches: must be positive: nothing could run
+        max_parallel: must be positive: nothing could run"#]],
     );
     refused(
         nodes().max_steps(0),
@@ -256,11 +256,11 @@ fn limits() {
     );
     refused(
         graph().node("a", Node::new(note).at_limit("a")).edge(START, "a"),
-        expect!["invalid agent 'tested': node 'a': cannot stand in for itself at its limit"],
+        expect!["invalid agent 'tested': node 'a': invalid fallback: it cannot replace itself at its limit"],
     );
     refused(
         graph().node("a", Node::new(note).time_out(Duration::ZERO)).edge(START, "a"),
-        expect!["invalid agent 'tested': node 'a': has a time-out of zero: no try could end well"],
+        expect!["invalid agent 'tested': node 'a': invalid timeout of zero: no attempt could complete"],
     );
 }
 
@@ -276,7 +276,7 @@ fn routes_without_targets() {
 fn keys() {
     refused(
         graph().node("a", note).fan_out(START, "a", "itmes"),
-        expect![[r#"invalid agent 'tested': fan-out over "itmes": the schema does not declare that key"#]],
+        expect![[r#"invalid agent 'tested': fan-out over "itmes": not declared by the schema"#]],
     );
     refused(
         graph().node("a", Node::new(note).tracked()).edge(START, "a"),
@@ -289,14 +289,14 @@ fn keys() {
     refused(
         typed(Schema::builder().key::<String>("execution_counts").build().unwrap()),
         expect![[
-            r#"invalid agent 'tested': state key "execution_counts": is written by the graph: invalid value for key "execution_counts": expected string, found object at $"#
+            r#"invalid agent 'tested': state key "execution_counts": not writable by the graph: invalid value for key "execution_counts": expected string, found object at $"#
         ]],
     );
     refused(
         typed(Schema::builder().key::<u64>("current_node").key::<String>("router_decision").build().unwrap()),
         expect![[r#"
-            invalid agent 'tested': state key "current_node": is written by the graph: invalid value for key "current_node": expected integer, found string at $
-            state key "router_decision": is written by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
+            invalid agent 'tested': state key "current_node": not writable by the graph: invalid value for key "current_node": expected integer, found string at $
+            state key "router_decision": not writable by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
     );
     let tracked = Schema::builder()
         .key::<String>("current_node")
@@ -333,20 +333,20 @@ fn keys_of_agents() {
     refused(
         graph(node().shares(["found", "own", "nowhere"])),
         expect![[r#"
-        invalid agent 'tested': node 'a': shares "found", which both schemas have to declare alike
-        node 'a': shares "own", which both schemas have to declare alike
-        node 'a': shares "nowhere", which both schemas have to declare alike"#]],
+        invalid agent 'tested': node 'a': invalid shared key "found": both schemas must declare it equally
+        node 'a': invalid shared key "own": both schemas must declare it equally
+        node 'a': invalid shared key "nowhere": both schemas must declare it equally"#]],
     );
     refused(
         graph(node().answers("answer")),
         expect![[r#"
-        invalid agent 'tested': node 'a': answers under a key: unknown key "answer"
+        invalid agent 'tested': node 'a': invalid key of the answer: unknown key "answer"
         known keys: found, other, messages"#]],
     );
     refused(
         graph(node().answers("messages")),
         expect![[r#"
-        invalid agent 'tested': node 'a': answers under a key: "messages" is the projection of message events and takes no writes
+        invalid agent 'tested': node 'a': invalid key of the answer: "messages" is the projection of message events and takes no writes
         push a message instead"#]],
     );
 }

@@ -228,7 +228,7 @@ async fn panics() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (1): the node panicked: before the future
+           0 Failed (1): node panicked: before the future
         2: c
         --
         user:      go
@@ -244,7 +244,7 @@ async fn panics() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (2): the node panicked: inside the future
+           0 Failed (2): node panicked: inside the future
         2: c
         --
         user:      go
@@ -371,13 +371,13 @@ async fn a_node_for_errors() {
         1: each(1), each(2), each(3), each("x")
            0 Failed (1): odd
            2 Failed (1): odd
-           3 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
-        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: expected u64, found string at $","item":"x","node":"each"}), behind
+           3 Failed (1): invalid item of node 'each': expected u64, found string at $
+        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"invalid item of node 'each': expected u64, found string at $","item":"x","node":"each"}), behind
         --
         --
         exit: the graph reached its end
         steps: 2
-        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: expected u64, found string at $\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
+        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"invalid item of node 'each': expected u64, found string at $\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
     "#]]).await;
 }
 
@@ -411,7 +411,7 @@ async fn items_of_another_type() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (1): node 'a' was not given an item; it is no fan-out branch
+           0 Failed (1): missing item of node 'a': it is not a fan-out branch
         2: c
         --
         user:      go
@@ -428,7 +428,7 @@ async fn items_of_another_type() {
         items(json!(["x"])),
         expect![[r#"
             1: each("x")
-               0 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
+               0 Failed (1): invalid item of node 'each': expected u64, found string at $
             --
             --
             exit: the graph reached its end
