@@ -99,7 +99,7 @@ pub enum FeedError {
     #[error(transparent)]
     Decision(#[from] DecisionError),
     /// The route after a node failed: it names no node, or its function failed.
-    #[error("the route after {node} failed: {words}")]
+    #[error("route after {node} failed: {words}")]
     Route {
         /// The node in quotes, or `START`.
         node: String,

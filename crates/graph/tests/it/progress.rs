@@ -553,8 +553,7 @@ fn a_task_that_is_not_there() {
     let run = NodeRun::new("searcher").task(7);
     let error = run.start(&mut state).unwrap_err();
     assert!(matches!(error, ProgressError::NoSuchTask { task: 7, .. }));
-    expect![[r#"unknown task 7 of node "searcher"; known tasks: 1, 2"#]]
-        .assert_eq(&report(&error));
+    expect![[r#"unknown task 7 of node "searcher"; known tasks: 1, 2"#]].assert_eq(&report(&error));
     assert_eq!(state, before);
 
     // If it went while the node worked, what the node gave is not lost.

@@ -184,11 +184,15 @@ fn joins_that_cannot_complete() {
     // Behind the join itself.
     refused(
         nodes().edge(START, "a").edge("both", "b").join(["a", "b"], "both"),
-        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'b' is only reachable after it"],
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'b' is only reachable after it"
+        ],
     );
     refused(
         nodes().edge(START, "a").edge(START, "b").join(["a", "both"], "both"),
-        expect!["invalid agent 'tested': join at 'both': cannot complete: node 'both' is only reachable after it"],
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'both' is only reachable after it"
+        ],
     );
     // Only one of them is ever chosen.
     let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b"], |_| "a");

@@ -269,7 +269,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: run could not continue: the route after node 'a' failed: its router panicked: no way
+        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router panicked: no way
         steps: 1
         state: {"log":["a"]}
     "#]]).await;
@@ -278,7 +278,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: run could not continue: the route after START failed: its items panicked: no items
+        error: run 'run' failed after step 0: run could not continue: route after START failed: its items panicked: no items
         steps: 0
     "#]]).await;
     let agent = || Agent::builder(script("assistant: three")).build().unwrap();
