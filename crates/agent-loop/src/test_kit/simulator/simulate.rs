@@ -19,7 +19,7 @@ use crate::run::{Event, Input, Run};
 use crate::run_error::RunFault;
 
 /// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
-/// checks that it comes to the same.
+/// checks that the result is the same.
 ///
 /// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](crate::test_kit::Script) is. Tools and nodes
 /// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
@@ -29,7 +29,7 @@ use crate::run_error::RunFault;
 /// - stopped *after* the event: the run is serialised, loaded, and resumed;
 /// - *folded*: the events up to it are committed to a fresh run, as a store does, and that is resumed. Both have
 ///   to be the same, byte for byte;
-/// - the observer fails *before* the event is stored: whatever led to it has happened, and nobody knows;
+/// - the observer fails *before* the event is stored: its cause has happened, without a record;
 /// - the observer fails *after* the event is stored, and what was in memory is lost.
 ///
 /// And for everything that the observer is told of calls and nodes under way: it fails once, which loses nothing.
