@@ -37,7 +37,8 @@ pub enum Status {
     Cancelled,
     /// The run was cancelled before the tool was started.
     NotStarted,
-    /// The process died after the tool was started, and it must not run twice: it may have had its effect.
+    /// The process died after the tool was started, and it must not run twice, or the tool says
+    /// [so](crate::ToolError::unknown): it may have had its effect.
     Unknown,
 }
 
