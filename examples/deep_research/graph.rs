@@ -10,12 +10,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stepfold::agent_loop::graph::progress::{
-    Mode, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, keys,
-};
-use stepfold::agent_loop::graph::{
-    AgentNode, Choice, END, Graph, Node, NodeContext, NodeError, START, Update, per_run,
-};
+use stepfold::graph::progress::{Mode, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, keys};
+use stepfold::graph::{AgentNode, Choice, END, Graph, Node, NodeContext, NodeError, START, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
 

@@ -7,7 +7,7 @@
 use std::error::Error;
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::state::{Faults, StateError};
+use stepfold_state_core::state::{Fault, Faults, StateError};
 use thiserror::Error as ThisError;
 
 use crate::decisions::DecisionError;
@@ -21,6 +21,13 @@ pub struct AgentError {
     pub agent: String,
     /// Each fault, with what it is about as its path.
     pub faults: Faults,
+}
+
+impl AgentError {
+    /// An error with these faults. For what builds agents of its own, as graphs do.
+    pub fn new(agent: impl Into<String>, faults: impl IntoIterator<Item = Fault>) -> Self {
+        AgentError { agent: agent.into(), faults: faults.into_iter().collect() }
+    }
 }
 
 /// Why a run could not begin.

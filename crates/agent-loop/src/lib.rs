@@ -87,8 +87,8 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
-//! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
+//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
 //!
@@ -119,7 +119,6 @@ mod digest;
 mod driver;
 mod error;
 mod exit;
-pub mod graph;
 mod observe;
 mod outcome;
 mod panic;

@@ -183,7 +183,7 @@ impl Run {
     /// let divergence = run.replay_with_tools(&events, |_| true).await.unwrap_err();
     /// assert_eq!(
     ///     divergence.to_string(),
-    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'count' not found; \
+    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'count'; \
     ///      available: tally",
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())

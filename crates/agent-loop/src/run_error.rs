@@ -101,7 +101,7 @@ pub enum RunFault {
 fn lost(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
-        ids => format!("; outcomes that are not recorded: `{}`", ids.join("`, `")),
+        ids => format!("; unrecorded outcomes: `{}`", ids.join("`, `")),
     }
 }
 

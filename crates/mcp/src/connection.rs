@@ -273,7 +273,7 @@ impl Connection {
     /// Calls a tool, and tells the run of its progress. Dropping this cancels the call.
     ///
     /// # Errors
-    /// What the server says where it refuses the call; that nobody knows what has happened where it did not answer.
+    /// The server's message where it refuses the call; an unknown outcome where it did not answer.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -410,7 +410,7 @@ fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<At
                 is_stale.store(true, Ordering::Release);
             }
         }
-        // Nobody tells any more: the list is asked for before each step.
+        // No more notifications: the list is requested before each step.
         unwatched.store(true, Ordering::Release);
     });
 }

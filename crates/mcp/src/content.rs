@@ -1,5 +1,7 @@
 //! From what a server returns to what the model reads: text, images, sounds, resources, structured content.
 
+use std::error::Error;
+
 use rmcp::model::{self as wire, ContentBlock, ResourceContents};
 use serde_json::{Value, json};
 use stepfold_state_core::chat::{Content, Media, Part, ToolContent};
@@ -51,10 +53,9 @@ fn check(structured: Option<&Value>, output: &ValueType) -> Result<(), ToolError
 }
 
 /// What the model reads of such a value.
-pub(crate) fn shown(value: &Value) -> Result<ToolContent, String> {
+pub(crate) fn shown(value: &Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> {
     let Some(blocks) = value.get(BLOCKS) else { return Ok(ToolContent::Value(value.clone())) };
-    let blocks: Vec<ContentBlock> =
-        serde_json::from_value(blocks.clone()).map_err(|error| error.to_string())?;
+    let blocks: Vec<ContentBlock> = serde_json::from_value(blocks.clone())?;
     Ok(ToolContent::Parts(blocks.into_iter().map(part).collect()))
 }
 

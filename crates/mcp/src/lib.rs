@@ -40,7 +40,7 @@
 //!
 //! # What is absent
 //!
-//! Servers get no model to sample from, no folders ("roots"), and nobody reads their logs. A [question](Question) of a server
+//! Servers get no model to sample from and no folders ("roots"), and their logs are not read. A [question](Question) of a server
 //! is answered by the program while the call waits, or declined; it is not stored with a run. There is no OAuth: a token is
 //! the program's to get.
 

@@ -180,7 +180,7 @@ impl Server {
         Ok(offer.tools.iter().map(|(name, definition)| (name.clone(), (**definition).clone())).collect())
     }
 
-    /// The tools that the rules allow and that are not offered all the same: two of one name, or with a schema that no
+    /// The tools that the rules allow but that cannot be offered: two with one name, or a schema that no
     /// provider takes.
     ///
     /// # Errors
@@ -393,7 +393,7 @@ impl Server {
         let output = definition.output_schema.clone().and_then(|schema| {
             let usable = ValueType::of_schema(schema).map(Arc::new);
             usable
-                .inspect_err(|error| tracing::warn!(tool = name, error, "an outputSchema is not checked"))
+                .inspect_err(|error| tracing::warn!(tool = name, %error, "an outputSchema is not checked"))
                 .ok()
         });
         let (server, called) = (self.clone(), Arc::clone(definition));

@@ -13,6 +13,7 @@ const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
 const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
+const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
@@ -85,6 +86,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: GRAPH,
+        folder: "crates/graph",
+        floor: Floor::Workflows,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP],
+        by_feature: &[],
+    },
+    Layer {
         package: RUNNER,
         folder: "crates/runner",
         floor: Floor::Keystone,
@@ -95,7 +103,7 @@ pub const LAYERS: &[Layer] = &[
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
-        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
         by_feature: &[PROVIDERS, MCP, OTEL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -108,7 +116,19 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
         reach: Reach::Tree,
-        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, MCP, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[
+            TOOLS,
+            SESSION_SCOPES,
+            PROVIDERS,
+            OTEL,
+            AGENT_LOOP,
+            GRAPH,
+            MCP,
+            RUNNER,
+            FACADE,
+            CLI,
+            EXAMPLES,
+        ],
         reason: "the foot never waits and starts no threads",
     },
     Fence {
@@ -175,6 +195,8 @@ pub enum Floor {
     Wings,
     /// Uses tools, knows no sessions.
     Loop,
+    /// Plans for the loop.
+    Workflows,
     /// Where the loop and sessions meet.
     Keystone,
     /// Re-exports.

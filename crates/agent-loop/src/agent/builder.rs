@@ -72,8 +72,23 @@ impl AgentBuilder {
         AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
-    /// For one run, which may leave out tools that the agent's exit conditions name.
-    pub(crate) fn for_one_run(mut self) -> Self {
+    /// For one run, which may leave out tools that the agent's exit conditions name, though [`build`](AgentBuilder::build)
+    /// refuses that otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// # async fn submit() -> Result<(), ToolError> { Ok(()) }
+    /// # let submit = Tool::new("submit", "Submits.", submit).build()?;
+    /// let agent = Agent::builder(Script::parse("")?).tools([submit]).exit_on(["submit"]).build()?;
+    /// assert!(agent.to_builder().tools([]).build().is_err());
+    /// assert!(agent.to_builder().for_one_run().tools([]).build().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_one_run(mut self) -> Self {
         self.known_exits.clone_from(&self.config.exit_tools);
         self
     }
@@ -363,8 +378,8 @@ impl AgentBuilder {
         self.hook(HookPoint::AfterRun, hook)
     }
 
-    /// With these parameters, and the agent's own where they say nothing.
-    pub(crate) fn params_over_own(mut self, params: ModelParams) -> Self {
+    /// How the model samples, with the agent's own parameters where these are not set: see [`ModelParams::or`].
+    pub fn params_over_own(mut self, params: ModelParams) -> Self {
         self.config.params = params.or(&self.config.params);
         self
     }

@@ -912,7 +912,7 @@ pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) 
             Outcome::without_result(call, Status::Cancelled, text)
         }
         _ => {
-            let text = format!("tool '{}' was not started: {why}", call.name);
+            let text = format!("tool '{}' not started: {why}", call.name);
             Outcome::without_result(call, Status::NotStarted, text)
         }
     };

@@ -541,30 +541,6 @@ impl Run {
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use serde_json::json;
-    /// use stepfold_agent_loop::graph::{Graph, NodeContext, NodeError, START};
-    /// use stepfold_agent_loop::{Breakpoint, Input};
-    /// use stepfold_state_core::state::Schema;
-    ///
-    /// async fn count(_: NodeContext) -> Result<(), NodeError> {
-    ///     Ok(())
-    /// }
-    /// let graph = Graph::builder("stalls")
-    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").build()?)
-    ///     .node("count", count)
-    ///     .fan_out(START, "count", "areas")
-    ///     .build()?;
-    /// let input = Input::new().with_values(json!({"areas": [3, 7]}));
-    /// let stopped = graph.run(input).break_at(Breakpoint::node("count")).await?;
-    /// let items: Vec<_> = stopped.run().branches().filter_map(|branch| branch.item.clone()).collect();
-    /// assert_eq!(items, [json!(3), json!(7)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
     pub fn branches(&self) -> impl Iterator<Item = &Planned> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())

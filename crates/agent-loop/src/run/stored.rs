@@ -95,7 +95,7 @@ struct VersionIn {
 #[non_exhaustive]
 pub enum LoadError {
     /// It is not a stored run.
-    #[error("the stored {what} cannot be read: {source}")]
+    #[error("invalid stored {what}: {source}")]
     Json {
         /// What was being read.
         what: &'static str,
@@ -104,7 +104,7 @@ pub enum LoadError {
     },
     /// It was written by a newer version.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
         /// What was being read.
@@ -116,7 +116,7 @@ pub enum LoadError {
     },
     /// The agent is not the one that the run was of.
     #[error(
-        "the agent has changed since the run was stored: {}; use `load_changed` to go on all the same",
+        "agent changed since the run was stored: {}; force it with `load_changed`",
         changes.join("; ")
     )]
     AgentChanged {

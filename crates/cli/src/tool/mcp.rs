@@ -17,7 +17,7 @@ struct Known {
     approved: Option<PathBuf>,
 }
 
-/// The servers of this process. A command has one agent, or the agents of one graph; whoever ends the process ends them.
+/// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
 static SERVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 fn servers() -> MutexGuard<'static, Vec<Known>> {

@@ -11,10 +11,10 @@ use super::opening::{Begun, all_failed, opening};
 
 /// Asks another model when the first one cannot answer.
 ///
-/// The next model is asked if no part of a reply was handed on and the error is one that another model might not have: it
-/// may pass, the key or the name is wrong, the conversation is too long, or the model cannot do what the request needs. A
-/// request that is invalid or refused is so everywhere. The model name in a request belongs to the first model's
-/// provider; the others use their own default.
+/// The next model is called if no part of a reply was passed on and another model might succeed: the error is
+/// temporary, the key or the name is wrong, the conversation is too long, or the model does not support the
+/// request. An invalid or refused request fails everywhere. The model name in a request belongs to the first
+/// model's provider; the others use their default.
 ///
 /// # Examples
 /// ```
@@ -32,7 +32,7 @@ impl Fallback {
         Fallback([Arc::new(other) as Arc<dyn ChatModel>].into())
     }
 
-    /// The same fallback with one model more, to be asked last.
+    /// Adds a model, which is called last.
     #[must_use]
     pub fn or(self, other: impl ChatModel + 'static) -> Self {
         let other: Arc<dyn ChatModel> = Arc::new(other);
@@ -85,8 +85,8 @@ async fn first_answer(
         }
         request.model = None;
     }
-    let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "there is no model"));
-    Err(if failures.len() > 1 { all_failed(last, "no model answered", &failures) } else { last })
+    let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "no model available"));
+    Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
 }
 
 /// Whether another model might do better.

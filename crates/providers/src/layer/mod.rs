@@ -5,8 +5,8 @@
 //! error; [`Trace`], to see each attempt; [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request;
 //! [`Retry`]; and outermost [`Fallback`], to another model when all attempts have failed.
 //!
-//! No layer repeats a request after a part of its reply was handed on: the reader of the stream would see the beginning
-//! of the reply twice.
+//! No layer repeats a request after a part of its reply was passed on: the reader of the stream would see the
+//! beginning twice.
 
 mod concurrency;
 mod fallback;
@@ -30,9 +30,9 @@ pub use self::timeout::Timeout;
 pub(crate) use self::timeout::watch;
 pub use self::trace::{Trace, TraceContent};
 
-/// Something to put around a model: it changes when and how often the model is asked.
+/// A wrapper of a model: it changes when and how often the model is called.
 ///
-/// One layer can be put around several models. Each model then has limits of its own.
+/// One layer can wrap several models. Each model then has its own limits.
 ///
 /// # Examples
 /// A layer of one's own, which fixes the seed of every request:
@@ -96,7 +96,7 @@ impl Layers {
         Layers::default()
     }
 
-    /// The same stack with one layer more, around the others.
+    /// Adds an outer layer.
     #[must_use]
     pub fn with(mut self, layer: impl ModelLayer) -> Self {
         self.0.push(Arc::new(layer));

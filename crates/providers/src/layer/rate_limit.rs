@@ -91,11 +91,11 @@ impl ModelLayer for RateLimit {
 struct RateLimited {
     inner: Arc<dyn ChatModel>,
     estimate: Arc<Estimate>,
-    /// Held by the request that waits, so that the others wait behind it in order.
+    /// Held by the waiting request, so that others wait in order.
     gates: Arc<Mutex<Gates>>,
 }
 
-/// What a request has to pass.
+/// The limits of a request.
 struct Gates {
     requests: Gate,
     tokens: Option<Gate>,
@@ -134,7 +134,7 @@ impl Gate {
         Gate { size: per_minute, full_at: Instant::now() }
     }
 
-    /// Waits until so many are there, or the bucket is full, and takes them.
+    /// Waits until this many are available, or the bucket is full, and takes them.
     async fn pass(&mut self, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.size);
         let full_at = self.full_at.max(Instant::now()) + MINUTE * count / self.size;

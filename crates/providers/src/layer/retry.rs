@@ -14,11 +14,12 @@ use super::opening::{Begun, all_failed, opening};
 
 /// Repeats failed requests.
 ///
-/// By default a request is repeated if its error [may pass](ModelError::is_retryable); [`when`](Retry::when) sets
-/// another predicate. A request of whose reply a part was handed on is never repeated. Pauses double, with jitter, so
-/// that many clients do not return at once; when the provider names a time to wait, that is the pause. If the next
-/// attempt would begin after [`max_total`](Retry::max_total), the error is returned at once. It names the failures of
-/// all attempts if they differ, and has the last one as its source.
+/// By default a request is repeated if its error [is temporary](ModelError::is_retryable);
+/// [`when`](Retry::when) sets another predicate. A request is never repeated after a part of its reply was
+/// passed on. Pauses double, with jitter, so that many clients do not return at once; a wait requested by the
+/// provider takes precedence. If the next attempt would begin after [`max_total`](Retry::max_total), the
+/// error is returned immediately. It lists the failures of all attempts if they differ, and has the last one
+/// as its source.
 ///
 /// # Examples
 /// ```
@@ -165,7 +166,7 @@ pub struct FailedAttempt<'a> {
     pub attempt: usize,
     /// The attempts that are allowed.
     pub max_attempts: usize,
-    /// Why it failed.
+    /// The error.
     pub error: &'a ModelError,
     /// The pause before the next attempt.
     pub pause: Duration,

@@ -1,5 +1,5 @@
-//! Limits the time that a reply may take. The time to connect is limited by the HTTP client: a `ChatModel` shows only
-//! what arrives.
+//! Limits the time of a reply. The HTTP client limits the time to connect: a `ChatModel` shows only what
+//! arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl ChatModel for TimedOut {
     }
 }
 
-/// The same reply with limits. Once it is whole, no limit holds: it ends by itself.
+/// Adds limits to a reply. They end when the reply is complete.
 pub(crate) fn watch(
     reply: ReplyStream,
     timeout: Timeout,
@@ -155,7 +155,7 @@ impl Watched {
             Some((deadline, kind, limit)) => {
                 let in_time = match now < deadline {
                     true => timeout_at(deadline, self.reply.next()).await.ok(),
-                    // A stream that is always ready would never let the timeout be looked at.
+                    // Without this, a stream that is always ready would never check the timeout.
                     false => None,
                 };
                 let item = match in_time {
@@ -163,7 +163,7 @@ impl Watched {
                     in_time => in_time,
                 };
                 let Some(item) = item else {
-                    // An error is the last item; what is behind it is let go of with its connection.
+                    // An error is the last item; the rest is dropped with its connection.
                     self.reply = ReplyStream::from_chunks([]);
                     return Some(Err(Fault::TooLong(kind, limit)));
                 };
@@ -177,7 +177,7 @@ impl Watched {
     }
 }
 
-/// Whether the reply gets on with it: counts and empty text keep a connection alive, and are no answer.
+/// Whether the item is progress: usage and empty text keep a connection alive, but are not an answer.
 fn gets_on(item: Option<&Result<Chunk, ModelError>>) -> bool {
     match item {
         Some(Ok(Chunk::Text(text) | Chunk::Reasoning(text))) => !text.is_empty(),

@@ -1,5 +1,5 @@
-//! A span for each request, under the names that OpenTelemetry gives to what generative models do. What was
-//! said is in it only if somebody asked for that.
+//! A span for each request, with the field names of OpenTelemetry's conventions for generative AI. It
+//! contains messages only if that is enabled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -128,9 +128,9 @@ impl Stream for Spanned {
     }
 }
 
-/// What is told of a reply once it is over.
+/// The recorded fields of a reply, after its end.
 struct Record {
-    /// None once it was told.
+    /// `None` after it was recorded.
     reply: Option<ReplyBuilder>,
     content: TraceContent,
 }
@@ -177,7 +177,7 @@ impl Record {
     }
 }
 
-/// The text of an error may quote what was said; its kind does not.
+/// The text of an error may quote messages; its kind does not.
 fn error_type(span: &Span, error: &ModelErrorKind) {
     span.record("error.type", error.name());
     span.record("otel.status_code", "ERROR");

@@ -258,7 +258,7 @@ async fn each_time_out_says_which_it_was() {
     check(
         &model,
         expect![[r#"
-            error: timed out before the reply began (a, model one): the limit is 5s after 5s
+            error: timed out before the first chunk (a, model one): the limit is 5s after 5s
         "#]],
     )
     .await;
@@ -266,7 +266,7 @@ async fn each_time_out_says_which_it_was() {
     check(
         &model,
         expect![[r#"
-            error: timed out while the reply stood still (scripted): the limit is 7s after 7s
+            error: timed out between chunks (scripted): the limit is 7s after 7s
         "#]],
     )
     .await;
@@ -404,7 +404,7 @@ async fn a_stream_of_keep_alives_is_timed_out() {
     check(
         &Chatterbox("", || Chunk::Usage(Usage::default())).layer(limits),
         expect![[r#"
-            error: timed out before the reply began (chatterbox): the limit is 5s after 5s
+            error: timed out before the first chunk (chatterbox): the limit is 5s after 5s
         "#]],
     )
     .await;
@@ -412,7 +412,7 @@ async fn a_stream_of_keep_alives_is_timed_out() {
     check(
         &Chatterbox("so", || Chunk::Text(String::new())).layer(limits),
         expect![[r#"
-            error: timed out while the reply stood still (chatterbox): the limit is 7s after 7s
+            error: timed out between chunks (chatterbox): the limit is 7s after 7s
         "#]],
     )
     .await;

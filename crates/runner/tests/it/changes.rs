@@ -42,7 +42,7 @@ fn a_changed_agent_does_not_go_on_unless_it_is_told_to() {
             let session = world.session(agent).await;
             let error = session.run("thanks").await.unwrap_err();
             assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
-            expect!["the agent has changed since the run in session stalls/ada/s1 was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; resume it all the same with `with_changed_agent()`, or give it up with `abandon()`"].assert_eq(&error.to_string());
+            expect!["agent changed since the run in session stalls/ada/s1 was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; force it with `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&error.to_string());
             assert!(matches!(session.resume().await, Err(RunnerError::AgentChanged { .. })));
             let outcome = session.resume().with_changed_agent().await.unwrap();
             assert_eq!(outcome.text(), "done");
@@ -130,7 +130,7 @@ fn another_schema() {
             session.unwrap();
             let list = || Schema::builder().key::<Vec<String>>("topic").build().unwrap();
             let error = opened(world, list(), false).await.unwrap_err();
-            expect![[r#"the store failed in session stalls/ada/s1: key "topic" was stored as string and is opened as list of string, which it does not fit: at $: expected list, found string; register a migration for it"#]].assert_eq(&error.to_string());
+            expect![[r#"the store failed in session stalls/ada/s1: incompatible stored value of key "topic": stored as string, opened as list of string: expected list, found string at $; register a migration"#]].assert_eq(&error.to_string());
             // A key more, one that is gone, a type that takes more: all that fits.
             let wider =
                 Schema::builder().key::<serde_json::Value>("topic").key::<u64>("more").build().unwrap();

@@ -48,7 +48,7 @@ assistant: "{\"id\": 3, \"stalls\": 12}"
         assistant: area 3
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: {"id": -3}
-        user:      The output is not valid: at $: "stalls" is a required property; at $.id: value is less than the minimum of 0. Reply with the corrected JSON and nothing else.
+        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0. Reply with the corrected JSON and nothing else. at $.id
         assistant: {"id": 3, "stalls": 12}
         --
         exit: the model gave valid output
@@ -96,7 +96,7 @@ assistant: > c3 submit_output(id=3, stalls=12)   > c4 fetch(id=4)
         assistant: > c1 fetch(id=3)
         tool c1:   area 3
         assistant: > c2 submit_output(id="three", stalls=12)
-        tool c2!:  The output is not valid: at $.id: expected integer, found string. Call `submit_output` with valid arguments.
+        tool c2!:  The output is not valid: expected integer, found string at $.id. Call `submit_output` with valid arguments.
         assistant: > c3 submit_output(id=3, stalls=12)   > c4 fetch(id=4)
         tool c3:   accepted
         tool c4:   area 4
@@ -139,9 +139,9 @@ async fn output_by_tool_is_not_repaired_for_ever() {
     check(agent, "which?", expect![[r#"
         user:      which?
         assistant: > c1 submit_output()
-        tool c1!:  The output is not valid: at $: "id" is a required property; at $: "stalls" is a required property. Call `submit_output` with valid arguments.
+        tool c1!:  The output is not valid: "id" is a required property at $; "stalls" is a required property at $. Call `submit_output` with valid arguments.
         assistant: > c2 submit_output()
-        tool c2!:  The output is not valid: at $: "id" is a required property; at $: "stalls" is a required property. Call `submit_output` with valid arguments.
+        tool c2!:  The output is not valid: "id" is a required property at $; "stalls" is a required property at $. Call `submit_output` with valid arguments.
         --
         exit: the model did not give valid output
         steps: 2
