@@ -171,6 +171,7 @@ async fn resources_and_prompts_are_read() {
     );
     let arguments = json!({"code": "fn main() {}"}).as_object().cloned().unwrap();
     let messages = server.prompt("review", arguments).await.unwrap();
+    assert!(messages.iter().all(|message| message.parts().len() == 1), "{messages:?}");
     let said: Vec<String> = messages.iter().map(|message| message.text().into_owned()).collect();
     assert_eq!(said, ["fn main() {}", "I look at it."]);
 }
