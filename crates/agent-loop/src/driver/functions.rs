@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::children::{ChildEnd, Told};
 use crate::agent::{BranchEnd, Emitter, HookPoint, NodeFunctions, Planner};
-use crate::run::Run;
+use crate::run::{Fate, Run};
 
 /// What nodes say until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
@@ -88,6 +88,13 @@ impl Functions {
         }
     }
 
+    /// Those of these calls, which are about to start, that would take other values from the state than somebody has agreed
+    /// to.
+    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
+        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        run.starting_to_ask(places, |place| invocation.state_seen_by(place))
+    }
+
     /// What hooks wrote with a call is read by those that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
         if let Functions::Calls { invocation, has_hooks: true, .. } = self
@@ -118,7 +125,7 @@ impl Functions {
         }
     }
 
-    /// Nothing more is started. What runs comes to its end.
+    /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
             Functions::Calls { invocation, .. } => invocation.drain(),
