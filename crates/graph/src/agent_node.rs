@@ -9,10 +9,9 @@ use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
-use stepfold_tools::CancellationToken;
+use stepfold_tools::{CancellationToken, panic_message};
 
 use super::context::{Kind, NodeContext, NodeError};
-use crate::panic::words_of_panic;
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -22,8 +21,8 @@ use crate::panic::words_of_panic;
 /// the same handlers, when the superstep ends. Without a [request](AgentNode::asks), it continues the graph's
 /// conversation, and its messages are appended there; if its branch has an item, that is its request.
 ///
-/// Each commit of its own run is one of the graph's run: after a crash it continues, no call that must not
-/// run twice is repeated, and when a decision about a call is required, the graph waits.
+/// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
+/// is repeated that must not be, and when a call needs approval, the graph waits.
 ///
 /// # Examples
 /// ```
@@ -149,8 +148,8 @@ impl AgentNode {
         self
     }
 
-    /// Sets the agent's request by a function, in a separate conversation. The function may [request a
-    /// decision](NodeContext::ask) first.
+    /// Asks the agent what a function says, in a conversation of its own. The function may
+    /// [ask](NodeContext::ask) for approval first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -197,9 +196,9 @@ impl AgentNode {
         self
     }
 
-    /// Appends the agent's answer to `outputs`, with this kind; observers see it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of
-    /// [tracked](super::Node::tracked) nodes are always appended, without a kind unless this sets one.
+    /// Appends the agent's answer to `outputs`, as a thing of this kind; observers see it as
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
+    /// appended in any case, without a kind unless this says one.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
@@ -364,7 +363,7 @@ impl BranchAgent for AgentNode {
 /// Calls a function of an application; a panic becomes an error.
 fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
-        Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
+        Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })
 }
 

@@ -15,9 +15,9 @@ use super::node::{IntoNode, Node};
 use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target, shown};
 use super::{Graph, NoModel};
 
-/// The default maximum of branches of one superstep.
+/// The branches of one superstep, by default.
 const MAX_BRANCHES: usize = 4096;
-/// The default maximum of concurrent branches.
+/// The branches that run at the same time, by default.
 const MAX_PARALLEL: usize = 64;
 
 /// Puts a [`Graph`] together; nothing is checked before [`build`](GraphBuilder::build).
@@ -171,7 +171,7 @@ impl GraphBuilder {
         self
     }
 
-    /// Sets the maximum number of supersteps of a run, 100 by default; the other limits are unchanged.
+    /// Limits the supersteps of a run; 100 by default; the other limits stay.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.agent = self.agent.max_steps(steps);
         self
@@ -183,13 +183,13 @@ impl GraphBuilder {
         self
     }
 
-    /// Sets the maximum number of branches of one superstep; 4,096 by default. More are an error.
+    /// Limits the branches of one superstep; 4,096 by default. More are an error.
     pub fn max_branches(mut self, branches: usize) -> Self {
         self.max_branches = branches;
         self
     }
 
-    /// Sets the maximum number of concurrent branches; 64 by default. Others wait.
+    /// Limits the branches that run at the same time; 64 by default. The others wait.
     pub fn max_parallel(mut self, branches: usize) -> Self {
         self.max_parallel = branches;
         self

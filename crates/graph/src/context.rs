@@ -11,9 +11,7 @@ use stepfold_agent_loop::plan::{Emitter, OpenBranch};
 use stepfold_agent_loop::{ApprovalRequest, Decision};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, State};
-use stepfold_tools::{CancellationToken, ToolError};
-
-use crate::panic::words_of_panic;
+use stepfold_tools::{CancellationToken, ToolError, panic_message};
 
 /// The input of a node's function: a snapshot of the state, the item of its branch, and an emitter. Cheap to
 /// clone.
@@ -79,7 +77,7 @@ impl NodeContext {
     /// The item of this branch as a `T`.
     ///
     /// # Errors
-    /// A permanent error when there is no item, or it is not a `T`.
+    /// A permanent error when the branch has no item, or the item is not a `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
             NodeError::permanent(format!(
@@ -113,8 +111,8 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Emits an output for observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is
-    /// not recorded: permanent results belong into the [`Update`](super::Update).
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
+    /// has to last goes into the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
             emitter.emit(kind.into(), value.into()).await;
@@ -152,9 +150,9 @@ impl NodeContext {
         self.decision(label, about, None)
     }
 
-    /// As [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with invalid
-    /// arguments is rejected, as for a tool, and the request stays pending. The schema `false` only allows
-    /// approval and rejection.
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with arguments that
+    /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
+    /// approved or rejected.
     ///
     /// # Errors
     /// As [`ask`](NodeContext::ask).
@@ -239,7 +237,7 @@ impl NodeError {
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        NodeError::new(format!("node panicked: {}", words_of_panic(panic)))
+        NodeError::new(format!("the node panicked: {}", panic_message(panic)))
     }
 }
 

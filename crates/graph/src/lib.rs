@@ -49,12 +49,11 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Routing: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
-//! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different
-//! length, and a node's own [choice](Update::goto). A [`Node`] has limits, retries, a timeout, an error node,
-//! and may be deferred until nothing else is left. An [`AgentNode`] works on the same state, or on a separate
-//! request. [`NodeContext::ask`] requests a decision of a person. [`progress`] has the state of a research
-//! with tasks, counts and outputs.
+//! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
+//! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
+//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a node for its errors, and may be
+//! deferred until nothing else is left. An [`AgentNode`] works on the same state, or is asked something of its own.
+//! [`NodeContext::ask`] asks a human. [`progress`] has the state of a research with tasks, counts and outputs.
 //!
 //! # A graph is an agent
 //!
@@ -91,7 +90,6 @@ mod check;
 mod context;
 mod draw;
 mod node;
-mod panic;
 mod per_run;
 mod planner;
 pub mod progress;

@@ -103,7 +103,7 @@ impl Node {
             }
             .boxed()
         };
-        // The effect of a function is unknown: it may run again with the same key.
+        // The effect of a function is known to its author alone: it may run again under the same key.
         Node::of(NodeWork::Function(Arc::new(function)), Effect::Idempotent)
     }
 
@@ -131,14 +131,14 @@ impl Node {
         }
     }
 
-    /// Sets the maximum number of supersteps in which the node may have branches; 3 by default. A value in
-    /// the state's `max_executions` for the node takes precedence.
+    /// Limits the supersteps of a run in which the node has branches; 3 by default. A value of the state's
+    /// `max_executions` for the node comes first.
     pub fn max_executions(mut self, executions: u64) -> Self {
         self.max_executions = executions;
         self
     }
 
-    /// Sets the node that replaces this one at its limit. By default the run ends there, with
+    /// Where the graph goes instead when the node may not run once more. By default the run ends there, with
     /// [`Exit::NodeLimit`](stepfold_agent_loop::Exit::NodeLimit).
     pub fn at_limit(mut self, node: impl Into<String>) -> Self {
         self.at_limit = Some(node.into());
@@ -151,24 +151,24 @@ impl Node {
         self
     }
 
-    /// Sets the retries after an error that is not [permanent](NodeError::permanent), a timeout or a panic.
-    /// An agent continues where it was; one that ended unfinished is not retried.
+    /// Tries again after an error that is not [permanent](NodeError::permanent), a timeout or a panic. An agent goes
+    /// on where it was; one that ended without having finished is not tried again.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// Sets the effect of the function outside the process; idempotent by default: after a crash it runs
-    /// again with the same [key](NodeContext::idempotency_key). One that must not run twice then fails, as
-    /// unknown. For an agent its tools declare their effects, call by call.
+    /// The effect of a run of the function. Idempotent by default: after a crash it runs again
+    /// under the same [key](NodeContext::idempotency_key). One that must not run twice fails then, as unknown.
+    /// For an agent its tools say that, call by call.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// Sets the next node after a failure, after all attempts. Its [item](NodeContext::item) is the failed
-    /// node, the error, and the failed node's item. By default the run fails and can be resumed; after the
-    /// failure of a node that must not run twice, or of an agent that ended unfinished, the run ends with
+    /// Where the graph goes when the node has failed, after all tries. That node gets as its
+    /// [item](NodeContext::item) which node failed, why, and with which item. By default the run fails and can
+    /// be resumed; of a node that must not run twice, or of an agent that ended unfinished, the run ends with
     /// [`Exit::NodeFailed`](stepfold_agent_loop::Exit::NodeFailed).
     pub fn on_error(mut self, node: impl Into<String>) -> Self {
         self.on_error = OnError::Goto(node.into());

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::plan::{Ended, Next, Position};
 use stepfold_agent_loop::{Arrived, Exit, FeedError, Planned, Routed};
 use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
 
 use super::node::{Node, OnError, failure_item};
 use super::progress::keys;
-use crate::panic::words_of_panic;
 
 /// Where every graph begins.
 pub const START: &str = "__start__";
@@ -214,7 +214,7 @@ fn max_in(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
-/// The next superstep while it is put together.
+/// The next superstep while it is built.
 struct Steps<'a> {
     shape: &'a Shape,
     position: Position<'a>,
@@ -295,7 +295,7 @@ impl<'a> Steps<'a> {
     ) -> Result<Vec<Target>, FeedError> {
         let fault = |words: String| FeedError::Route { node: shown(from), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
-            .map_err(|panic| fault(format!("its router panicked: {}", words_of_panic(&*panic))))?;
+            .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
             let words = "nodes, and a `route` chooses one; see `route_to_many`";
             return Err(fault(format!("its router chose {} {words}", chosen.nodes.len())));
@@ -316,7 +316,7 @@ impl<'a> Steps<'a> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found.map_err(|panic| FeedError::Route {
             node: shown(from),
-            words: format!("its items panicked: {}", words_of_panic(&*panic)),
+            words: format!("its items panicked: {}", panic_message(&*panic)),
         })
     }
 
@@ -384,7 +384,7 @@ impl<'a> Steps<'a> {
             let place = *self.branches.keys().find(|place| !may_run(place))?;
             let node = &self.shape.nodes[place];
             let instead = node.at_limit.as_deref();
-            // Two nodes that stand in for each other have nobody to stand in for them.
+            // Two nodes that stand in for each other have no third to stand in for them.
             if instead.is_none() || !replaced.insert(place) {
                 return Some(Exit::NodeLimit(self.shape.names[place].clone()));
             }

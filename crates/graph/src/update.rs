@@ -94,16 +94,16 @@ impl Update {
         self.message(Message::assistant(text))
     }
 
-    /// Appends a value to `outputs`, with the node's name; observers see it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema must have that key: see
+    /// And this is appended to `outputs`, under the node's name; observers see it as
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema has to have that key: see
     /// [`progress`](super::progress).
     pub fn output(mut self, kind: impl Into<String>, value: impl Into<Value>) -> Self {
         self.outputs.push((Some(kind.into()), value.into()));
         self
     }
 
-    /// Appends a value to `outputs` without a kind: the node's result, such as the output of its
-    /// [task](super::Node::tracked).
+    /// The same without a kind: the result of the node, such as the output of the task that it
+    /// [works at](super::Node::tracked).
     pub fn result(mut self, value: impl Into<Value>) -> Self {
         self.outputs.push((None, value.into()));
         self

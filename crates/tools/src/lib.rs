@@ -100,13 +100,14 @@ mod toolset;
 pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
-pub use crate::binding::{ResultText, Source};
+pub use crate::binding::{InputFromState, ResultText, Source};
 pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status, settle,
+    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status,
+    panic_message, settle,
 };
 pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};

@@ -24,6 +24,7 @@ use crate::decisions::Settled;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
 use crate::planned::{OpenBranch, Planned};
+use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
 /// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
@@ -180,15 +181,18 @@ pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
+    /// What the state added, in the same form.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
+    pub(crate) inputs: String,
 }
 
 impl Approved {
-    pub(super) fn of(call: &ToolCall) -> Self {
+    pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
             Some(arguments) => crate::digest::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        Approved { tool: call.name.clone(), arguments }
+        Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
     }
 }
 
@@ -251,43 +255,26 @@ impl Run {
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
         let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
-        Ok(Run {
-            agent: agent.clone(),
-            key_prefix: Arc::clone(&id),
-            depth: 0,
-            bounds: None,
-            id,
-            state,
-            phase: Phase::Fresh(Box::new(Fresh {
-                messages: input.messages,
-                delta,
-                is_recorded: input.is_recorded,
-            })),
-            tally: Tally::default(),
-            summary: input.summary,
-            approved: Vec::new(),
-            decided: BTreeMap::new(),
-            unknown: Vec::new(),
-            prompt: Prompt::empty(),
-            call_ids,
-            known_good,
-            shown_before,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
-            is_lost: false,
-        })
+        let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
+        let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
+        Ok(Run { summary: input.summary, call_ids, known_good, shown_before, ..run })
     }
 
     /// A run that never began.
     pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
+        Run::at(agent, id.into(), State::new(agent.schema()), Phase::Fresh(Box::default()))
+    }
+
+    /// A run in this phase that has counted, decided and shown nothing.
+    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: Phase) -> Self {
         Run {
             agent: agent.clone(),
-            id: id.into(),
-            key_prefix: id.into(),
+            key_prefix: Arc::clone(&id),
+            id,
             depth: 0,
             bounds: None,
-            state: State::new(agent.schema()),
-            phase: Phase::Fresh(Box::default()),
+            state,
+            phase,
             tally: Tally::default(),
             summary: None,
             approved: Vec::new(),

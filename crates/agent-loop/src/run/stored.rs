@@ -232,26 +232,19 @@ impl Run {
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
+        let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
+        let call_ids = CallIds::of(state.messages());
         let mut run = Run {
-            agent: agent.clone(),
-            key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
-            id: stored.id,
-            depth: 0,
-            bounds: None,
-            call_ids: CallIds::of(state.messages()),
-            known_good: 0,
-            shown_before: None,
-            state,
-            phase: stored.phase,
+            key_prefix,
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
+            call_ids,
             is_lost: true,
+            ..Run::at(agent, stored.id, state, stored.phase)
         };
         changes.extend(run.revive()?);
         Ok((run, changes))

@@ -56,11 +56,11 @@ pub fn can_execute(state: &State, node: &str) -> Result<bool, ProgressError> {
     Ok(executions(state, node)? < max_executions(state, node)?)
 }
 
-/// The number of executions of a node; 0 if not counted.
+/// The executions of a node; 0 if they are not counted.
 ///
 /// # Errors
-/// [`ProgressError::MissingKey`] without the key `execution_counts`: the limit would never be reached.
-/// [`ProgressError::NoCount`] when the value is not a count.
+/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit without a count would
+/// never be reached. [`ProgressError::NoCount`] when the value is no count.
 pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     require(state.schema(), keys::EXECUTION_COUNTS.name(), COUNTING)?;
     Ok(count_in(state, keys::EXECUTION_COUNTS.name(), node)?.unwrap_or(0))

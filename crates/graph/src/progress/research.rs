@@ -1,6 +1,6 @@
 //! The typed state of a deep-research agent: the template of spec/004, field by field.
 //!
-//! A field that is `None` is omitted when the struct is written as JSON, since a null would be a value.
+//! A field that is `None` is left out when the struct is written as JSON, since a null would be a value.
 //!
 //! The template says of outputs, errors, tasks and the router's decision no more than that they are objects, so any
 //! object is taken. The structs here are a view of them: a known field of the right type is a field of the struct,
@@ -156,7 +156,7 @@ impl ResearchState {
         Ok(SCHEMA.get_or_init(|| schema).clone())
     }
 
-    /// A [`State`] with these values. `None` is unset there.
+    /// A [`State`] that holds these values. What is `None` is unset there.
     ///
     /// # Errors
     /// When a value does not fit its key: a percentage above 100, an object that nests too deeply.
@@ -167,8 +167,8 @@ impl ResearchState {
     }
 }
 
-/// A task of the plan: an object with an integer `id`. Further fields are kept, and so is a known field with
-/// an unknown value: such as another status, which is then `None` here.
+/// A task of the plan: an object with an integer `id`. Further fields are kept, and so is a known field that holds
+/// something else than it says here: a status of another word, say, which then is `None` here.
 ///
 /// Tracking sets `status` only. What a node gave for the task is in `outputs`, what went wrong in `errors`;
 /// `output` and `error` are for nodes that want it here as well.
@@ -220,7 +220,7 @@ impl Task {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TaskStatus {
-    /// Nobody has begun.
+    /// Not begun.
     Pending,
     /// A node is at work on it.
     Running,

@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
 use thiserror::Error as ThisError;
 
 use super::error::ProgressError;
 use super::node_run::NodeRun;
 use super::research::NodeOutput;
-use crate::panic::words_of_panic;
 
 /// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
 /// completed or failed when it is over, with its outputs or its error appended.
 ///
-/// This holds whatever happens inside. Work that returns an error or panics has failed. So has work that is
-/// dropped early, by a timeout for example: the error says so. Work that it started elsewhere is not tracked.
-/// If outputs are invalid for the state, the task has failed as well, and the error returns them.
+/// That holds whatever happens inside. Work that gives an error or panics has failed. So has work that is
+/// dropped half way, by a timeout for instance: the error says so. What the work itself began elsewhere is its
+/// own affair then. If outputs do not fit the state, the task has failed as well, and the error gives them back.
 ///
 /// Take a `&mut State`, or an `Arc<Mutex<State>>` where several are at work at once. The mutex is held while
 /// the state changes, never while the work waits.
@@ -69,7 +69,7 @@ where
             Err(TrackError::Failed { node, source })
         }
         Err(panic) => {
-            let words = words_of_panic(&*panic);
+            let words = panic_message(&*panic);
             // The panic may be made of what panics when it is dropped.
             mem::forget(panic);
             open.fail(&format!("panicked: {words}"));
@@ -118,9 +118,8 @@ pub enum TrackError {
     },
 }
 
-/// A state that [`track()`] can change: implemented for `&mut State`, and for mutexes, which several can
-/// share. Implement it for a state that is kept elsewhere; [`track()`] calls it once before the work and at
-/// least once after it.
+/// A state that [`track()`] can change: implemented here for a `&mut State`, and for mutexes, which several can share.
+/// Implemented for states that are kept elsewhere; [`track()`] calls it once before the work and at least once behind it.
 pub trait TrackTarget {
     /// Calls `change` with the state, once, and gives what it gave. A `change` that fails changes nothing.
     ///
@@ -146,7 +145,7 @@ impl TrackTarget for &Mutex<State> {
         &mut self,
         change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
     ) -> Result<(), ProgressError> {
-        // Changes are all or nothing, so whoever panicked has left a state that is whole.
+        // Changes are all or nothing, so a panic has left a state that is whole.
         change(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -203,7 +202,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
         self.is_over = true;
         let run = self.run;
         if !self.attempt(|state| run.fail(state, run.error(message))) {
-            // Only the status, so that the task does not stay running. The caller gets the error of the work.
+            // The status alone, then, so that no one waits for the task. The caller gets the error of the work.
             let is_marked = self.attempt(|state| run.give_up(state));
             tracing::warn!(
                 node = run.node,
