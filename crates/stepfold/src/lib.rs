@@ -51,6 +51,7 @@
 //! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
+//! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //!
 //! # Features
@@ -69,6 +70,7 @@
 //! | `anthropic` | | Anthropic's models |
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
+//! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
@@ -82,6 +84,9 @@
 pub use stepfold_agent_loop as agent_loop;
 #[doc(inline)]
 pub use stepfold_graph as graph;
+#[cfg(feature = "mcp")]
+#[doc(inline)]
+pub use stepfold_mcp as mcp;
 #[cfg(feature = "otel")]
 #[doc(inline)]
 pub use stepfold_otel as otel;
@@ -144,6 +149,9 @@ pub mod guide {
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]
     pub mod claims {}
+    #[cfg(feature = "mcp")]
+    #[doc = include_str!("../guide/mcp.md")]
+    pub mod mcp {}
     #[cfg(feature = "otel")]
     #[doc = include_str!("../guide/traces.md")]
     pub mod traces {}

@@ -33,6 +33,9 @@ pub(crate) struct Form {
     pub(crate) open_state: bool,
     /// The tools, by name.
     pub(crate) tools: Named<ToolForm>,
+    /// Servers that speak the Model Context Protocol, by name. Their tools are called by the server's name, `_`, and their
+    /// own name.
+    pub(crate) mcp: Named<McpForm>,
     /// Tools that end the run when they were called and did not fail.
     pub(crate) exit_on: Vec<String>,
     /// How much a run may take.
@@ -318,6 +321,64 @@ pub(crate) enum Builtin {
     Clock,
     /// Writes a value to a key of the state.
     Remember,
+}
+
+/// A server that speaks the Model Context Protocol: a `command`, or one at a `url`. It is started when its tools are first
+/// needed, and ended with the command.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct McpForm {
+    /// The program, which speaks on its standard input and output.
+    pub(crate) command: Option<McpCommand>,
+    /// The address of a server that speaks streamable HTTP.
+    pub(crate) url: Option<String>,
+    /// For a `url`: headers of each request.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// For a `url`: headers whose values are in variables of the environment.
+    pub(crate) headers_from_environment: BTreeMap<String, String>,
+    /// For a `url`: the variable of the environment that has the bearer token.
+    pub(crate) token_from_environment: Option<String>,
+    /// What stands before the names of the tools; the server's name and `_` by default.
+    pub(crate) prefix: Option<String>,
+    /// The tools that are offered, by the server's own names; `*` stands for any characters. All by default.
+    pub(crate) allow: Vec<String>,
+    /// Tools that are not offered, even if they are allowed.
+    pub(crate) deny: Vec<String>,
+    /// What a call of any tool may do to the world; `at_most_once` by default.
+    pub(crate) effect: Option<Effects>,
+    /// The same for tools by name, as in `{ "read_*" = "pure" }`. The last that matches holds.
+    pub(crate) effects: Named<Effects>,
+    /// Take the server's word for what its tools do: `readOnlyHint` for pure, `idempotentHint` for idempotent.
+    pub(crate) trust_hints: bool,
+    /// Who has to agree before a call of any tool runs.
+    pub(crate) approval: Approvals,
+    /// The same for tools by name, as in `{ "write_*" = "always" }`. The last that matches holds.
+    pub(crate) approvals: Named<Approvals>,
+    /// The file that keeps what the server said of its tools, as it was approved: written when the tools are first listed. A
+    /// tool that changed since is asked about. Without it, what the server says when the command starts counts as approved.
+    pub(crate) approved: Option<String>,
+    /// The time that a call may take, as in `30s`; `1m` by default.
+    pub(crate) timeout: Option<Time>,
+    /// The time that the server may take to start and to list its tools; `1m` by default.
+    pub(crate) start_timeout: Option<Time>,
+}
+
+/// A program that is a server.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct McpCommand {
+    /// The program and its arguments. A program with a slash is found from the file's folder, others in PATH.
+    #[schemars(length(min = 1))]
+    pub(crate) argv: Vec<String>,
+    /// Variables of its environment.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Variables of this environment that it gets too, besides PATH, HOME and a few like them.
+    #[serde(default)]
+    pub(crate) environment: Vec<String>,
+    /// Where it runs; the file's folder by default.
+    #[serde(default)]
+    pub(crate) folder: Option<String>,
 }
 
 /// The effect of a call outside the process.

@@ -12,6 +12,12 @@ use super::{NAME, Text, call};
 /// Arguments of up to so many characters stand in the line of the question.
 const IN_LINE: usize = 80;
 
+/// How a tool differs from what was approved of it, line by line, with nothing invisible.
+pub(crate) fn change(diff: &str) -> Text {
+    let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
+    Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
+}
+
 /// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     let mut why = Vec::new();

@@ -3,6 +3,7 @@
 mod builtin;
 mod command;
 mod http;
+pub(crate) mod mcp;
 
 use std::path::Path;
 
