@@ -31,8 +31,8 @@ pub struct ApprovalRequest {
     pub id: String,
     /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
-    /// The parameters that the state fills when the call runs, with the values that it has now. A call whose values are
-    /// other ones when it starts does not start: there is a new request.
+    /// The parameters that the state fills when the call runs, with their current values. If the values have changed when
+    /// the call is about to start, it does not start: there is a new request.
     pub inputs_from_state: Vec<StateInput>,
     /// The reason of the request.
     pub reason: AskReason,
@@ -69,7 +69,7 @@ pub enum AskReason {
     Node,
 }
 
-/// What is asked about a call: why, and with which values from the state.
+/// The reason of a request for approval, and the values from the state.
 ///
 /// # Examples
 /// ```
@@ -83,7 +83,7 @@ pub enum AskReason {
 #[serde(from = "StoredQuestion", into = "StoredQuestion")]
 #[non_exhaustive]
 pub struct Question {
-    /// Why it is asked.
+    /// The reason.
     pub reason: AskReason,
     /// The parameters that the state fills.
     pub inputs_from_state: Vec<StateInput>,
@@ -101,7 +101,7 @@ impl From<AskReason> for Question {
     }
 }
 
-/// The stored form: the reason alone, where the state adds nothing.
+/// The stored form: the reason alone if the state adds nothing.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum StoredQuestion {
@@ -246,7 +246,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     /// The number of equal calls.
     pub(crate) times: usize,
-    /// What the state adds to the call.
+    /// The values that the state adds to the call.
     pub(crate) inputs: &'a [StateInput],
 }
 

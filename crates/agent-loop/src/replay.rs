@@ -562,8 +562,8 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Whether calls need agreement is taken from the record where the replay cannot know it: of tools that are asked for anew at
-/// each step, and of those that have inputs from the state which no record tells.
+/// Takes from the record which calls needed an approval, where a replay cannot compute it: for dynamic toolsets, and for
+/// inputs from the state that are not recorded.
 fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
     let (EventKind::Replied { fates, .. }, EventKind::Replied { fates: known, .. }) =
         (&mut made.kind, &recorded.kind)
@@ -588,7 +588,7 @@ fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
     fates.sort_by_key(|(place, _)| *place);
 }
 
-/// The inputs from the state that a record cannot tell.
+/// The inputs from the state that are not recorded.
 fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
     let (
         EventKind::Interrupted { inputs_from_state: made, .. },
@@ -606,8 +606,7 @@ fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
     }
 }
 
-/// Questions about calls that were recorded, with what the state adds by the run as it is now to those that were approved
-/// before.
+/// The recorded requests, with the values that the state now adds to calls that were approved before.
 fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     let again = fates.iter().map(|(place, fate)| match fate {
         Fate::Ask(known)

@@ -21,8 +21,8 @@ use super::context::{Kind, NodeContext, NodeError};
 /// the same handlers, when the superstep ends. Without a [request](AgentNode::asks), it continues the graph's
 /// conversation, and its messages are appended there; if its branch has an item, that is its request.
 ///
-/// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
-/// is repeated that must not be, and when a call needs approval, the graph waits.
+/// Each commit of its own run is one of the graph's run: after a crash it continues, tool calls that must not run twice
+/// are not repeated, and when a call needs approval, the graph waits.
 ///
 /// # Examples
 /// ```
@@ -148,7 +148,7 @@ impl AgentNode {
         self
     }
 
-    /// Asks the agent what a function says, in a conversation of its own. The function may
+    /// Asks the agent with the text of a function, in a conversation of its own. The function may
     /// [ask](NodeContext::ask) for approval first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
@@ -196,9 +196,9 @@ impl AgentNode {
         self
     }
 
-    /// Appends the agent's answer to `outputs`, as a thing of this kind; observers see it as
+    /// Appends the agent's answer to `outputs`, with this kind; observers receive it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
-    /// appended in any case, without a kind unless this says one.
+    /// always appended, by default without a kind.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
@@ -466,7 +466,7 @@ mod tests {
     fn an_output_needs_its_key() {
         let schema = Schema::builder().key::<u64>("area").build().unwrap();
         let error = graph(Node::agent(counter().outputs("finding")), schema).unwrap_err().to_string();
-        assert!(error.contains("node 'count': gives an output: unknown key \"outputs\""), "{error}");
+        assert!(error.contains("node 'count': invalid output: unknown key \"outputs\""), "{error}");
     }
 
     #[test]
@@ -477,6 +477,6 @@ mod tests {
         assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));
         assert_eq!(to(Some("why")).part_of(&answer), Ok(None));
         let error = to(Some("areas")).part_of(&json!("3 and 7")).unwrap_err();
-        assert_eq!(error, "the answer is no object, so it has no field \"areas\" for \"areas\"");
+        assert_eq!(error, "missing field \"areas\" for \"areas\": expected an object as the answer");
     }
 }

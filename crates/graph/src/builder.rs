@@ -289,9 +289,9 @@ impl Links<'_> {
             return Some(*place);
         }
         self.faults.push(match name {
-            START => Fault::new("START", format!("is no node, but {what} it; name a node")),
-            END => Fault::new("END", format!("is no node, but {what} it; name a node")),
-            name => Fault::new(format!("node '{name}'"), format!("is not there, but {what} it; add it")),
+            START => Fault::new("START", format!("not a node, but {what} it; use a node")),
+            END => Fault::new("END", format!("not a node, but {what} it; use a node")),
+            name => Fault::new(format!("node '{name}'"), format!("missing, but {what} it; add it")),
         });
         None
     }
@@ -300,7 +300,7 @@ impl Links<'_> {
         match name {
             END => Some(Target::End),
             START => {
-                self.faults.push(Fault::new("START", "is where the graph begins; nothing leads there"));
+                self.faults.push(Fault::new("START", "not a target: the graph begins there"));
                 None
             }
             name => self.node(name, what).map(Target::Node),
@@ -315,7 +315,7 @@ impl Links<'_> {
                 if targets.is_empty() {
                     self.faults.push(Fault::new(
                         format!("route from {}", shown(from)),
-                        "has nothing to choose from",
+                        "missing targets: name at least one",
                     ));
                 }
                 let targets = targets.iter().filter_map(|name| self.target(name, &what)).collect();
@@ -327,7 +327,7 @@ impl Links<'_> {
 
     fn join(&mut self, from: &[String], to: &str) -> Option<Join> {
         if from.is_empty() {
-            self.faults.push(Fault::new(format!("join at '{to}'"), "waits for nothing"));
+            self.faults.push(Fault::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
         let from: Vec<usize> = from.iter().filter_map(|name| self.node(name, &what)).collect();

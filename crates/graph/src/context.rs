@@ -77,7 +77,7 @@ impl NodeContext {
     /// The item of this branch as a `T`.
     ///
     /// # Errors
-    /// A permanent error when the branch has no item, or the item is not a `T`.
+    /// A permanent error if the branch has no item, or the item is not a `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
             NodeError::permanent(format!(
@@ -111,8 +111,8 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
-    /// has to last goes into the [`Update`](super::Update).
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: durable
+    /// values belong in the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
             emitter.emit(kind.into(), value.into()).await;
@@ -150,8 +150,8 @@ impl NodeContext {
         self.decision(label, about, None)
     }
 
-    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with arguments that
-    /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with invalid
+    /// arguments is refused, as for a tool, and the request stays pending. With the schema `false` the request can only be
     /// approved or rejected.
     ///
     /// # Errors

@@ -51,9 +51,9 @@
 //!
 //! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
 //! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
-//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a node for its errors, and may be
-//! deferred until nothing else is left. An [`AgentNode`] works on the same state, or is asked something of its own.
-//! [`NodeContext::ask`] asks a human. [`progress`] has the state of a research with tasks, counts and outputs.
+//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a fallback node, and may be
+//! deferred until all others have finished. An [`AgentNode`] works on the same state, or in a conversation of its own.
+//! [`NodeContext::ask`] requests an approval. [`progress`] has the state of a research with tasks, counts and outputs.
 //!
 //! # A graph is an agent
 //!
@@ -205,7 +205,7 @@ impl fmt::Debug for Graph {
     }
 }
 
-/// The model of a graph, which calls none.
+/// The model of a graph, which is never called.
 struct NoModel;
 
 impl ChatModel for NoModel {

@@ -138,7 +138,7 @@ impl Node {
         self
     }
 
-    /// Where the graph goes instead when the node may not run once more. By default the run ends there, with
+    /// The fallback when the node has reached its limit. By default the run ends, with
     /// [`Exit::NodeLimit`](stepfold_agent_loop::Exit::NodeLimit).
     pub fn at_limit(mut self, node: impl Into<String>) -> Self {
         self.at_limit = Some(node.into());
@@ -151,23 +151,23 @@ impl Node {
         self
     }
 
-    /// Tries again after an error that is not [permanent](NodeError::permanent), a timeout or a panic. An agent goes
-    /// on where it was; one that ended without having finished is not tried again.
+    /// Retries after an error that is not [permanent](NodeError::permanent), a timeout or a panic. An agent continues
+    /// where it stopped; one that ended unfinished is not retried.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
     /// The effect of a run of the function. Idempotent by default: after a crash it runs again
-    /// under the same [key](NodeContext::idempotency_key). One that must not run twice fails then, as unknown.
-    /// For an agent its tools say that, call by call.
+    /// under the same [key](NodeContext::idempotency_key). One that must not run twice then fails, with an unknown outcome.
+    /// For an agent, the effects of its tools apply, call by call.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// Where the graph goes when the node has failed, after all tries. That node gets as its
-    /// [item](NodeContext::item) which node failed, why, and with which item. By default the run fails and can
+    /// The fallback when the node has failed, after all attempts. Its [item](NodeContext::item) has the failed node, the
+    /// error and the failed node's item. By default the run fails and can
     /// be resumed; of a node that must not run twice, or of an agent that ended unfinished, the run ends with
     /// [`Exit::NodeFailed`](stepfold_agent_loop::Exit::NodeFailed).
     pub fn on_error(mut self, node: impl Into<String>) -> Self {

@@ -14,9 +14,9 @@ use super::progress::keys;
 
 /// Follows the state's `model_id`, `params` and `auto`, for [`AgentNode::adjust`](super::AgentNode::adjust).
 ///
-/// `model_id` names one of the models that `models` knows; another name is the failure of the node. `params` are the
-/// [parameters](ModelParams) of the model by their names; those that it does not have go to the provider as they
-/// are. If `auto` is false, every call of a tool needs approval. Keys without a value change nothing.
+/// `model_id` names one of the models that `models` knows; with another name the node fails. `params` are the
+/// [parameters](ModelParams) of the model by their names; others are passed to the provider
+/// unchanged. If `auto` is false, every call of a tool needs approval. Keys without a value change nothing.
 ///
 /// # Examples
 /// ```

@@ -102,8 +102,8 @@ impl Update {
         self
     }
 
-    /// The same without a kind: the result of the node, such as the output of the task that it
-    /// [works at](super::Node::tracked).
+    /// Appends an output without a kind: the result of the node, such as the output of its
+    /// [task](super::Node::tracked).
     pub fn result(mut self, value: impl Into<Value>) -> Self {
         self.outputs.push((None, value.into()));
         self

@@ -25,7 +25,7 @@ struct AtWork<'a> {
     children: Children<'a>,
     stop: CancellationToken,
     trouble: Trouble,
-    /// The calls that were about to start and have to be asked about: when those that run have come to their end.
+    /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,

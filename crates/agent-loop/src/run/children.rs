@@ -307,13 +307,13 @@ impl Run {
         let Some(inside) = self.inside(task) else {
             let may_come = task.planned().is_none() && self.tools().is_none();
             if !may_come {
-                differences.push(format!("{what} '{name}' has no agent any more"));
+                differences.push(format!("{what} '{name}' has lost its agent"));
             }
             return Ok((may_come, Vec::new()));
         };
         if let ChildRun::Stored(stored) = &child.run {
             let Ok(agent) = inside.agent_on(&self.state) else {
-                differences.push(format!("{what} '{name}' has no agent any more"));
+                differences.push(format!("{what} '{name}' has lost its agent"));
                 return Ok((false, Vec::new()));
             };
             let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;

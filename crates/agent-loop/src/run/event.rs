@@ -72,8 +72,8 @@ pub struct Event {
     /// writes are those of the step, in call order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
-    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph, or an
-    /// agent whose tools have inputs from such keys, goes on in another process, on the values that these have by then.
+    /// The values of the scopes `app:` and `user:` that the run reads, which others write too: at its start, and when a
+    /// graph, or an agent whose tools have inputs from such keys, continues in another process with their current values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, SharedValue>,
     /// The kind of the event.
@@ -188,8 +188,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
-    /// Calls have to be asked about: those that were to run unasked when the reply came, and whose tools want approval by
-    /// now; and those that were approved with other values from the state than they would run with.
+    /// Calls need an approval: the rule has changed since the reply, or they were approved with other values from the
+    /// state than they would run with.
     Asked {
         /// What becomes of them, by their places.
         fates: Vec<(usize, Fate)>,
@@ -240,7 +240,7 @@ pub enum EventKind {
         /// Whether a decision is requested; otherwise the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
-        /// What the state adds to those that somebody is asked about, by their places.
+        /// What the state adds to the calls whose approval is requested, by their places.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         inputs_from_state: Vec<(usize, Vec<StateInput>)>,
     },

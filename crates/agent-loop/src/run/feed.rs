@@ -46,7 +46,7 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
-    /// Calls that [have to be asked about](Run::calls_to_ask) by now.
+    /// Calls that [need an approval](Run::calls_to_ask) now.
     Ask(Vec<(usize, Fate)>),
     /// Calls or branches that must not run twice are about to start; by their places.
     Started(Vec<usize>),

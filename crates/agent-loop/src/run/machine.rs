@@ -181,7 +181,7 @@ pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
-    /// What the state added, in the same form.
+    /// The values that the state added, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: String,
 }

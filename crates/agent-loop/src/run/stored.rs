@@ -274,7 +274,7 @@ impl Run {
     }
 }
 
-/// What the model was shown when the run was stored, so that its window goes on as if nothing had been.
+/// The prompt of the model when the run was stored, so that its window continues unchanged.
 fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
     let log = state.messages();
     let seen: Transcript = match stored.shown.of >= log.len() {

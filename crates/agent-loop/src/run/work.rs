@@ -231,7 +231,7 @@ pub(crate) struct Item {
     /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
-    /// What the state adds to the call, as it was shown where somebody was asked about it last.
+    /// What the state adds to the call, as the last request for its approval showed it.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: Vec<StateInput>,
     /// Whether it was started before, and may have had its effect.
@@ -463,8 +463,8 @@ impl Work {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
-    /// Whether these are calls that somebody may be asked about now: those that nobody was asked about, and those that were
-    /// approved with other values from the state.
+    /// Whether these calls may be put up for approval now: none was requested before, or it was granted for other values
+    /// from the state.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_open = |(place, fate): &(usize, Fate)| match fate {
             Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
@@ -574,7 +574,7 @@ impl Item {
         matches!(self.state, ItemState::Started)
     }
 
-    /// Has somebody decide about the item itself.
+    /// Requests a decision about the item itself.
     pub(crate) fn ask(&mut self, question: Question) {
         self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
         self.state = ItemState::Asking(question.reason);
@@ -586,7 +586,7 @@ impl Item {
         matches!(self.state, ItemState::Ready) && self.child.is_none()
     }
 
-    /// Whether it may run, has not begun, and nobody was asked about it.
+    /// Whether it may run, has not begun, and no approval was requested.
     pub(crate) fn is_unasked(&self) -> bool {
         self.is_ahead() && self.round == 0 && self.modified.is_none()
     }
@@ -601,7 +601,7 @@ impl Item {
         (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
     }
 
-    /// Why somebody is asked about it, should that be.
+    /// The reason of a request for its approval.
     pub(crate) const fn reason_to_ask(&self) -> AskReason {
         if self.may_have_happened { AskReason::MayHaveHappened } else { AskReason::Rule }
     }

@@ -70,7 +70,7 @@ pub(crate) struct GraphForm {
     /// Whether undeclared keys are accepted.
     pub(crate) open_state: bool,
     /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
-    /// a human agrees to every call of a tool. Whoever writes `model_id` decides where the conversation is sent.
+    /// every call of a tool needs an approval. A writer of `model_id` decides where the conversation is sent.
     pub(crate) per_run: bool,
     /// The nodes, by name. Concurrent writes are merged in the order of the nodes here.
     pub(crate) nodes: Named<NodeForm>,

@@ -95,7 +95,7 @@ pub(crate) struct FileFaults {
 }
 
 impl AgentFile {
-    /// Reads a file: its TOML, its form, its values. What needs the agent to be put together is found by
+    /// Reads a file: its TOML, its form, its values. Errors that only the built agent shows are found by
     /// [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path)

@@ -379,8 +379,8 @@ impl ProgramWork {
     }
 }
 
-/// The item, once somebody has agreed to it and to what the program reads of the state; what they have changed of the
-/// item, if they have. When a value has changed since, that is another question.
+/// The item, after its approval, with the approver's changes. The approval includes what the program reads of the
+/// state; a value that has changed since needs a new one.
 fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Value>, NodeError> {
     let item = context.item().cloned();
     let mut about: Map<String, Value> = item.iter().map(|item| ("item".to_owned(), item.clone())).collect();

@@ -18,9 +18,9 @@ use super::research::NodeOutput;
 /// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
 /// completed or failed when it is over, with its outputs or its error appended.
 ///
-/// That holds whatever happens inside. Work that gives an error or panics has failed. So has work that is
-/// dropped half way, by a timeout for instance: the error says so. What the work itself began elsewhere is its
-/// own affair then. If outputs do not fit the state, the task has failed as well, and the error gives them back.
+/// Work that returns an error, panics, or is dropped, for instance by a timeout, has failed; the error says which. What
+/// the work began elsewhere is not undone. If the outputs do not fit the state, the task has failed as well, and the error
+/// returns them.
 ///
 /// Take a `&mut State`, or an `Arc<Mutex<State>>` where several are at work at once. The mutex is held while
 /// the state changes, never while the work waits.

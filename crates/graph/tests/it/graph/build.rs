@@ -44,21 +44,21 @@ fn nodes_that_are_not_there() {
     refused(
         graph,
         expect![[r#"
-        invalid agent 'tested': node 'b': is not there, but an edge from START leads to it
+        invalid agent 'tested': node 'b': missing, but an edge from START leads to it; add it
         add it
-        node 'c': is not there, but an edge comes from it
+        node 'c': missing, but an edge comes from it; add it
         add it
-        node 'd': is not there, but an edge from node 'a' leads to it
+        node 'd': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'e': is not there, but an edge from node 'a' leads to it
+        node 'e': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'f': is not there, but an edge from node 'a' leads to it
+        node 'f': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'g': is not there, but the join at 'h' waits for it
+        node 'g': missing, but the join at 'h' waits for it; add it
         add it
-        node 'h': is not there, but a join leads to it
+        node 'h': missing, but a join leads to it; add it
         add it
-        node 'elsewhere': is not there, but node 'a' goes to it
+        node 'elsewhere': missing, but node 'a' goes to it; add it
         add it
         and 2 more"#]],
     );
@@ -70,55 +70,55 @@ fn where_graphs_begin_and_end() {
     refused(
         nodes().edge("a", START),
         expect![[r#"
-        invalid agent 'tested': START: is where the graph begins
+        invalid agent 'tested': START: not a target: the graph begins there
         nothing leads there"#]],
     );
     refused(
         nodes().edge(END, "a"),
         expect![[r#"
-        invalid agent 'tested': END: is no node, but an edge comes from it
+        invalid agent 'tested': END: not a node, but an edge comes from it; use a node
         name a node"#]],
     );
     refused(
         nodes().fan_out("a", END, "items"),
         expect![[r#"
-        invalid agent 'tested': END: is no node, but an edge from node 'a' leads to it
+        invalid agent 'tested': END: not a node, but an edge from node 'a' leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().fan_out("a", START, "items"),
         expect![[r#"
-        invalid agent 'tested': START: is no node, but an edge from node 'a' leads to it
+        invalid agent 'tested': START: not a node, but an edge from node 'a' leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().join([START, "a"], "b"),
         expect![[r#"
-        invalid agent 'tested': START: is no node, but the join at 'b' waits for it
+        invalid agent 'tested': START: not a node, but the join at 'b' waits for it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", END], "b"),
         expect![[r#"
-        invalid agent 'tested': END: is no node, but the join at 'b' waits for it
+        invalid agent 'tested': END: not a node, but the join at 'b' waits for it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", "b"], END),
         expect![[r#"
-        invalid agent 'tested': END: is no node, but a join leads to it
+        invalid agent 'tested': END: not a node, but a join leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", "b"], START),
         expect![[r#"
-        invalid agent 'tested': START: is no node, but a join leads to it
+        invalid agent 'tested': START: not a node, but a join leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().route("a", ["b", START], |_| "b"),
         expect![[r#"
-        invalid agent 'tested': START: is where the graph begins
+        invalid agent 'tested': START: not a target: the graph begins there
         nothing leads there"#]],
     );
 }
@@ -179,7 +179,7 @@ fn joins_that_cannot_complete() {
     let nodes = || graph().node("a", note).node("b", note).node("both", note);
     refused(
         nodes().edge(START, "a").edge(START, "b").join(Vec::<String>::new(), "both"),
-        expect!["invalid agent 'tested': join at 'both': waits for nothing"],
+        expect!["invalid agent 'tested': join at 'both': missing nodes to wait for: name at least one"],
     );
     // Behind the join itself.
     refused(
@@ -272,7 +272,7 @@ fn limits() {
 fn routes_without_targets() {
     refused(
         graph().node("a", note).edge(START, "a").route("a", Vec::<String>::new(), |_| "a"),
-        expect!["invalid agent 'tested': route from node 'a': has nothing to choose from"],
+        expect!["invalid agent 'tested': route from node 'a': missing targets: name at least one"],
     );
 }
 

@@ -152,7 +152,7 @@ async fn loaded_after_a_change() {
         agent changed since the run was stored: edges changed; node b is gone; force it with `load_changed`
         user:      go
         --
-        error: run 'run' failed after step 2: node 'b' failed: it is no node of the graph any more
+        error: run 'run' failed after step 2: node 'b' failed: removed from the graph
         steps: 2
         state: {"log":["a"]}
     "#]]

@@ -199,7 +199,7 @@ async fn a_choice() {
         1: a
         --
         --
-        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router chose "a", which is none of its targets: b, c, END
+        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router chose "a"; its targets: b, c, END
         steps: 1
         state: {"log":["a"],"next":"a"}
     "#]]).await;
@@ -643,7 +643,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it chose to go to "edge", and declares to go to: b, c, END; see `goes_to`
+        error: run 'run' failed after step 1: node 'a' failed: undeclared target "edge"; declared: b, c, END; see `goes_to`
         steps: 1
     "#]]).await;
 }
@@ -660,7 +660,7 @@ async fn chosen_by_a_node_that_declares_nothing() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it chose to go to "b", and declares to go to: nowhere; see `goes_to`
+        error: run 'run' failed after step 1: node 'a' failed: undeclared target "b"; declared: none; see `goes_to`
         steps: 1
     "#]]).await;
 }
@@ -875,7 +875,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it gives outputs: unknown key "outputs"; known keys: log, items, next, messages
+        error: run 'run' failed after step 1: node 'a' failed: invalid outputs: unknown key "outputs"; known keys: log, items, next, messages
         steps: 1
     "#]]).await;
 }
