@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::agent_loop::{ApprovalRequest, AskReason, StateInput, StateValue};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
@@ -30,19 +30,38 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
         lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
     };
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
-    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)
+    let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(inputs).and(why)
+}
+
+/// A parameter that the state fills, on a line of its own.
+fn input(input: &StateInput) -> String {
+    let value = match &input.value {
+        StateValue::Value(value) => value.to_string(),
+        StateValue::Truncated { begins, bytes, sha256 } => {
+            format!("{begins}... ({bytes} bytes, SHA-256 {sha256})")
+        }
+        StateValue::Hidden { sha256 } => format!("hidden (SHA-256 {sha256})"),
+        _ => "unknown".to_owned(),
+    };
+    let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
+    format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
 }
 
 /// A request for programs.
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
-    json!({
+    let mut told = json!({
         "arguments": arguments(&request.call),
         "call": call(&request.call),
         "id": request.id,
         "reason": request.reason,
         "times": request.times,
         "tool": request.call.name,
-    })
+    });
+    if !request.inputs_from_state.is_empty() {
+        told["inputs_from_state"] = json!(request.inputs_from_state);
+    }
+    told
 }
 
 /// The arguments of a call as JSON; as text if they are none.
