@@ -48,11 +48,11 @@ use crate::run_error::RunFault;
 ///   fatal), a run that was ended behind it goes on; its conversation begins with that of the uninterrupted one. An
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
 /// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
-///   each time that it [asked](crate::graph::NodeContext::ask). If it was under way, its outcome is unknown; up to
+///   each time that it [asked](crate::OpenBranch::decision). If it was under way, its outcome is unknown; up to
 ///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of what ran
 ///   beside it. What the model or the graph makes of it is its own affair.
 ///
-/// A graph is simulated as [`graph.agent()`](crate::graph::Graph::agent). Tools that a run inside asks for anew
+/// A graph is simulated as its agent (`graph.agent()`). Tools that a run inside asks for anew
 /// at each step are taken to be run at most once.
 ///
 /// # Examples

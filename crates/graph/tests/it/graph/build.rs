@@ -348,7 +348,7 @@ fn keys_of_agents() {
     refused(
         graph(node().answers("messages")),
         expect![[r#"
-        agent 'tested' has faults: node 'a': answers under a key: "messages" is the projection of message events and takes no writes
+        agent 'tested' has faults: node 'a': answers under a key: key "messages" cannot be written: it is the projection of message events
         push a message instead"#]],
     );
 }
