@@ -1,4 +1,4 @@
-//! Putting a graph together. Whatever can be known to fail is refused here, all of it at once.
+//! Builds graphs. All detectable faults are reported together.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -98,7 +98,7 @@ impl GraphBuilder {
         self.router(from.into(), targets, Arc::new(move |state| choose(state).into()), true)
     }
 
-    /// The same to any number of them: [`Choice::all`].
+    /// As [`route`](GraphBuilder::route), to any number of nodes: [`Choice::all`].
     pub fn route_to_many<N: Into<String>>(
         self,
         from: impl Into<String>,
@@ -120,8 +120,8 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from a node to `to`, in one branch for each item of the list under `key`, all of them side by side. When
-    /// all have finished, the graph goes on behind `to`, once. With an empty list it does so at once.
+    /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
+    /// have finished, the graph continues after `to`, once; with an empty list, immediately.
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
         let of = key.clone();
@@ -139,7 +139,8 @@ impl GraphBuilder {
         self
     }
 
-    /// The same with the items that a function of the state gives, which must give the same for the same state.
+    /// As [`fan_out`](GraphBuilder::fan_out), with the items that a function of the state returns; it must be
+    /// deterministic.
     pub fn fan_out_with(
         mut self,
         from: impl Into<String>,
@@ -158,7 +159,7 @@ impl GraphBuilder {
         self
     }
 
-    /// What the application gives to its nodes.
+    /// Sets the application's resources for its nodes.
     pub fn resources(mut self, resources: Resources) -> Self {
         self.agent = self.agent.resources(resources);
         self
@@ -194,8 +195,8 @@ impl GraphBuilder {
         self
     }
 
-    /// Puts nodes that must not run twice, and had started before a crash, to a human. By default they have failed:
-    /// what became of them is unknown.
+    /// Requests a decision about nodes that must not run twice and had started before a crash. By default
+    /// they have failed: their outcome is unknown.
     pub fn ask_when_uncertain(mut self) -> Self {
         self.agent = self.agent.ask_when_uncertain();
         self

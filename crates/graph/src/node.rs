@@ -1,4 +1,4 @@
-//! A node of a graph: a function over a snapshot of the state, or an agent, and what holds for its runs.
+//! A node of a graph: a function over a snapshot of the state, or an agent, with its settings.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +18,7 @@ use super::context::{NodeContext, NodeError};
 use super::progress::DEFAULT_MAX_EXECUTIONS;
 use super::update::Update;
 
-/// A node of a [`Graph`](super::Graph), with what holds for its runs.
+/// A node of a [`Graph`](super::Graph), with its settings.
 ///
 /// # Examples
 /// ```
@@ -51,7 +51,7 @@ pub struct Node {
     pub(crate) goes_to: Vec<String>,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Clone)]
 pub(crate) enum NodeWork {
     Function(Arc<NodeFunction>),
@@ -61,15 +61,15 @@ pub(crate) enum NodeWork {
 pub(crate) type NodeFunction =
     dyn Fn(NodeContext) -> BoxFuture<'static, Result<Update, NodeError>> + Send + Sync;
 
-/// What becomes of the graph when a node fails.
+/// The continuation of a graph after a node's failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnError {
-    /// The run fails, and can go on from there.
+    /// The run fails, and can be resumed.
     #[default]
     Fail,
-    /// The failure is recorded, and the graph goes on along the node's edges.
+    /// The failure is recorded, and the graph continues along the node's edges.
     GoOn,
-    /// The graph goes on at this node.
+    /// The graph continues at this node.
     Goto(String),
 }
 
@@ -182,16 +182,16 @@ impl Node {
         self
     }
 
-    /// Runs the node only when nothing else is left to run, so that it sees what all have done.
+    /// Runs the node only when nothing else is left to run, so that it sees all results.
     pub fn deferred(mut self) -> Self {
         self.is_deferred = true;
         self
     }
 
-    /// Keeps track of the task that the node works at: the `id` of its item, or `current_task_id`. The task is
-    /// set running, then completed with its output appended to `outputs`, or failed with its error appended to
-    /// `errors`, and `overall_progress` is computed anew, whatever happens inside. A failure does not end the
-    /// run then. The schema has to have these keys: see [`progress`](super::progress).
+    /// Tracks the task of the node: the `id` of its item, or `current_task_id`. The task is set running, then
+    /// completed with its output appended to `outputs`, or failed with its error appended to `errors`, and
+    /// `overall_progress` is updated, whatever happens inside. A failure then does not end the run. The
+    /// schema must have these keys: see [`progress`](super::progress).
     pub fn tracked(mut self) -> Self {
         self.is_tracked = true;
         if self.on_error == OnError::Fail {
@@ -200,7 +200,7 @@ impl Node {
         self
     }
 
-    /// What a stored run depends on.
+    /// The parts that a stored run depends on.
     pub(super) fn parts(&self) -> Value {
         let agent = match &self.work {
             NodeWork::Function(_) => None,
@@ -210,8 +210,8 @@ impl Node {
         json!([agent, rules, self.effect, self.on_error.words()])
     }
 
-    /// The nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for the checks
-    /// and for drawings. Others are refused.
+    /// Sets the nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for
+    /// validation and for drawings. Other choices are rejected.
     pub fn goes_to<N: Into<String>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.goes_to.extend(nodes.into_iter().map(Into::into));
         self
@@ -231,8 +231,9 @@ impl fmt::Debug for Node {
     }
 }
 
-/// What can be a node: an async function over a [`NodeContext`], an [`Agent`](stepfold_agent_loop::Agent) or its
-/// [builder](stepfold_agent_loop::AgentBuilder), a [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
+/// A type that can be a node: an async function over a [`NodeContext`], an
+/// [`Agent`](stepfold_agent_loop::Agent) or its [builder](stepfold_agent_loop::AgentBuilder), a
+/// [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a node of a graph",
     note = "a node is `async fn(NodeContext) -> Result<Update, NodeError>`, an `Agent` or its builder, a `Graph`, an `AgentNode` or a `Node`"
@@ -242,7 +243,7 @@ pub trait IntoNode<Kind> {
     fn into_node(self) -> Node;
 }
 
-/// Says that something is a node by itself.
+/// Marks a type that is a node itself.
 #[derive(Debug)]
 pub enum AsNode {}
 
@@ -291,7 +292,7 @@ where
     }
 }
 
-/// What an error node gets as its item.
+/// The item of an error node.
 pub(crate) fn failure_item(node: &str, error: &str, item: Option<&Value>) -> Value {
     let mut failure = serde_json::Map::new();
     failure.insert("error".to_owned(), error.into());

@@ -1,4 +1,4 @@
-//! What the state says about each run: the model, its parameters, and who agrees to calls.
+//! Per-run settings in the state: the model, its parameters, and the approval of calls.
 
 use std::sync::Arc;
 
@@ -55,8 +55,7 @@ where
 {
     move |state, mut agent| {
         if let Some(id) = state.get(keys::MODEL_ID.name()).and_then(|id| id.as_str().map(str::to_owned)) {
-            let unknown =
-                || NodeError::permanent(format!("the state asks for model \"{id}\", which is not known"));
+            let unknown = || NodeError::permanent(format!("unknown model \"{id}\" in the state"));
             agent = agent.model(models(&id).ok_or_else(unknown)?);
         }
         if let Some(Value::Object(params)) = state.get(keys::PARAMS.name()).map(ValueRef::to_json) {
@@ -77,7 +76,7 @@ fn params_of(mut params: Map<String, Value>) -> Result<ModelParams, NodeError> {
     }
     let read: Result<ModelParams, _> = decode(&Value::Object(known));
     let mut read =
-        read.map_err(|error| NodeError::permanent(format!("the state's params cannot be read: {error}")))?;
+        read.map_err(|error| NodeError::permanent(format!("invalid params in the state: {error}")))?;
     read.extras = params.into_iter().collect();
     Ok(read)
 }

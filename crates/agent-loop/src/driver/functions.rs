@@ -125,7 +125,7 @@ impl Functions {
         }
     }
 
-    /// Nothing more is started. What runs comes to its end.
+    /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
             Functions::Calls { invocation, .. } => invocation.drain(),

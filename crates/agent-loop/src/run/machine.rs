@@ -69,7 +69,7 @@ pub struct Run {
     pub(super) agent: Agent,
     /// The name that the record has, also where another session goes on with it.
     pub(super) id: Arc<str>,
-    /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
+    /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
     /// How many runs it is inside of.
     pub(super) depth: usize,
@@ -96,7 +96,7 @@ pub struct Run {
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
-    /// Whether somebody else started what has started: it is not under way here.
+    /// Whether another process started the running items.
     pub(super) is_lost: bool,
 }
 
@@ -472,8 +472,8 @@ impl Run {
         calls.map(|(place, (item, call))| (place, item, call))
     }
 
-    /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
-    /// changed. Empty unless the run [needs](Need::Calls) them.
+    /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
+    /// [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let open = self.calls_at_work();
         open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())

@@ -59,7 +59,7 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
-    /// The id unless said.
+    /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
@@ -124,10 +124,10 @@ pub enum LoadError {
         changes: Vec<String>,
     },
     /// The state does not fit the schema of the agent.
-    #[error("the state of the stored run does not fit the agent's schema: {0}")]
+    #[error("invalid state of the stored run: {0}")]
     State(StateError),
     /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
-    #[error("the run inside of '{name}' cannot go on: {error}")]
+    #[error("inner run of '{name}' cannot continue: {error}")]
     Inside {
         /// The tool or the node.
         name: String,
@@ -135,7 +135,7 @@ pub enum LoadError {
         error: Box<FeedError>,
     },
     /// A file could not be read or written.
-    #[error("the file {} cannot be {doing}: {source}", path.display())]
+    #[error("file {} could not be {doing}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,

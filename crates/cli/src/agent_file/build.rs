@@ -1,4 +1,4 @@
-//! From what the file says to an agent. Each fault that the layers below find is led back to its line.
+//! Builds an agent from its file. Faults of the layers below are mapped to their lines.
 
 use std::path::Path;
 
@@ -112,7 +112,7 @@ pub(super) fn state_schema(
             continue;
         }
         if key.migrate.contains(&Conversion::Default) && key.default.is_none() {
-            let words = "`default` is one that the key has to have: add `default`";
+            let words = "conversion `default` requires a default: add `default` to the key";
             faults.add(&["state", name, "migrate"], words);
         }
         keys.insert(name.to_owned(), sound_key(name, key, faults));
@@ -171,7 +171,7 @@ fn state_fault(error: &StateError) -> String {
 fn exits(form: &Form, tools: &[(&str, Tool)], faults: &mut Faults) -> Vec<String> {
     for (place, name) in form.exit_on.iter().enumerate().filter(|(_, name)| !form.tools.has(name)) {
         let near = nearest(name, form.tools.names());
-        faults.add(&["exit_on", &place.to_string()], format!("there is no tool `{name}`{near}"));
+        faults.add(&["exit_on", &place.to_string()], format!("unknown tool `{name}`{near}"));
     }
     let built = |name: &&String| tools.iter().any(|(tool, _)| *tool == name.as_str());
     form.exit_on.iter().filter(built).cloned().collect()
@@ -215,7 +215,7 @@ fn trim(form: &Form, faults: &mut Faults) -> Trim {
     }
     match &form.pins {
         Some(_) if form.keep_last.is_none() => {
-            faults.add(&["trim", "pins"], "pins are shown besides `keep_last`, which is not there");
+            faults.add(&["trim", "pins"], "pins require `keep_last`: add it");
         }
         Some(pins) => trim = trim.with_pins(Pins::up_to(pins.messages).results_of(&pins.results_of)),
         None => {}

@@ -78,16 +78,16 @@ where
     }
 }
 
-/// Why tracked work did not end well.
+/// An error of tracked work.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
-    #[error("node \"{node}\" was not begun, because its run cannot be tracked: {source}")]
+    #[error("node \"{node}\" not started: its run cannot be tracked: {source}")]
     Untracked {
         /// The node.
         node: String,
-        /// Why not.
+        /// The cause.
         r#source: Box<ProgressError>,
     },
     /// The work gave an error.
@@ -103,17 +103,17 @@ pub enum TrackError {
     Panicked {
         /// The node.
         node: String,
-        /// What the panic said.
+        /// The panic's message.
         words: String,
     },
     /// The work is done, but its outputs do not fit the state. Here they are.
-    #[error("node \"{node}\" is done, but its outputs do not fit the state: {source}")]
+    #[error("node \"{node}\" completed with invalid outputs: {source}")]
     Unrecorded {
         /// The node.
         node: String,
-        /// What it gave.
+        /// The outputs.
         outputs: Vec<NodeOutput>,
-        /// Why it does not fit.
+        /// The fault.
         r#source: Box<ProgressError>,
     },
 }
@@ -192,7 +192,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 Ok(())
             }
             Err(source) => {
-                self.fail(&format!("its outputs do not fit the state: {source}"));
+                self.fail(&format!("invalid outputs: {source}"));
                 Err(TrackError::Unrecorded { node: run.node.clone(), outputs, source: Box::new(source) })
             }
         }
@@ -208,7 +208,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 node = run.node,
                 task = run.task,
                 is_marked,
-                "the error of a node could not be noted"
+                "failed to record the error of a node"
             );
         }
     }
@@ -230,7 +230,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
 impl<T: TrackTarget> Drop for Open<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.fail("dropped before it ended");
+            self.fail("dropped before its end");
         }
     }
 }
