@@ -350,7 +350,7 @@ fn keys_of_agents() {
     refused(
         graph(node().answers("messages")),
         expect![[r#"
-        invalid agent 'tested': node 'a': invalid key of the answer: "messages" is the projection of message events and takes no writes
+        invalid agent 'tested': node 'a': invalid key of the answer: key "messages" cannot be written: it is the projection of message events
         push a message instead"#]],
     );
 }
