@@ -24,13 +24,21 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A file could not be written or removed.
+    #[error("could not write {path}")]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The repository could not be walked.
     #[error("could not list the files of the repository")]
     ListFiles(#[from] walkdir::Error),
     /// A check found something; it has been printed.
     #[error("`{check}` found {count} problem(s), listed above")]
     Problems {
-        /// `layers` or `tidy`.
+        /// `layers`, `tidy` or `picture`.
         check: &'static str,
         /// How many were printed.
         count: usize,

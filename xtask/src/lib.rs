@@ -3,7 +3,7 @@
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
 //! [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
-//! [`release`] packages.
+//! [`release`] packages, [`picture`] shows the first program.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
@@ -14,6 +14,7 @@ mod console;
 mod error;
 pub mod interop;
 pub mod layers;
+pub mod picture;
 mod postgres;
 pub mod process;
 pub mod release;
@@ -38,6 +39,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Interop => interop::run(),
         Command::Bench { name } => bench::run(name.as_deref()),
         Command::Sim(options) => sim::run(*options),
+        Command::Picture(options) => picture::run(options),
         Command::Release(options) => release::run(*options),
     }
 }

@@ -573,6 +573,12 @@ impl Turns<'_> {
                 show::note(show::approval(request));
             }
         }
+        if show::is_at_terminal() {
+            let resume = format!("stepfold resume {}", self.desk.words());
+            return show::note(format!(
+                "the run waits for a decision, and is stored; decide with\n  {resume}"
+            ));
+        }
         let resume = self.resume_words(session);
         let id = &first.id;
         let mut ways = vec![

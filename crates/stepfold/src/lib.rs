@@ -51,6 +51,7 @@
 //! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed; [graphs](agent_loop::graph) of agents and functions |
 //! | [`runner`] | an agent in a session |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
+//! | `terminal` | runs shown at a terminal, by the feature of this name |
 //!
 //! # Features
 //!
@@ -69,6 +70,7 @@
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
+//! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
 //! | `contract` | | the exam of session stores, for tests |
 //! | `test-kit` | | the simulator of runs, for tests |
 //!
@@ -91,6 +93,9 @@ pub use stepfold_runner as runner;
 pub use stepfold_session_scopes as session_scopes;
 #[doc(inline)]
 pub use stepfold_state_core as state_core;
+#[cfg(feature = "terminal")]
+#[doc(inline)]
+pub use stepfold_terminal as terminal;
 #[doc(inline)]
 pub use stepfold_tools as tools;
 #[doc(inline)]
@@ -125,6 +130,10 @@ pub mod guide {
     pub mod tools {}
     #[doc = include_str!("../guide/loop.md")]
     pub mod the_loop {}
+    #[doc = include_str!("../guide/streaming.md")]
+    pub mod streaming {}
+    #[doc = include_str!("../guide/structured_output.md")]
+    pub mod structured_output {}
     #[doc = include_str!("../guide/graphs.md")]
     pub mod graphs {}
     #[doc = include_str!("../guide/sessions.md")]
@@ -135,12 +144,16 @@ pub mod guide {
     pub mod trimming {}
     #[doc = include_str!("../guide/approval.md")]
     pub mod approval {}
+    #[doc = include_str!("../guide/errors.md")]
+    pub mod errors {}
     #[doc = include_str!("../guide/testing.md")]
     pub mod testing {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]
     pub mod claims {}
+    #[doc = include_str!("../guide/deploying.md")]
+    pub mod deploying {}
     #[cfg(feature = "otel")]
     #[doc = include_str!("../guide/traces.md")]
     pub mod traces {}
@@ -148,6 +161,10 @@ pub mod guide {
     pub mod writing_a_store {}
     #[doc = include_str!("../guide/writing_a_provider.md")]
     pub mod writing_a_provider {}
+    #[doc = include_str!("../guide/coming_from_langgraph.md")]
+    pub mod coming_from_langgraph {}
+    #[doc = include_str!("../guide/coming_from_pydantic_ai.md")]
+    pub mod coming_from_pydantic_ai {}
 }
 
 /// The code of the repository's own pages.

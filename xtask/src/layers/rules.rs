@@ -13,6 +13,7 @@ const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
 const OTEL: &str = "stepfold-otel";
 const RUNNER: &str = "stepfold-runner";
+const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
 const CLI: &str = "stepfold-cli";
 const EXAMPLES: &str = "stepfold-examples";
@@ -84,11 +85,18 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: TERMINAL,
+        folder: "crates/terminal",
+        floor: Floor::Screen,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
-        by_feature: &[PROVIDERS, OTEL],
+        by_feature: &[PROVIDERS, OTEL, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -100,7 +108,18 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["tokio", "async-std", "smol", "async-executor", "rayon"],
         reach: Reach::Tree,
-        allowed: &[TOOLS, SESSION_SCOPES, PROVIDERS, OTEL, AGENT_LOOP, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[
+            TOOLS,
+            SESSION_SCOPES,
+            PROVIDERS,
+            OTEL,
+            AGENT_LOOP,
+            RUNNER,
+            TERMINAL,
+            FACADE,
+            CLI,
+            EXAMPLES,
+        ],
         reason: "the foot never waits and starts no threads",
     },
     Fence {
@@ -120,7 +139,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {
@@ -163,6 +182,8 @@ pub enum Floor {
     Loop,
     /// Where the loop and sessions meet.
     Keystone,
+    /// What a person sees of runs.
+    Screen,
     /// Re-exports.
     Facade,
     /// Programs. They use the facade and nothing else of ours, in tests as well.

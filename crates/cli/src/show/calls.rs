@@ -2,35 +2,17 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::agent_loop::ApprovalRequest;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
+use stepfold::terminal::stderr_form;
 
-use super::{NAME, Text, call};
+use super::{Text, call};
 
-/// Arguments of up to so many characters stand in the line of the question.
-const IN_LINE: usize = 80;
-
-/// What an approver is asked: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
+/// What an approver is asked, as it is told beside a reply.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
-    let mut why = Vec::new();
-    if matches!(request.reason, AskReason::MayHaveHappened) {
-        why.push("it had started before a crash, and may have had its effect".to_owned());
-    }
-    if request.times > 1 {
-        why.push(format!("the reply makes this call {} times", request.times));
-    }
-    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-    let arguments = request.call.arguments.to_text();
-    let arguments = if arguments.chars().count() <= IN_LINE {
-        format!(" {}", escape_all_invisible(&arguments))
-    } else {
-        let lines = serde_json::to_string_pretty(&self::arguments(&request.call)).unwrap_or_default();
-        lines.lines().fold(String::new(), |shown, line| shown + "\n  " + &escape_all_invisible(line))
-    };
-    let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
-    Text::from(format!("decide about {id}: ")).with(NAME, format!("{tool}{arguments}")).and(why)
+    stepfold::terminal::approval(request, stderr_form())
 }
 
 /// A request for programs.
