@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use stepfold::agent_loop::graph::progress::{Mode, OutputFormat, ResearchDepth};
+use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth};
 use stepfold_examples::Options;
 
 /// The file of the sessions by default.

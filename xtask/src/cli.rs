@@ -24,6 +24,8 @@ pub enum Command {
     Layers,
     /// Check what no compiler looks at: first lines, white space, links, sleeping tests, ...
     Tidy,
+    /// Compare the public items of each library crate with its checked-in list.
+    Api(ApiOptions),
     /// Install peers that others wrote into `target/interop`, and test against them.
     Interop,
     /// Run the benchmarks, all of them or the one of this name, and show their medians in one table.
@@ -48,6 +50,14 @@ pub struct PictureOptions {
     /// Only compare the pictures with those that are there.
     #[arg(long)]
     pub check: bool,
+}
+
+/// How `cargo xtask api` runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ApiOptions {
+    /// Write the lists instead.
+    #[arg(long)]
+    pub update: bool,
 }
 
 /// How `cargo xtask sim` runs.

@@ -46,7 +46,7 @@ impl ApprovalRequest {
         ApprovalRequest { id, call, reason, times: 1, parameters: None }
     }
 
-    /// Whether other arguments can be decided on. A node may [rule that out](crate::graph::NodeContext::ask_fitting).
+    /// Whether other arguments can be decided on. A node may rule that out.
     pub fn can_modify(&self) -> bool {
         self.parameters != Some(Value::Bool(false))
     }
@@ -61,7 +61,7 @@ pub enum AskReason {
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
-    /// A node of a graph asks: [`NodeContext::ask`](crate::graph::NodeContext::ask). The call has the node's name and
+    /// A node of a graph asks: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the node's name and
     /// what it is about; a modified one goes to the node as it is.
     Node,
 }

@@ -87,8 +87,8 @@
 //! ```
 //!
 //! The rest in the order in which one needs it: [`RunLimits`], [hooks](HookAction), [`Output`] for values
-//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`graph`] for workflows of agents
-//! and functions, [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
+//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
 //!
 //! # What holds
 //!
@@ -114,41 +114,49 @@
 
 mod agent;
 mod approval;
-mod as_tool;
 mod decisions;
 mod digest;
 mod driver;
 mod error;
-mod file;
-pub mod graph;
+mod exit;
 mod observe;
 mod outcome;
 mod panic;
+mod planned;
 mod ports;
 mod replay;
 mod run;
+mod run_error;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
+
+pub mod plan {
+    #![doc = include_str!("plan.md")]
+
+    pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
+    pub use crate::planned::{Attempts, Ended, Next, OpenBranch, PlanError, Planned, Position};
+}
 
 pub use stepfold_state_core as state_core;
 pub use stepfold_tools as tools;
 pub use stepfold_trim as trim;
 
 pub use crate::agent::{
-    Agent, AgentBuilder, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult, OUTPUT_TOOL,
-    Output, OutputMode, RepeatGuard, RunLimits,
+    Agent, AgentBuilder, AgentTool, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult,
+    HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
 pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
-pub use crate::as_tool::AgentTool;
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
-pub use crate::error::{AgentError, FeedError, RunError, RunFault, StartError};
+pub use crate::error::{AgentError, FeedError, StartError};
+pub use crate::exit::{Breakpoint, Exit, Pause};
 pub use crate::observe::{Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
+pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, Breakpoint, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, HookVerdict, Input,
-    LoadError, Need, NodeOutcome, NodeStatus, OpenBranch, OutputFate, Pause, PendingHook, Run, SharedValue,
-    StepEnd, UnknownCall, WorkOutcome,
+    Answer, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, LoadError, Need, OutputFate,
+    PendingHook, Run, SharedValue, StepEnd, UnknownCall, WorkOutcome,
 };
+pub use crate::run_error::{RunError, RunFault};

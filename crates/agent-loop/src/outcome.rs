@@ -10,7 +10,8 @@ use stepfold_state_core::state::State;
 use stepfold_state_core::{DecodeError, decode};
 
 use crate::approval::ApprovalRequest;
-use crate::run::{Exit, Run, UnknownCall};
+use crate::exit::Exit;
+use crate::run::{Run, UnknownCall};
 use stepfold_trim::Summary;
 
 /// What came of a run: why it ended, the reply, the conversation, the state, and what it cost.

@@ -17,9 +17,10 @@ use crate::agent::HookPoint;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
+use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, Exit, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
+    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
     SharedValue, check_version,
 };
 
@@ -182,7 +183,7 @@ impl Run {
     /// let divergence = run.replay_with_tools(&events, |_| true).await.unwrap_err();
     /// assert_eq!(
     ///     divergence.to_string(),
-    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed tool 'count' not found; \
+    ///     "event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'count'; \
     ///      available: tally",
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())

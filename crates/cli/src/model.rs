@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stepfold::prelude::*;
-use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, RetryPolicy};
+use stepfold::providers::layer::{ChatModelExt as _, FailedAttempt, Retry};
 use stepfold::providers::{Cassette, NameError, Scripted, ScriptedReply};
 use stepfold::state_core::chat::{ChatRequest, ModelError, ModelErrorKind, Role};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -166,10 +166,11 @@ fn by_name(
     };
     let model = model.map_err(|error| Misuse(advice(&error)))?;
     let failures = failures.clone();
-    Ok(Arc::new(model.with_retry(RetryPolicy::default()).on_retry(move |failed| {
+    let retry = Retry::default().on_retry(move |failed| {
         // Whoever does not listen does not want to know.
         let _ = failures.send(failed.into());
-    })))
+    });
+    Ok(model.layer(retry))
 }
 
 fn advice(error: &NameError) -> String {

@@ -12,6 +12,7 @@ const PROVIDERS: &str = "stepfold-providers";
 const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
 const OTEL: &str = "stepfold-otel";
+const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
@@ -78,6 +79,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: GRAPH,
+        folder: "crates/graph",
+        floor: Floor::Workflows,
+        may_use: &[STATE_CORE, TOOLS, AGENT_LOOP],
+        by_feature: &[],
+    },
+    Layer {
         package: RUNNER,
         folder: "crates/runner",
         floor: Floor::Keystone,
@@ -95,7 +103,7 @@ pub const LAYERS: &[Layer] = &[
         package: FACADE,
         folder: "crates/stepfold",
         floor: Floor::Facade,
-        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
         by_feature: &[PROVIDERS, OTEL, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -114,6 +122,7 @@ pub const FENCES: &[Fence] = &[
             PROVIDERS,
             OTEL,
             AGENT_LOOP,
+            GRAPH,
             RUNNER,
             TERMINAL,
             FACADE,
@@ -180,6 +189,8 @@ pub enum Floor {
     Wings,
     /// Uses tools, knows no sessions.
     Loop,
+    /// Plans for the loop.
+    Workflows,
     /// Where the loop and sessions meet.
     Keystone,
     /// What a person sees of runs.

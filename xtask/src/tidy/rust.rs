@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-use super::{File, Problem};
+use super::{File, Problem, words};
 
 /// Macros that stand for work left undone.
 const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
@@ -37,6 +37,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
             let is_test = is_in("tests", &file.path) || is_in("benches", &file.path);
             walk(tokens, is_test, &mut |place| {
                 problems.extend(check_place(file, place));
+                problems.extend(words::check_literal(file, place.token, place.is_test || is_doc(place)));
             });
         }
         Err(error) => {
@@ -45,6 +46,11 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Whether this is the text of a documentation comment, which is checked as prose.
+fn is_doc(place: &Place<'_>) -> bool {
+    matches!(place.before, [TokenTree::Ident(name), sign] if *name == "doc" && is_sign(sign, '='))
 }
 
 fn first_line(file: &File) -> Option<Problem> {

@@ -5,16 +5,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use stepfold_state_core::chat::{ChatModel, ModelParams};
 use stepfold_state_core::state::{Fault, KeySchema, Schema, Template};
-use stepfold_tools::{Approval, BuildError, Limits, Overflow, Resources, Tools, Toolset};
+use stepfold_tools::{Approval, BuildError, IntoTool, Limits, Overflow, Resources, Tools, Toolset};
 
 use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
 use super::limits::{RepeatGuard, RunLimits};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
+use super::planner::Planner;
 use super::{Agent, Built, Config, Offer, OutputSpec};
 use crate::error::AgentError;
-use crate::run::Planner;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
@@ -41,7 +43,7 @@ impl AgentBuilder {
                 params: ModelParams::default(),
                 instructions: None,
                 schema: Schema::default(),
-                toolset: Toolset::new("tools", []),
+                toolset: Toolset::default(),
                 resources: Resources::new(),
                 tool_limits: Limits::default(),
                 overflow: Overflow::default(),
@@ -58,7 +60,7 @@ impl AgentBuilder {
                 window: None,
                 summarize: None,
                 output: None,
-                graph: None,
+                planner: None,
             },
             known_exits: Vec::new(),
             graph_schema: None,
@@ -70,8 +72,23 @@ impl AgentBuilder {
         AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
-    /// For one run, which may leave out tools that the agent's exit conditions name.
-    pub(crate) fn for_one_run(mut self) -> Self {
+    /// For one run, which may leave out tools that the agent's exit conditions name, though [`build`](AgentBuilder::build)
+    /// refuses that otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// # async fn submit() -> Result<(), ToolError> { Ok(()) }
+    /// # let submit = Tool::new("submit", "Submits.", submit).build()?;
+    /// let agent = Agent::builder(Script::parse("")?).tools([submit]).exit_on(["submit"]).build()?;
+    /// assert!(agent.to_builder().tools([]).build().is_err());
+    /// assert!(agent.to_builder().for_one_run().tools([]).build().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_one_run(mut self) -> Self {
         self.known_exits.clone_from(&self.config.exit_tools);
         self
     }
@@ -135,7 +152,26 @@ impl AgentBuilder {
         self
     }
 
-    /// What the model may do: tools, or a [`Toolset`] that may be asked anew at each step.
+    /// Adds a tool, built or not; a tool that cannot be built is a fault of the agent.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// # let model = Script::parse("assistant: done")?;
+    /// let ping = Tool::new("ping", "Answers.", async || Ok::<_, ToolError>("pong"));
+    /// let agent = Agent::builder(model).tool(ping).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tool(mut self, tool: impl IntoTool) -> Self {
+        self.config.toolset = self.config.toolset.with_tool(tool);
+        self
+    }
+
+    /// Sets the tools: a list of tools, built or not, or a [`Toolset`], which may offer other tools at each step.
+    /// Replaces those that were set before; [`tool`](AgentBuilder::tool) adds one.
     pub fn tools(mut self, tools: impl Into<Toolset>) -> Self {
         self.config.toolset = tools.into();
         self
@@ -254,8 +290,25 @@ impl AgentBuilder {
         self
     }
 
-    /// The output that a run has to end with.
-    pub fn output(mut self, output: Output) -> Self {
+    /// Ends each run with a `T`, by its JSON Schema; see [`Output`] for what happens to an invalid one, and
+    /// [`output_with`](AgentBuilder::output_with) for other options.
+    pub fn output<T: JsonSchema + DeserializeOwned>(self) -> Self {
+        self.output_with(Output::of::<T>())
+    }
+
+    /// Ends each run with an output.
+    ///
+    /// # Examples
+    /// ```
+    /// # use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Output, OutputMode};
+    ///
+    /// # let model = Script::parse("assistant: 12")?;
+    /// let stalls = Output::of::<u32>().mode(OutputMode::Prompt).repairs(1);
+    /// let agent = Agent::builder(model).output_with(stalls).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn output_with(mut self, output: Output) -> Self {
         self.config.output = Some(output);
         self
     }
@@ -325,15 +378,15 @@ impl AgentBuilder {
         self.hook(HookPoint::AfterRun, hook)
     }
 
-    /// With these parameters, and the agent's own where they say nothing.
-    pub(crate) fn params_over_own(mut self, params: ModelParams) -> Self {
+    /// How the model samples, with the agent's own parameters where these are not set: see [`ModelParams::or`].
+    pub fn params_over_own(mut self, params: ModelParams) -> Self {
         self.config.params = params.or(&self.config.params);
         self
     }
 
-    /// Goes through what a planner plans, in place of the replies of a model.
-    pub(crate) fn plan(mut self, planner: Arc<dyn Planner>) -> Self {
-        self.config.graph = Some(planner);
+    /// Plans the steps with this [planner](crate::plan), in place of the replies of a model.
+    pub fn planner(mut self, planner: Arc<impl Planner + 'static>) -> Self {
+        self.config.planner = Some(planner);
         self
     }
 
@@ -355,7 +408,7 @@ impl AgentBuilder {
         faults.extend(faults_of_name(&config.name));
         faults.extend(config.repeat_guard.and_then(RepeatGuard::fault));
         faults.extend(faults_of_instructions(&config));
-        if let Some(planner) = &config.graph {
+        if let Some(planner) = &config.planner {
             faults.extend(planner.faults(&config.schema));
         }
         if let Err(error) = config.toolset.check(&config.schema, &config.resources) {
@@ -381,7 +434,7 @@ impl AgentBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
-        if !is_rebuild && graph_schema.is_none() && config.graph.is_none() {
+        if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }
         let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));

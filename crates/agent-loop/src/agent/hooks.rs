@@ -14,7 +14,7 @@ use stepfold_state_core::chat::{Message, ToolCall, ToolContent, Transcript, Usag
 use stepfold_state_core::state::{Delta, State, WriteKey};
 use stepfold_tools::Outcome;
 
-use crate::run::{Exit, HookVerdict};
+use crate::exit::Exit;
 
 /// Where a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -159,6 +159,27 @@ impl HookAction {
     pub fn with_result(mut self, content: ToolContent) -> Self {
         self.result = Some(content);
         self
+    }
+}
+
+/// What the hooks of a point decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HookVerdict {
+    /// All goes its way.
+    #[default]
+    Proceed,
+    /// The run ends, for this reason.
+    Stop(String),
+    /// The run does not end but asks the model again. Only on exit, and not against a limit.
+    GoOn,
+}
+
+impl HookVerdict {
+    /// Whether all goes its way.
+    pub const fn is_proceed(&self) -> bool {
+        matches!(self, HookVerdict::Proceed)
     }
 }
 

@@ -1,11 +1,14 @@
 //! An agent: everything that stays the same from run to run.
 
+mod as_tool;
 mod builder;
 mod fingerprint;
 mod hooks;
 mod leaked;
 mod limits;
 mod output;
+mod planner;
+mod shared_keys;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,18 +18,20 @@ use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
 use stepfold_tools::{Approval, Limits, Overflow, Resources, Tool, Tools, Toolset};
 
+pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
 pub use self::fingerprint::Fingerprint;
-pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult};
+pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult, HookVerdict};
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
+pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NodeFunctions, NotBegun, Planner};
 
+pub(crate) use self::as_tool::{AgentCall, result_of_call};
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
 pub(crate) use self::hooks::Hooks;
 pub(crate) use self::leaked::recovered;
 pub(crate) use self::output::OutputSpec;
-use crate::driver::RunBuilder;
-use crate::run::{Input, Planner};
+pub(crate) use self::planner::last_words;
 use stepfold_trim::{Summarize, Trim, Window};
 
 /// A model with tools, instructions, a state schema and rules for when to stop. Immutable, cheap to clone,
@@ -119,7 +124,7 @@ pub(crate) struct Config {
     pub(crate) summarize: Option<Summarize>,
     pub(crate) output: Option<Output>,
     /// What plans the steps in place of a model's replies.
-    pub(crate) graph: Option<Arc<dyn Planner>>,
+    pub(crate) planner: Option<Arc<dyn Planner>>,
 }
 
 /// The tools of a step, and what the model sees of them.
@@ -149,11 +154,6 @@ impl Agent {
     /// A builder that is told the same, to change something: for one run, or for a relative of this agent.
     pub fn to_builder(&self) -> AgentBuilder {
         AgentBuilder::of(self.config().clone())
-    }
-
-    /// Prepares a run; awaiting it runs the agent. See [`RunBuilder`] for what can be said about a run.
-    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
-        RunBuilder::new(self, input.into())
     }
 
     /// What the agent is called, in records and traces; "agent" unless said.
@@ -190,7 +190,7 @@ impl Agent {
 
     /// The keys of shared scopes that a run records when it begins.
     pub(crate) fn shared_keys(&self) -> &BTreeSet<String> {
-        self.0.shared_keys.get_or_init(|| crate::run::shared_keys(self))
+        self.0.shared_keys.get_or_init(|| shared_keys::shared_keys(self))
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -32,7 +32,7 @@ pub const OUTPUT_TOOL: &str = "submit_output";
 ///
 /// // The first answer lacks a field: the model is told, and asked again.
 /// let model = Script::parse("assistant: {\"id\": 3}\nassistant: {\"id\": 3, \"stalls\": 12}")?;
-/// let agent = Agent::builder(model).output(Output::of::<Area>()).build()?;
+/// let agent = Agent::builder(model).output::<Area>().build()?;
 /// let outcome = agent.run("which area has most stalls?").await?;
 /// assert_eq!(outcome.exit(), &Exit::Output);
 /// assert_eq!(outcome.output::<Area>()?, Area { id: 3, stalls: 12 });
@@ -108,7 +108,7 @@ const WRAPPED: &str = "output";
 impl OutputSpec {
     pub(crate) fn check(output: Output) -> Result<Self, Fault> {
         let value_type = ValueType::of_schema(output.schema.clone())
-            .map_err(|message| Fault::new(format!("output {}", output.name), message))?;
+            .map_err(|error| Fault::new(format!("output {}", output.name), error.to_string()))?;
         let is_wrapped = output.schema.get("type").and_then(Value::as_str) != Some("object");
         Ok(OutputSpec { output, value_type: Arc::new(value_type), is_wrapped })
     }
@@ -168,7 +168,7 @@ impl OutputSpec {
     pub(crate) fn of_arguments(&self, arguments: &Map<String, Value>) -> Result<Value, String> {
         let value = match self.is_wrapped {
             false => Value::Object(arguments.clone()),
-            true => arguments.get(WRAPPED).cloned().ok_or(format!("at $: \"{WRAPPED}\" is missing"))?,
+            true => arguments.get(WRAPPED).cloned().ok_or(format!("missing field `{WRAPPED}` at $"))?,
         };
         self.checked(value)
     }

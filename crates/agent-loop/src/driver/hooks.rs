@@ -9,10 +9,12 @@ use stepfold_state_core::state::State;
 use stepfold_tools::Outcome;
 
 use super::Host;
+use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
-use crate::error::{FeedError, RunFault};
+use crate::error::FeedError;
 use crate::panic::words_of_panic;
-use crate::run::{Answer, HookReport, HookVerdict, Run};
+use crate::run::{Answer, HookReport, Run};
+use crate::run_error::RunFault;
 
 impl Host<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {

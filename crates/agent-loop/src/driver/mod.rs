@@ -23,10 +23,11 @@ use self::trouble::refused;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
-use crate::error::RunFault;
+use crate::exit::{Breakpoint, Exit, Pause};
 use crate::observe::{DynObserver, ObserverError, RunEvent};
 use crate::ports::Clock;
-use crate::run::{Answer, Breakpoint, Event, Exit, Need, Pause, Run};
+use crate::run::{Answer, Event, Need, Run};
+use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
 /// Runs until there is nothing more to do, or until the run waits for somebody.

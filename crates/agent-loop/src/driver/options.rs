@@ -13,11 +13,12 @@ use super::{Host, Inbox, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision, DynApprover};
 use crate::decisions::Decisions;
-use crate::error::{RunError, RunFault};
+use crate::exit::Breakpoint;
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
-use crate::run::{Breakpoint, Input, Run};
+use crate::run::{Input, Run};
+use crate::run_error::{RunError, RunFault};
 
 /// A run that is about to begin or to go on. Awaiting it runs it.
 ///
@@ -65,6 +66,13 @@ enum Start {
     Resumed(Box<Run>),
 }
 
+impl Agent {
+    /// Prepares a run; awaiting it runs the agent. See [`RunBuilder`] for what can be said about a run.
+    pub fn run(&self, input: impl Into<Input>) -> RunBuilder<'_> {
+        RunBuilder::new(self, input.into())
+    }
+}
+
 impl Run {
     /// Prepares to go on with the run; awaiting it does so. A run can be resumed from wherever it is: from a
     /// breakpoint, with decisions, after an error, or from storage.
@@ -91,7 +99,7 @@ impl Run {
 }
 
 impl<'a> RunBuilder<'a> {
-    pub(crate) fn new(agent: &Agent, input: Input) -> Self {
+    fn new(agent: &Agent, input: Input) -> Self {
         RunBuilder::of(Start::New { agent: agent.clone(), input: Box::new(input) })
     }
 

@@ -9,9 +9,9 @@ use futures_util::{FutureExt, Stream};
 use tokio::sync::mpsc;
 
 use super::options::RunBuilder;
-use crate::error::RunError;
 use crate::observe::RunEvent;
 use crate::outcome::Outcome;
+use crate::run_error::RunError;
 
 /// Events that wait to be read. The run waits while there are more.
 const QUEUE: usize = 64;

@@ -2,9 +2,9 @@
 //! end, unless a commit was refused.
 
 use crate::approval::nested_path;
-use crate::error::RunFault;
 use crate::observe::ObserverError;
 use crate::run::{Event, EventKind, Run};
+use crate::run_error::RunFault;
 
 /// The first fault of those that came while calls or branches were under way; a refusal comes before all others.
 #[derive(Default)]

@@ -8,13 +8,16 @@ use stepfold_tools::{CancellationToken, FatalError, Outcome, ToolError};
 
 use super::Host;
 use super::children::{ChildEnd, Children, Told};
-use super::functions::{Functions, Happened};
+use super::functions::{Functions, Happened, Said};
 use super::hooks::{SeenOutcome, after_tool};
 use super::model::sleep;
 use super::trouble::Trouble;
-use crate::error::RunFault;
+use crate::agent::BranchEnd;
+use crate::exit::Exit;
 use crate::observe::RunEvent;
-use crate::run::{Answer, Called, Exit, NodeOutcome, NodeStatus, PendingHook, Run, Said};
+use crate::planned::{NodeOutcome, NodeStatus};
+use crate::run::{Answer, PendingHook, Run};
+use crate::run_error::RunFault;
 
 /// A step whose items are under way.
 struct AtWork<'a> {
@@ -130,14 +133,14 @@ impl Host<'_> {
                 self.conclude(run, place, seen, &mut work.trouble).await;
                 work.functions.amend(run, place);
             }
-            Happened::Called(place, Called::Outcome(outcome)) => {
+            Happened::Called(place, BranchEnd::Outcome(outcome)) => {
                 self.node_ended(run, work, place, outcome, false).await;
             }
-            Happened::Called(place, Called::Asks(request)) => {
+            Happened::Called(place, BranchEnd::Asks(request)) => {
                 let requests = vec![*request];
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            Happened::Called(_, Called::Stopped) => {}
+            Happened::Called(_, BranchEnd::Stopped) => {}
             Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
             Happened::Inside(place, end) => self.inside_ended(run, work, place, end).await,
         }

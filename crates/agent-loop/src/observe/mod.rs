@@ -18,7 +18,9 @@ use stepfold_tools::Status;
 use tokio::sync::mpsc;
 
 pub use self::traces::Traces;
-use crate::run::{Event, Exit, NodeStatus};
+use crate::exit::Exit;
+use crate::planned::NodeStatus;
+use crate::run::Event;
 
 /// What an observer is told.
 ///

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use tracing::{Level, Span, field, span};
 
 use super::{Observer, ObserverError, RunEvent};
-use crate::run::{Event, EventKind, Exit};
+use crate::exit::Exit;
+use crate::run::{Event, EventKind};
 
 /// Makes a span of each run, each model call and each tool call.
 ///

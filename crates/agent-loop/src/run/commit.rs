@@ -3,23 +3,22 @@
 
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, ToolCall, Transcript};
+use stepfold_state_core::chat::{Message, ToolCall, Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Status};
 
 use super::call_ids::CallIds;
-use super::children::spent_by;
-use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate};
-use super::exit::Exit;
+use super::event::{Event, EventKind, Fate, OutputFate};
 use super::feed::{broken_off_call, hooked_outcome};
 use super::machine::{Approved, Phase, Run, call_in};
 use super::prompt::{Prompt, view_of};
 use super::requests::{Asker, decided_outcome};
 use super::task::call_of;
 use super::work::{HookPending, Item, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked};
-use crate::agent::HookPoint;
+use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{AskReason, Decision};
 use crate::error::FeedError;
+use crate::exit::Exit;
 
 /// On which values events are folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -608,4 +607,17 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
         _ => {}
     }
     Phase::Working(work)
+}
+
+/// What an event of a run inside adds to what the run around it has used, and to the calls that count for its limits.
+fn spent_by(kind: &EventKind) -> (Usage, u64) {
+    match kind {
+        EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => (*usage, 0),
+        // One that a hook has still to see is answered once more.
+        EventKind::Answered { outcome: WorkOutcome::Call(_), pending_hook: None, .. } => {
+            (Usage::default(), 1)
+        }
+        EventKind::Inner { event, .. } => spent_by(&event.kind),
+        _ => (Usage::default(), 0),
+    }
 }

@@ -14,12 +14,12 @@ use stepfold_state_core::chat::{FinishReason, Message, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError, Write};
 use stepfold_tools::Outcome;
 
-use super::exit::Exit;
-use super::plan::{Arrived, Planned, Routed};
 use super::shared::SharedValue;
 use super::work::WorkOutcome;
-use crate::agent::HookPoint;
+use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::exit::Exit;
+use crate::planned::{Arrived, Planned, Routed};
 use stepfold_trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
@@ -290,27 +290,6 @@ pub enum OutputFate {
         /// Whether the model is asked again.
         again: bool,
     },
-}
-
-/// What the hooks of a point decided.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum HookVerdict {
-    /// All goes its way.
-    #[default]
-    Proceed,
-    /// The run ends, for this reason.
-    Stop(String),
-    /// The run does not end but asks the model again. Only on exit, and not against a limit.
-    GoOn,
-}
-
-impl HookVerdict {
-    /// Whether all goes its way.
-    pub const fn is_proceed(&self) -> bool {
-        matches!(self, HookVerdict::Proceed)
-    }
 }
 
 impl Event {

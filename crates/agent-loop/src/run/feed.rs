@@ -14,16 +14,16 @@ use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{Approval, Failure, Outcome, Status};
 
 use super::close::{Repeats, close, not_run};
-use super::event::{Event, EventKind, Fate, HookVerdict, OutputFate, StepEnd};
-use super::exit::Exit;
+use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
 use super::machine::{Approved, Need, Phase, Run};
-use super::plan::{EndedInside, Next, NodeOutcome, NodeStatus, Planned};
 use super::taken_ids::TakenIds;
 use super::work::{Item, ItemState, Work, WorkOutcome};
-use crate::agent::{HookPoint, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
+use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::{ApprovalRequest, AskReason};
 use crate::decisions::Decisions;
 use crate::error::{FeedError, StartError};
+use crate::exit::Exit;
+use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
 use stepfold_trim::{Summary, SummaryPlan};
 
 /// The prefix of keys whose values no record keeps.
@@ -708,21 +708,23 @@ impl Run {
             return WorkOutcome::unknown(item.planned.as_ref(), &self.shown(place));
         }
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why_broken_off(is_cancelled), 1);
-        let (Some(ended), Some(planned)) = (item.ended_inside(), &item.planned) else {
+        let Some((child, planned)) = item.child.as_ref().zip(item.planned.as_ref()) else {
             return outcome.into();
         };
-        let Some(plans) = self.planner() else { return outcome.into() };
+        let Some((run, inside)) = child.run().zip(self.inside_branch(&planned.node)) else {
+            return outcome.into();
+        };
         // What an agent has said and written until now is kept, with its open calls answered.
-        let (mut said, mut writes) = (ended.said.to_vec(), ended.writes.clone());
-        if let Ok(last) = ended.run.feed(Answer::Cancelled, ended.run.elapsed())
-            && let Some(inside) = plans.inside(&planned.node)
-        {
+        let (mut messages, mut delta) = (child.said.clone(), child.writes.clone());
+        if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
             let schema = self.state.schema();
-            writes.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
-            said.extend(last.messages);
+            delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
+            messages.extend(last.messages);
         }
-        let ended = EndedInside { run: ended.run, writes: &writes, said: &said };
-        plans.broken_off(planned, ended, outcome).into()
+        if !inside.shares_messages(planned) {
+            messages.clear();
+        }
+        NodeOutcome { delta, messages, ..outcome }.into()
     }
 
     /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or the one that
@@ -910,7 +912,7 @@ pub(super) fn broken_off_call(item: &Item, call: &ToolCall, is_cancelled: bool) 
             Outcome::without_result(call, Status::Cancelled, text)
         }
         _ => {
-            let text = format!("tool '{}' was not started: {why}", call.name);
+            let text = format!("tool '{}' not started: {why}", call.name);
             Outcome::without_result(call, Status::NotStarted, text)
         }
     };

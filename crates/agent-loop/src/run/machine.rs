@@ -13,16 +13,17 @@ use stepfold_tools::{Effect, Outcome, Tool, Tools};
 
 use super::call_ids::CallIds;
 use super::event::{Event, EventKind};
-use super::exit::{Breakpoint, Exit};
 use super::input::{Input, Known};
-use super::plan::{OpenBranch, Planned, Planner};
 use super::prompt::Prompt;
+use super::task::Task;
 use super::unknown::UnknownCall;
 use super::work::{Item, ItemState, Plan, Walk, Work};
-use crate::agent::{Agent, HookPoint, Offer, RunLimits};
+use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
 use crate::approval::nested_path;
 use crate::decisions::Settled;
 use crate::error::StartError;
+use crate::exit::{Breakpoint, Exit};
+use crate::planned::{OpenBranch, Planned};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
 /// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
@@ -528,49 +529,25 @@ impl Run {
 
     /// The branches of the superstep that are to run. Empty unless the run [needs](Need::Nodes) them.
     pub fn open_branches(&self) -> Vec<OpenBranch> {
+        self.open_tasks().filter_map(|task| task.branch()).collect()
+    }
+
+    /// The items that may run.
+    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = Task<'_>> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
-        open.filter_map(|(place, item)| {
-            let planned = item.planned.clone()?;
-            let execution = self.execution(&planned.node);
-            Some(OpenBranch { place, planned, execution })
-        })
-        .collect()
+        open.map(|(place, item)| Task::new(self, place, item))
     }
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use serde_json::json;
-    /// use stepfold_agent_loop::graph::{Graph, NodeContext, NodeError, START};
-    /// use stepfold_agent_loop::{Breakpoint, Input};
-    /// use stepfold_state_core::state::Schema;
-    ///
-    /// async fn count(_: NodeContext) -> Result<(), NodeError> {
-    ///     Ok(())
-    /// }
-    /// let graph = Graph::builder("stalls")
-    ///     .schema(Schema::builder().key::<Vec<u64>>("areas").build()?)
-    ///     .node("count", count)
-    ///     .fan_out(START, "count", "areas")
-    ///     .build()?;
-    /// let input = Input::new().with_values(json!({"areas": [3, 7]}));
-    /// let stopped = graph.run(input).break_at(Breakpoint::node("count")).await?;
-    /// let items: Vec<_> = stopped.run().branches().filter_map(|branch| branch.item.clone()).collect();
-    /// assert_eq!(items, [json!(3), json!(7)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
     pub fn branches(&self) -> impl Iterator<Item = &Planned> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())
     }
 
     pub(crate) fn planner(&self) -> Option<&Arc<dyn Planner>> {
-        self.agent.config().graph.as_ref()
+        self.agent.config().planner.as_ref()
     }
 
     pub(crate) fn walk(&self) -> Option<&Walk> {
@@ -674,9 +651,9 @@ impl Run {
         }
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
             (Need::Nodes, _) if !self.is_superstep_untouched() => false,
-            (Need::Nodes, _) => self.open_branches().iter().any(|open| {
-                breakpoint.node.as_ref() == Some(&open.planned.node)
-                    && breakpoint.is_visit(open.execution..=open.execution)
+            (Need::Nodes, _) => self.open_tasks().any(|task| {
+                let execution = task.execution();
+                breakpoint.node.as_deref() == Some(task.name()) && breakpoint.is_visit(execution..=execution)
             }),
             (Need::Model, None) if breakpoint.node.is_none() => {
                 breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)

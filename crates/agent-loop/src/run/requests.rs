@@ -33,11 +33,6 @@ impl Asker {
         Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1 }
     }
 
-    /// The id, within its item, of a question that a function asks under a label.
-    pub(crate) fn question(&self, place: usize, name: &str, label: &str, about: &Value) -> String {
-        self.subject(place, 0, AskReason::Node, name).id_about(label, about)
-    }
-
     /// The id of a request as it is known outside of the run.
     fn outer(&self, id: String) -> String {
         match &self.scope {

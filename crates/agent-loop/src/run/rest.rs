@@ -358,10 +358,10 @@ mod tests {
 
     use super::*;
     use crate::agent::HookPoint;
+    use crate::agent::HookVerdict;
     use crate::approval::{AskReason, Decision};
-    use crate::run::event::HookVerdict;
-    use crate::run::exit::Exit;
-    use crate::run::plan::{Arrived, NodeOutcome, Planned, Routed};
+    use crate::exit::Exit;
+    use crate::planned::{Arrived, NodeOutcome, Planned, Routed};
     use crate::run::shared::SharedValue;
 
     fn again(event: &Event) -> Event {

@@ -3,18 +3,14 @@
 //! What would surprise a reader: a value that is too large to be recorded costs nothing here, however large it is. It is
 //! looked at no further than the bound.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::state::{Handler, KeySchema, State, Template, ValueRef};
+use stepfold_state_core::state::{Handler, State, ValueRef};
 
 use super::event::Event;
 use super::machine::Run;
-use crate::agent::Agent;
-
-/// The prefixes of keys that other sessions write, too.
-const SHARED: [&str; 2] = ["app:", "user:"];
 
 /// The longest value that is recorded, in bytes of its JSON, roughly.
 const MAX_BYTES: usize = 4 * 1024;
@@ -70,34 +66,6 @@ fn fits(value: &Value, left: &mut usize) -> bool {
                 })
         }
     }
-}
-
-pub(crate) fn is_shared(key: &str) -> bool {
-    SHARED.iter().any(|prefix| key.starts_with(prefix))
-}
-
-/// The keys of shared scopes whose values decide what a run of this agent does: those that its instructions show, that
-/// its tools are fed from, and that its tools merge into. Of a graph, and of tools that are not known before they are
-/// asked for, all that the schema declares.
-pub(crate) fn shared_keys(agent: &Agent) -> BTreeSet<String> {
-    let config = agent.config();
-    let mut keys = BTreeSet::new();
-    for (name, _) in config.instructions.iter().flat_map(Template::placeholders) {
-        // A dotted name may be a key, or lead into the value of one.
-        let dots = name.match_indices('.').map(|(dot, _)| &name[..dot]);
-        keys.extend(dots.chain([name]).filter(|key| is_shared(key)).map(str::to_owned));
-    }
-    match agent.static_offer() {
-        Some(offer) if config.graph.is_none() => {
-            let used = offer.tools.iter().flat_map(|tool| tool.reads().chain(tool.writes()));
-            keys.extend(used.filter(|key| is_shared(key)).map(str::to_owned));
-        }
-        _ => {
-            let declared = config.schema.keys().map(KeySchema::name);
-            keys.extend(declared.filter(|key| is_shared(key)).map(str::to_owned));
-        }
-    }
-    keys
 }
 
 impl Event {
@@ -157,7 +125,7 @@ impl Run {
     /// What a graph reads of shared scopes where it goes on on values of another time: its routers have to choose the
     /// same again.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
-        match self.is_taken_up && self.agent.config().graph.is_some() {
+        match self.is_taken_up && self.agent.config().planner.is_some() {
             true => self.shared_values(),
             false => BTreeMap::new(),
         }

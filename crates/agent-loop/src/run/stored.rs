@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::call_ids::CallIds;
 use super::event::FORMAT_VERSION;
+use super::file::save_in;
 use super::machine::{Approved, Phase, Run, Tally};
 use super::prompt::Prompt;
 use super::unknown::UnknownCall;
@@ -94,7 +95,7 @@ struct VersionIn {
 #[non_exhaustive]
 pub enum LoadError {
     /// It is not a stored run.
-    #[error("the stored {what} cannot be read: {source}")]
+    #[error("invalid stored {what}: {source}")]
     Json {
         /// What was being read.
         what: &'static str,
@@ -103,7 +104,7 @@ pub enum LoadError {
     },
     /// It was written by a newer version.
     #[error(
-        "the stored {what} has format {found}, and this version reads up to {supported}; update stepfold"
+        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
         /// What was being read.
@@ -115,7 +116,7 @@ pub enum LoadError {
     },
     /// The agent is not the one that the run was of.
     #[error(
-        "the agent has changed since the run was stored: {}; use `load_changed` to go on all the same",
+        "agent changed since the run was stored: {}; force it with `load_changed`",
         changes.join("; ")
     )]
     AgentChanged {
@@ -262,7 +263,7 @@ impl Run {
     /// # Errors
     /// [`LoadError::File`] when the folder cannot be written to.
     pub fn save_in(&self, folder: impl AsRef<Path>) -> Result<PathBuf, LoadError> {
-        crate::file::save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
+        save_in(folder.as_ref(), &self.key_prefix, self.tally.events, self.to_json().as_bytes())
     }
 
     /// Goes on with a run from a file, as [`load`](Run::load) does.

@@ -1,15 +1,16 @@
 //! An item of the open step, for whoever does it.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Arguments, ToolCall};
 use stepfold_state_core::state::State;
-use stepfold_tools::{Invocation, InvokeOptions, Resources, key_of_call};
+use stepfold_tools::{Invocation, InvokeOptions, key_of_call};
 
 use super::machine::Run;
-use super::plan::Planned;
-use super::requests::Asker;
 use super::work::Item;
 use crate::approval::Decision;
+use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
 #[derive(Clone, Copy)]
@@ -97,12 +98,19 @@ impl<'a> Task<'a> {
         &self.item.decisions
     }
 
-    pub(crate) fn asker(&self) -> Asker {
-        self.run.asker()
-    }
-
-    pub(crate) fn resources(&self) -> &'a Resources {
-        &self.run.agent().config().resources
+    /// The branch with everything that its function needs, if it is one.
+    pub(crate) fn branch(&self) -> Option<OpenBranch> {
+        Some(OpenBranch {
+            place: self.place,
+            planned: self.planned()?.clone(),
+            execution: self.execution(),
+            key: self.key(),
+            state: self.run.state().clone(),
+            resources: self.run.agent().config().resources.clone(),
+            decisions: self.decisions().to_vec(),
+            run: Arc::clone(&self.run.id),
+            step: self.run.steps(),
+        })
     }
 }
 

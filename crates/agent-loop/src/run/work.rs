@@ -15,10 +15,10 @@ use stepfold_state_core::state::Delta;
 use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::{Event, Fate, StepEnd, is_zero};
-use super::exit::Exit;
 use super::machine::Run;
-use super::plan::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
 use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
+use crate::exit::Exit;
+use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
 
 /// The open step.
 #[derive(Clone, Debug, Serialize, Deserialize)]

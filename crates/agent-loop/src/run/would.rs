@@ -4,8 +4,8 @@ use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::plan::{NodeOutcome, NodeStatus};
 use super::work::WorkOutcome;
+use crate::planned::{NodeOutcome, NodeStatus};
 
 /// Something that the agent would do with a call, or with a node, in another way.
 #[derive(Debug, PartialEq)]

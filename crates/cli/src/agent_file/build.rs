@@ -79,7 +79,8 @@ fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
             OutputModes::Tool => OutputMode::Tool,
             OutputModes::Prompt => OutputMode::Prompt,
         };
-        builder = builder.output(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
+        builder =
+            builder.output_with(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
     }
     if form.final_answer {
         builder = builder.final_answer();

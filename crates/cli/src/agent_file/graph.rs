@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stepfold::agent_loop::graph::progress::tracking_keys;
-use stepfold::agent_loop::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
+use stepfold::graph::progress::tracking_keys;
+use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{Fault, KeySchema, ValueRef};
 

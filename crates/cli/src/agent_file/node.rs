@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use stepfold::agent_loop::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
+use stepfold::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;

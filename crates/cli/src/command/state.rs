@@ -95,7 +95,7 @@ pub(super) async fn set(place: &Place, pairs: &[String], json: bool) -> anyhow::
     let stored = desk.runner.store().get(get.now(SystemClock.now())).await?;
     if let Some(claim) = desk.runner.other_worker(&stored) {
         let (key, owner) = (session.key(), &claim.owner);
-        anyhow::bail!("{owner} is at work in session {key}, until {} at least; wait for it", claim.expires);
+        anyhow::bail!("session {key} is claimed by {owner} until at least {}; wait for it", claim.expires);
     }
     let take_over = stored.claim.as_ref().map_or(TakeOver::Never, |claim| TakeOver::Token(claim.token));
     if stored.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepfold::agent_loop::graph::progress::{Progress, TaskProgress, TaskStatus};
-use stepfold::agent_loop::graph::{END, Planned, Routed};
 use stepfold::agent_loop::{Event, EventKind, NodeStatus};
+use stepfold::graph::progress::{Progress, TaskProgress, TaskStatus};
+use stepfold::graph::{END, Planned, Routed};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::Status;
@@ -345,7 +345,7 @@ pub(crate) fn route(routed: &Routed) -> String {
 /// A name in the words of the file.
 fn place_name(name: &str) -> &str {
     match name {
-        stepfold::agent_loop::graph::START => "START",
+        stepfold::graph::START => "START",
         END => "END",
         name => name,
     }
@@ -353,7 +353,7 @@ fn place_name(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use stepfold::agent_loop::graph::progress::keys;
+    use stepfold::graph::progress::keys;
 
     use super::*;
 

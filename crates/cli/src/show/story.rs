@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stepfold::agent_loop::graph::{Arrived, Planned};
 use stepfold::agent_loop::{Event, EventKind, WorkOutcome};
+use stepfold::graph::{Arrived, Planned};
 use stepfold::prelude::*;
 
 use super::{Stage, call, decision, route, short};

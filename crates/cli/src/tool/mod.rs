@@ -141,7 +141,7 @@ fn handler_of(name: &str) -> Result<Handler, String> {
     let stored = json!({"version": 1, "keys": {"x": {"type": true, "handler": name}}}).to_string();
     let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
     let key = schema.key("x").map(|key| key.handler().clone());
-    key.ok_or_else(|| format!("no handler is named \"{name}\""))
+    key.ok_or_else(|| format!("unknown handler \"{name}\""))
 }
 
 /// What a program or a server gave, read as the file says.

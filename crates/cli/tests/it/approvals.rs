@@ -238,7 +238,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'publish={\"draft\":\"e\"}'", expect![[r#"
         | session s1
         | goes on with "go", which waits in step 2 for a decision about publish/run#DIGEST
-        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
+        | error: invalid decision in session g/local/s1: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
         exit 2
     "#]]);
     let room = graph(
@@ -256,7 +256,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'pay={\"euro\":6}'", expect![[r#"
         | session s1
         | goes on with "go", which waits in step 2 for a decision about pay#0/run#DIGEST
-        | error: the decision in session g/local/s1 was refused: invalid arguments for approval `pay#0/run#DIGEST`: at $: Additional properties are not allowed ('euro' was unexpected); at $: "item" is a required property; the request stays pending
+        | error: invalid decision in session g/local/s1: invalid arguments for approval `pay#0/run#DIGEST`: Additional properties are not allowed ('euro' was unexpected) at $; "item" is a required property at $; the request stays pending
         exit 2
     "#]]);
     assert_eq!(waits(&room, "g.toml").len(), 1);

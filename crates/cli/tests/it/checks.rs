@@ -59,15 +59,15 @@ pins = { messages = 3 }
 "#,
         expect![[r#"
             f.toml:1:1: there is no `nmae` here; did you mean `name`?
-            f.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             f.toml:3:1: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
             f.toml:4:12: there is no tool `submit`; there are: count, both, none, remember, ask
             f.toml:4:22: there is no tool `conut`; did you mean `count`?
             f.toml:5:1: this is none of never, always, once
             f.toml:8:1: limits.steps: is zero: the model could never be asked
             f.toml:9:1: this is no time; write one such as 500ms, 30s or 2m
-            f.toml:12:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
-            f.toml:15:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:12:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
+            f.toml:15:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
             f.toml:22:13: there is no program ./count.sh, seen from the folder of this file
             f.toml:22:36: expected integer, found string
             f.toml:23:1: a field is taken from JSON; add `output = "json"` to the command or the server
@@ -120,12 +120,12 @@ fn a_bad_handler_is_found_behind_a_bad_type() {
         "[state.a]\ntype = \"integr\"\nhandler = \"add\"\ndefault = 1\n[state.b]\ntype = \"string\"\nhandler = \"sum\"\ndefault = 2\n\
          [state.c]\ntype = \"integer\"\nhandler = \"plus\"\ndefault = \"x\"\n",
         expect![[r#"
-            f.toml:2:1: the type is no valid JSON Schema: "integr" is no type; the types are null, boolean, integer, number, string, array, object
-            f.toml:3:1: no handler is named "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:7:1: handler sum needs a type that allows number, and this one is string
-            f.toml:8:1: the default does not fit: key "b" holds string, which this value is not: at $: expected string, found integer
-            f.toml:11:1: no handler is named "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
-            f.toml:12:1: the default does not fit: key "c" holds integer, which this value is not: at $: expected integer, found string
+            f.toml:2:1: invalid JSON Schema: unknown type "integr"; available: null, boolean, integer, number, string, array, object
+            f.toml:3:1: unknown handler "add"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:7:1: handler sum requires a type that allows number, found string
+            f.toml:8:1: invalid default: invalid value for key "b": expected string, found integer at $
+            f.toml:11:1: unknown handler "plus"; known handlers: replace_values, merge_lists, union, upsert_by(field), keep_last(n), merge_maps, sum, max, min, first_wins
+            f.toml:12:1: invalid default: invalid value for key "c": expected integer, found string at $
             exit 2
         "#]],
     );

@@ -187,7 +187,7 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
         | goes on with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
-        | error: the decision in session a/local/s1 was refused: invalid arguments for approval `p1#DIGEST`: at $.euro: expected integer, found string; the request stays pending
+        | error: invalid decision in session a/local/s1: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
         exit 2
     "#]]);
     room.check(
@@ -215,7 +215,7 @@ fn an_approval_pauses_and_another_process_decides() {
         "resume a.toml",
         expect![[r#"
         | session s1
-        | error: there is nothing to resume in session a/local/s1: its last run has ended
+        | error: nothing to resume in session a/local/s1: its last run has ended
         exit 2
     "#]],
     );
@@ -398,7 +398,7 @@ fn without_a_model_it_says_what_to_do() {
     let room = Room::new("", "");
     room.write("b.toml", "instructions = \"Be brief.\"");
     room.check("run b.toml hello", expect![[r#"
-        | error: no model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; keys that were looked for: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
+        | error: missing model: set STEPFOLD_MODEL to PROVIDER:MODEL or URL#MODEL; keys that are set: none; known keys: ANTHROPIC_API_KEY, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY, AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, MOONSHOT_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY, TOGETHER_API_KEY, XAI_API_KEY, CEREBRAS_API_KEY, PERPLEXITY_API_KEY, HF_TOKEN, ZAI_API_KEY, FIREWORKS_API_KEY, VENICE_API_KEY, SNOWFLAKE_TOKEN, OLLAMA_API_KEY, VLLM_API_KEY, LLAMA_API_KEY; or give the agent file a `model`, or use --model, or --cassette FILE --mode replay
         exit 2
     "#]]);
     room.check(

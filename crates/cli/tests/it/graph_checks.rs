@@ -91,9 +91,9 @@ fn every_fault_has_its_line() {
         FAULTY,
         expect![[r#"
             g.toml:1:1: there is no `modle` here; did you mean `model`?
-            g.toml:2:1: `nobody:x` names the provider `nobody`, which is not here; there are anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            g.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: agents follow `model_id`, `params` and `auto`, of which the state declares none
-            g.toml:9:1: the type is no valid JSON Schema: "strng" is no type; the types are null, boolean, integer, number, string, array, object
+            g.toml:9:1: invalid JSON Schema: unknown type "strng"; available: null, boolean, integer, number, string, array, object
             g.toml:12:11: instructions: name "who", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
             g.toml:13:1: names `questoin`, which the state does not declare; declare it, or double the braces if it is text
             g.toml:13:1: names `later`, which the state does not declare; declare it, or double the braces if it is text

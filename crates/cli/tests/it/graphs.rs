@@ -865,8 +865,8 @@ fn a_program_says_what_it_writes_and_where_it_goes() {
         expect![[r#"
         session s1
         pick | starts
-        pick | failed: key "found" holds integer, which this value is not: at $: expected integer, found string
-        error: the run failed after 1 step: node 'pick' failed: key "found" holds integer, which this value is not: at $: expected integer, found string
+        pick | failed: invalid value for key "found": expected integer, found string at $
+        error: the run failed after 1 step: node 'pick' failed: invalid value for key "found": expected integer, found string at $
         what was done is stored; go on with
           stepfold resume g.toml --session s1
     "#]],

@@ -71,7 +71,7 @@ fn a_program_that_goes_too_far_is_ended() {
         Late.
         | session s1
         | > c1 t()
-        |   c1!: tool 't' timed out after 300ms; it may have had its effect
+        |   c1!: tool 't' timed out after 300ms; the effect may have happened
         | go on: stepfold chat a.toml --session s1
     "#]],
     );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
-use stepfold_providers::layer::Timeouts;
+use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses};
 use stepfold_providers::probe::{self, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, Reply, ReplyStream, TimeoutKind};
@@ -15,7 +15,7 @@ struct Wire {
     name: &'static str,
     begin: &'static str,
     finish: &'static str,
-    read: fn(Timeouts, Response) -> ReplyStream,
+    read: fn(Timeout, Response) -> ReplyStream,
 }
 
 const WIRES: [Wire; 4] = [
@@ -24,7 +24,7 @@ const WIRES: [Wire; 4] = [
         begin: "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"area\"}}]}\n\n",
         finish: "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
         read: |timeouts, response| {
-            let model = OpenAi::at("http://127.0.0.1:1/v1", "m").timeouts(timeouts).build();
+            let model = OpenAi::at("http://127.0.0.1:1/v1", "m").timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
     },
@@ -33,7 +33,7 @@ const WIRES: [Wire; 4] = [
         begin: "data: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"area\"}\n\n",
         finish: "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n",
         read: |timeouts, response| {
-            let model = OpenAiResponses::at("http://127.0.0.1:1/v1", "m").timeouts(timeouts).build();
+            let model = OpenAiResponses::at("http://127.0.0.1:1/v1", "m").timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
     },
@@ -42,7 +42,7 @@ const WIRES: [Wire; 4] = [
         begin: "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"area\"}}\n\n",
         finish: "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
         read: |timeouts, response| {
-            let model = Anthropic::new("m", "some-key").timeouts(timeouts).build();
+            let model = Anthropic::new("m", "some-key").timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
     },
@@ -51,7 +51,7 @@ const WIRES: [Wire; 4] = [
         begin: "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"area\"}]}}]}\n\n",
         finish: "data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\n\n",
         read: |timeouts, response| {
-            let model = Gemini::new("m", "some-key").timeouts(timeouts).build();
+            let model = Gemini::new("m", "some-key").timeout(timeouts).build();
             probe::reply(&model.unwrap(), response)
         },
     },
@@ -60,7 +60,7 @@ const WIRES: [Wire; 4] = [
 /// What comes of these pieces, and how long it takes.
 async fn read(
     wire: &Wire,
-    timeouts: Timeouts,
+    timeouts: Timeout,
     pieces: Vec<Vec<u8>>,
     pause: Duration,
 ) -> (Result<Reply, ModelError>, Duration) {
@@ -81,7 +81,7 @@ async fn a_reply_that_is_whole_is_not_lost_to_what_follows() {
     for wire in &WIRES {
         let mut pieces = vec![wire.begin, wire.finish];
         pieces.extend([": ping\n\n"; 1_000]);
-        let timeouts = Timeouts { total: Some(3 * SECOND), ..Timeouts::default() };
+        let timeouts = Timeout::default().total(3 * SECOND);
         let (reply, took) = read(wire, timeouts, bytes(&pieces), SECOND).await;
         assert_eq!(reply.unwrap().message.text(), "area", "{}", wire.name);
         assert!(took <= 7 * SECOND, "{}: {took:?}", wire.name);
@@ -93,7 +93,7 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up_on() {
     for wire in &WIRES {
         let mut pieces = vec![wire.begin];
         pieces.extend([": ping\n\n"; 1_000]);
-        let timeouts = Timeouts { idle: Some(10 * SECOND), ..Timeouts::default() };
+        let timeouts = Timeout::default().idle(10 * SECOND);
         let (reply, took) = read(wire, timeouts, bytes(&pieces), 2 * SECOND).await;
         let error = reply.unwrap_err();
         assert_eq!(error.kind(), &ModelErrorKind::TimedOut(TimeoutKind::Idle), "{}: {error}", wire.name);
@@ -109,7 +109,7 @@ async fn a_reply_has_a_bound_in_bytes() {
         // Long lines, which are read faster than many.
         let comment = [b":", &b" ".repeat(1 << 20)[..], b"\n\n"].concat();
         pieces.extend(std::iter::repeat_n(comment, 80));
-        let (reply, _) = read(wire, Timeouts::NONE, pieces, Duration::ZERO).await;
+        let (reply, _) = read(wire, Timeout::NONE, pieces, Duration::ZERO).await;
         let error = reply.unwrap_err();
         assert!(matches!(error.kind(), ModelErrorKind::ReplyTooLarge { .. }), "{}: {error}", wire.name);
     }
@@ -119,7 +119,7 @@ async fn a_reply_has_a_bound_in_bytes() {
 async fn the_longest_limits_are_limits() {
     for wire in &WIRES {
         let longest = Some(Duration::MAX);
-        let timeouts = Timeouts { first_token: longest, idle: longest, total: longest };
+        let timeouts = Timeout::NONE.first_token(longest).idle(longest).total(longest);
         let (reply, _) = read(wire, timeouts, bytes(&[wire.begin, wire.finish]), SECOND).await;
         assert_eq!(reply.unwrap().message.text(), "area", "{}", wire.name);
     }

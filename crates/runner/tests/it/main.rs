@@ -30,6 +30,7 @@ mod histories;
 mod kept_open;
 mod keys;
 mod lasting;
+mod messages;
 mod scopes;
 mod time_travel;
 mod twice;

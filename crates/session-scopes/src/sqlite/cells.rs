@@ -78,7 +78,7 @@ impl Stored {
             return Ok(());
         }
         let what = format!("value of key \"{}\"", self.row.key);
-        Err(SessionError::damaged(what, "the checksum of its row does not fit"))
+        Err(SessionError::damaged(what, "checksum mismatch of its row"))
     }
 
     /// Puts what is new in the place of what is stored; what the event has to remember of that, and what the
@@ -307,7 +307,7 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
     if found == cells {
         return Ok(());
     }
-    Err(SessionError::damaged("values of a session", "a key is missing, or is not of this version"))
+    Err(SessionError::damaged("values of a session", "a key is missing or has another version"))
 }
 
 /// What a row holds; none if its key was removed.

@@ -445,7 +445,7 @@ impl Desk {
     /// How many pages the log has.
     fn log_pages(&self) -> Result<i64, SessionError> {
         let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
-        pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("look at its log"))
+        pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("inspect its log"))
     }
 
     /// Copies the log to the file, as far as readers let it. Whether all of it was copied.

@@ -204,7 +204,7 @@ impl Trail {
 
 /// Reads a part of the trail of the row of a number, and checks the whole.
 pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, SessionError> {
-    let damaged = || SessionError::damaged(TRAIL, "its checksum does not fit");
+    let damaged = || SessionError::damaged(TRAIL, "checksum mismatch");
     let (sum, text) = text.split_at_checked(SUM).ok_or_else(damaged)?;
     if sum != checksum(number, text) {
         return Err(damaged());

@@ -1,7 +1,7 @@
-//! JSON Schemas as providers accept them: without references, closed, and in the strict form.
+//! JSON Schemas in the forms that providers accept: without references, closed, and strict.
 //!
-//! Strict mode cannot say everything that a JSON Schema can. What it cannot is reported, and the plain
-//! schema is sent instead: a schema that means something else would be worse than one that is not strict.
+//! Strict mode supports only part of JSON Schema. If a schema has no strict form, that is reported and the
+//! plain schema is sent instead: never a schema with another meaning.
 
 mod plain;
 mod stand_in;

@@ -1,8 +1,7 @@
-//! The strict form: what OpenAI's strict mode accepts, and nothing that means something else.
+//! The strict form: accepted by OpenAI's strict mode, and equivalent to the plain one.
 //!
-//! Every property is required, the optional ones are nullable, every object is closed, alternatives are
-//! `anyOf`. Annotations that strict mode refuses (defaults, examples) are left out; every rule that it
-//! refuses is a fault.
+//! Every property is required, optional ones are nullable, every object is closed, alternatives are `anyOf`.
+//! Annotations that strict mode rejects (defaults, examples) are dropped; every rejected rule is a fault.
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::{
@@ -10,7 +9,7 @@ use stepfold_state_core::json_schema::{
 };
 use stepfold_state_core::state::{Fault, Faults};
 
-/// Rules that strict mode knows.
+/// Rules supported by strict mode.
 const RULES: [&str; 18] = [
     "type",
     "properties",
@@ -32,19 +31,19 @@ const RULES: [&str; 18] = [
     "maxItems",
 ];
 
-/// Formats that strict mode knows.
+/// Formats supported by strict mode.
 const FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 
-/// How deep objects may nest, how many properties and listed values there may be in all.
+/// The limits on the nesting of objects, and on the number of properties and listed values.
 const MAX_LEVELS: usize = 10;
 const MAX_PROPERTIES: usize = 5_000;
 const MAX_LITERALS: usize = 1_000;
 
-/// The strict form of a plain schema.
+/// Converts a plain schema to the strict form.
 ///
 /// # Errors
-/// Everything that the strict form cannot say.
+/// All rules without a strict form.
 pub(crate) fn strict(schema: &Value) -> Result<Value, Faults> {
     let mut strict = schema.clone();
     let mut form = Form::default();
@@ -67,10 +66,10 @@ impl Form {
 
     fn check_sizes(&mut self) {
         if self.properties > MAX_PROPERTIES {
-            self.fault("$", format!("there are more than {MAX_PROPERTIES} properties"));
+            self.fault("$", format!("more than {MAX_PROPERTIES} properties"));
         }
         if self.literals > MAX_LITERALS {
-            self.fault("$", format!("more than {MAX_LITERALS} values are listed"));
+            self.fault("$", format!("more than {MAX_LITERALS} listed values"));
         }
     }
 
@@ -98,7 +97,7 @@ impl Form {
             match fields.get_mut("items") {
                 Some(items) => self.convert(items, &format!("{path}[]"), level),
                 None if is_tuple => {}
-                None => self.fault(path, "the items of the list may be anything"),
+                None => self.fault(path, "any item is allowed here"),
             }
         }
         if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
@@ -112,20 +111,20 @@ impl Form {
         for (keyword, value) in fields {
             let is_known = RULES.contains(&keyword.as_str()) || is_annotation(keyword);
             if !is_known {
-                self.fault(path, format!("the keyword {keyword} has no strict form"));
+                self.fault(path, format!("keyword {keyword} has no strict form"));
             }
             if keyword == "format" && !value.as_str().is_some_and(|format| FORMATS.contains(&format)) {
-                self.fault(path, format!("the format {value} has no strict form"));
+                self.fault(path, format!("format {value} has no strict form"));
             }
         }
     }
 
-    /// Strict mode wants a type even where all values are listed.
+    /// Strict mode requires a type even if all values are listed.
     fn name_type_of_literals(&mut self, fields: &mut Map<String, Value>, path: &str) {
         let Some(values) = literals(fields) else { return };
         self.literals += values.len();
         if values.iter().any(|value| value.is_array() || value.is_object()) {
-            return self.fault(path, "lists and objects cannot be listed as values");
+            return self.fault(path, "lists and objects are not allowed as listed values");
         }
         let kinds = values.iter().map(Kinds::of_value).fold(Kinds::NONE, Kinds::union);
         let kind = match *kinds.type_names() {
@@ -137,7 +136,7 @@ impl Form {
         }
     }
 
-    /// Alternatives that exclude each other are the same whether one or any of them has to fit.
+    /// For alternatives that exclude each other, `oneOf` and `anyOf` are equivalent.
     fn merge_alternatives(&mut self, fields: &mut Map<String, Value>, path: &str) {
         if !fields.contains_key("oneOf") && !fields.contains_key("anyOf") {
             return;
@@ -148,10 +147,10 @@ impl Form {
             });
             if !is_exclusive {
                 return self
-                    .fault(path, "the keyword oneOf has no strict form where several alternatives may fit");
+                    .fault(path, "keyword oneOf has no strict form if several alternatives may match");
             }
             if fields.contains_key("anyOf") {
-                return self.fault(path, "oneOf beside anyOf has no strict form");
+                return self.fault(path, "oneOf together with anyOf has no strict form");
             }
         }
         if let Some(branches) = fields.remove("oneOf") {
@@ -162,18 +161,18 @@ impl Form {
         }
         let rules = fields.keys().find(|name| *name != "anyOf" && !is_annotation(name)).cloned();
         if let Some(rule) = rules {
-            self.fault(path, format!("the keyword {rule} beside alternatives has no strict form"));
+            self.fault(path, format!("keyword {rule} together with alternatives has no strict form"));
         }
         as_plain_enum(fields);
     }
 
     fn convert_object(&mut self, fields: &mut Map<String, Value>, path: &str, level: usize) {
         if level > MAX_LEVELS {
-            return self.fault(path, format!("objects nest deeper than {MAX_LEVELS} levels"));
+            return self.fault(path, format!("objects nested deeper than {MAX_LEVELS} levels"));
         }
         let is_closed = fields.get("additionalProperties") == Some(&json!(false));
         let Some(Value::Object(mut properties)) = fields.remove("properties").filter(|_| is_closed) else {
-            return self.fault(path, "the object may have any property");
+            return self.fault(path, "any property is allowed here");
         };
         let unknown = fields.get("required").and_then(Value::as_array).and_then(|names| {
             names
@@ -183,7 +182,7 @@ impl Form {
                 .map(str::to_owned)
         });
         if let Some(name) = unknown {
-            self.fault(path, format!("the property \"{name}\" is required and not described"));
+            self.fault(path, format!("required property \"{name}\" has no schema"));
         }
         self.properties += properties.len();
         for (name, property) in &mut properties {
@@ -192,7 +191,10 @@ impl Form {
                 allows_null(property) && property.get("default").is_some_and(|default| !default.is_null());
             let is_optional = !is_required(fields, name);
             if is_optional && stands_for_two {
-                self.fault(&path, "leaving it out means its default and null means null, and strict mode has only null for both");
+                self.fault(
+                    &path,
+                    "an omitted value (the default) and null differ, and strict mode has only null for both",
+                );
             }
             self.convert(property, &path, level + 1);
             if is_optional {
@@ -206,7 +208,7 @@ impl Form {
     }
 }
 
-/// Whether the type beside alternatives says no more than they do.
+/// Whether the type together with alternatives adds nothing to them.
 fn says_type_only(fields: &Map<String, Value>) -> bool {
     let (Some(outer), Some(Value::Array(branches))) = (kinds(fields), fields.get("anyOf")) else {
         return false;
@@ -216,7 +218,7 @@ fn says_type_only(fields: &Map<String, Value>) -> bool {
         .all(|branch| branch.as_object().and_then(kinds).is_some_and(|inner| outer.contains(inner)))
 }
 
-/// Alternatives that only list values of one type are one list, if nothing is said about any of them.
+/// Merges alternatives that only list values of one type into one list, unless any has an annotation.
 fn as_plain_enum(fields: &mut Map<String, Value>) {
     let Some(Value::Array(branches)) = fields.get("anyOf") else { return };
     let mut values = Vec::new();
@@ -238,7 +240,7 @@ fn as_plain_enum(fields: &mut Map<String, Value>) {
     fields.insert("enum".to_owned(), Value::Array(values));
 }
 
-/// An object or null is said as alternatives, what strict mode is known to take.
+/// Splits a nullable object into alternatives, which strict mode is known to accept.
 fn split_nullable_object(fields: &mut Map<String, Value>) {
     if kinds(fields) != Some(Kinds::OBJECT.union(Kinds::NULL)) {
         return;
@@ -250,7 +252,7 @@ fn split_nullable_object(fields: &mut Map<String, Value>) {
     fields.extend(description.map(|text| ("description".to_owned(), text)));
 }
 
-/// Lets null in, which strict mode has in place of leaving a property out.
+/// Allows null, which strict mode uses in place of omitting a property.
 fn make_nullable(schema: &mut Value) {
     if allows_null(schema) {
         return;
@@ -278,7 +280,7 @@ fn make_nullable(schema: &mut Value) {
     }
 }
 
-/// The kinds that a schema names, if it does.
+/// The kinds that a schema names, if any.
 fn kinds(fields: &Map<String, Value>) -> Option<Kinds> {
     fields.contains_key("type").then(|| Kinds::of_type(fields))
 }

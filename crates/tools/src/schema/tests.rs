@@ -214,12 +214,12 @@ fn what_strict_mode_cannot_say_is_reported() {
           tuple: {"maxItems":2,"minItems":2,"prefixItems":[{"type":"integer"},{"type":"string"}],"type":"array"}
         not strict: at $.any: any value is allowed here
         not strict: at $.anything[]: any value is allowed here
-        not strict: at $.character: the keyword maxLength has no strict form
-        not strict: at $.character: the keyword minLength has no strict form
-        not strict: at $.defaulted: leaving it out means its default and null means null, and strict mode has only null for both
-        not strict: at $.map: the object may have any property
-        not strict: at $.objects: the object may have any property
-        not strict: at $.tuple: the keyword prefixItems has no strict form
+        not strict: at $.character: keyword maxLength has no strict form
+        not strict: at $.character: keyword minLength has no strict form
+        not strict: at $.defaulted: an omitted value (the default) and null differ, and strict mode has only null for both
+        not strict: at $.map: any property is allowed here
+        not strict: at $.objects: any property is allowed here
+        not strict: at $.tuple: keyword prefixItems has no strict form
     "#]]);
 }
 
@@ -262,7 +262,7 @@ fn flattened_enums_are_closed_by_alternative() {
           shape: {"anyOf":[{"additionalProperties":false,"properties":{"colour":{"type":["string","null"]},"kind":{"const":"Circle","type":"string"},"name":{"type":"string"},"radius":{"type":"number"}},"required":["colour","kind","name","radius"],"type":"object"},{"additionalProperties":false,"properties":{"kind":{"const":"Point","type":"string"},"name":{"type":"string"}},"required":["kind","name"],"type":"object"}]}
     "#]]);
     check::<Shape>(expect![[r#"
-        refused: providers accept no oneOf at the top of the parameters; put what it says into a property (an enum into a field that is not flattened)
+        refused: unsupported oneOf at the top of the parameters: providers reject it; move it into a property (for an enum, remove `#[serde(flatten)]`)
     "#]]);
 }
 
@@ -282,7 +282,7 @@ fn two_flattened_enums_stay_open() {
     }
     let text = forms_of(json_schema_of::<Parameters>());
     assert!(!text.contains("\"additionalProperties\":false,\"allOf\""), "{text}");
-    assert!(text.contains("not strict: at $.both: the keyword allOf has no strict form"), "{text}");
+    assert!(text.contains("not strict: at $.both: keyword allOf has no strict form"), "{text}");
     #[cfg(feature = "validation")]
     {
         let plain = Value::Object(for_model(json_schema_of::<Parameters>()).unwrap());
@@ -304,28 +304,28 @@ fn types_that_contain_themselves_are_refused() {
         tree: Option<Box<Tree>>,
     }
     check::<Tree>(expect![[r#"
-        refused: the type contains itself (#), and providers do not accept references; give it an end, or take JSON in its place
+        refused: recursive type (#): providers reject references; limit the recursion, or use a JSON value instead
     "#]]);
     check::<Parameters>(expect![[r#"
-        refused: the type contains itself (#/$defs/Tree), and providers do not accept references; give it an end, or take JSON in its place
+        refused: recursive type (#/$defs/Tree): providers reject references; limit the recursion, or use a JSON value instead
     "#]]);
 }
 
 #[test]
 fn other_tops_are_refused() {
     check::<Tagged>(expect![[r#"
-        refused: providers accept no oneOf at the top of the parameters; put what it says into a property (an enum into a field that is not flattened)
+        refused: unsupported oneOf at the top of the parameters: providers reject it; move it into a property (for an enum, remove `#[serde(flatten)]`)
     "#]]);
     check::<Vec<i32>>(expect![[r#"
-        refused: the parameters are of type "object", not "array"
+        refused: invalid parameters: expected type "object", found "array"
     "#]]);
     check::<Option<Place>>(expect![[r#"
-        refused: the parameters are of type "object", not ["object","null"]
+        refused: invalid parameters: expected type "object", found ["object","null"]
     "#]]);
     check_raw(
         json!("text"),
         expect![[r#"
-        refused: the parameters are a JSON Schema object
+        refused: invalid parameters: expected a JSON Schema object
     "#]],
     );
 }
@@ -362,7 +362,7 @@ fn references_of_raw_schemas_are_followed() {
     check_raw(
         json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/Nope"}}}),
         expect![[r#"
-        refused: the reference #/$defs/Nope leads nowhere in this schema
+        refused: unknown reference #/$defs/Nope in this schema
     "#]],
     );
 }
@@ -405,7 +405,7 @@ fn definitions_that_stand_for_billions_are_refused() {
     check_raw(
         schema,
         expect![[r#"
-        refused: the schema has more than 10000 parts once its references are followed
+        refused: schema too large: more than 10000 parts after inlining its references
     "#]],
     );
 
@@ -414,7 +414,7 @@ fn definitions_that_stand_for_billions_are_refused() {
         deep = json!({"type": "array", "items": deep});
     }
     let error = for_model(json!({"type": "object", "properties": {"x": deep}})).unwrap_err();
-    assert_eq!(error, "the schema nests deeper than 96 levels");
+    assert_eq!(error, "schema nested deeper than 96 levels");
 }
 
 #[test]
@@ -453,9 +453,9 @@ fn alternatives_and_rules() {
               short: {"minLength":3,"type":"string"}
             not strict: at $.link: the format "uri" has no strict form
             not strict: at $.nothing: no value is allowed here
-            not strict: at $.open: the object may have any property
-            not strict: at $.overlap: the keyword oneOf has no strict form where several alternatives may fit
-            not strict: at $.short: the keyword minLength has no strict form
+            not strict: at $.open: any property is allowed here
+            not strict: at $.overlap: keyword oneOf has no strict form where several alternatives may fit
+            not strict: at $.short: keyword minLength has no strict form
         "#]],
     );
 }

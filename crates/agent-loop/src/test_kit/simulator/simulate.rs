@@ -12,10 +12,11 @@ use super::{RUN_ID, json_of, same};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
 use crate::driver::RunBuilder;
-use crate::error::RunFault;
+use crate::exit::{Breakpoint, Exit, Pause};
 use crate::outcome::Outcome;
 use crate::ports::Clock;
-use crate::run::{Breakpoint, Event, Exit, Input, Pause, Run};
+use crate::run::{Event, Input, Run};
+use crate::run_error::RunFault;
 
 /// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
 /// checks that it comes to the same.

@@ -163,17 +163,22 @@ async fn approval_of_what_cannot_run() {
     let notes = Notes::default();
     let script = r#"assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
 assistant: sorry"#;
-    check(paying(&notes, script, Approval::Always), "pay!", expect![[r#"
+    check(
+        paying(&notes, script, Approval::Always),
+        "pay!",
+        expect![[r#"
         user:      pay!
         assistant: > c1 pay()   > c2 nowhere()   > c3 pay!("{")
-        tool c1!:  the arguments of tool 'pay' do not fit: at $: "amount" is a required property
-        tool c2!:  tool 'nowhere' not found; available: pay, look
-        tool c3!:  the arguments of tool 'pay' are not a JSON object: EOF while parsing an object at line 1 column 1
+        tool c1!:  invalid arguments for tool 'pay': "amount" is a required property at $
+        tool c2!:  unknown tool 'nowhere'; available: pay, look
+        tool c3!:  malformed arguments for tool 'pay': EOF while parsing an object at line 1 column 1
         assistant: sorry
         --
         exit: the model answered
         steps: 2, calls: nowhere 1, pay 2
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 /// Some are answered now and the rest later, each in another process; nobody is asked twice.
@@ -314,7 +319,7 @@ async fn approval_modify_is_validated() {
         (
             json!({"amount": "much"}),
             expect![
-                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: at $.amount: expected integer, found string; the request stays pending"
+                "run 'run' waits after step 1: the decision was refused: invalid arguments for approval `c1#5e20a432d33a7fd5`: expected integer, found string at $.amount; the request stays pending"
             ],
         ),
         (

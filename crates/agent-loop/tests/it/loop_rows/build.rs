@@ -36,7 +36,7 @@ async fn build_says_all_faults_at_once() {
         .exit_on(["stor", "store"])
         .limits(limits)
         .repeat_guard(RepeatGuard::default().warn_at(1))
-        .output(Output::schema("area", json!({"type": "area"})));
+        .output_with(Output::schema("area", json!({"type": "area"})));
     refused(
         agent,
         expect![[r#"
@@ -50,8 +50,8 @@ async fn build_says_all_faults_at_once() {
         repeat_guard: counts from 2: a call that was made once has not been repeated
         instructions: name "nme", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
         instructions: name "other", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-        tool store: state key "nowhere": the schema declares no key "nowhere"; known keys: name, messages
-        output area: "area" is no type; the types are null, boolean, integer, number, string, array, object
+        tool store: state key "nowhere": unknown key "nowhere"; known keys: name, messages
+        output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
         exit condition 'stor': names no tool; available: store
     "#]],
     );
@@ -63,10 +63,10 @@ async fn build_refuses_tools_of_one_name() {
         agent("").tools([tools(), tools()].concat()),
         expect![[r#"
         agent 'agent'
-        tool search: is offered twice by toolset "tools"; rename one of the two
-        tool fetch: is offered twice by toolset "tools"; rename one of the two
-        tool submit: is offered twice by toolset "tools"; rename one of the two
-        tool fails: is offered twice by toolset "tools"; rename one of the two
+        tool search: duplicate name in toolset "tools": rename one of the two
+        tool fetch: duplicate name in toolset "tools": rename one of the two
+        tool submit: duplicate name in toolset "tools": rename one of the two
+        tool fails: duplicate name in toolset "tools": rename one of the two
     "#]],
     );
 }
@@ -101,7 +101,7 @@ async fn build_refuses_tools_to_choose_from_that_are_not_there() {
         agent("").only_tools(["serch"]),
         expect![[r#"
         agent 'agent'
-        tool serch: is not in toolset "tools"; its tools: search, fetch, submit, fails
+        tool serch: unknown tool of toolset "tools"; available: search, fetch, submit, fails
     "#]],
     );
 }
@@ -111,7 +111,7 @@ async fn build_refuses_two_tools_for_the_output() {
     let own = tool("submit_output", |_| Ok(json!(1))).build().unwrap();
     let output = Output::schema("area", json!({"type": "object"})).mode(OutputMode::Tool);
     refused(
-        Agent::builder(script("")).tools([own]).output(output),
+        Agent::builder(script("")).tools([own]).output_with(output),
         expect![[r#"
         agent 'agent'
         submit_output: is the tool that takes the output; rename the other one
@@ -164,7 +164,7 @@ async fn an_agent_without_tools_is_warned_about_once() {
     plain.to_builder().name("changed").build().unwrap();
     agent("assistant: area 3").build().unwrap();
     let output = Output::schema("area", json!({"type": "integer"}));
-    Agent::builder(script("")).output(output).build().unwrap();
+    Agent::builder(script("")).output_with(output).build().unwrap();
     let graph = Schema::builder().key::<String>("notes").build().unwrap();
     Agent::builder(script("")).graph_schema(graph).build().unwrap();
     drop(guard);

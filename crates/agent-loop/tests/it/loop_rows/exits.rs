@@ -207,7 +207,7 @@ async fn no_tools() {
         expect![[r#"
         user:      where?
         assistant: > c1 search(q="stalls")
-        tool c1!:  tool 'search' not found; available: none
+        tool c1!:  unknown tool 'search'; available: none
         --
         exit: the agent has no tools, so it asks once
         steps: 1, calls: search 1

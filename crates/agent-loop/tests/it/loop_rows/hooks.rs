@@ -276,7 +276,7 @@ async fn hook_goes_on_behind_an_output() {
 
     let script = "assistant: 1\nassistant: > c1 fetch(id=1)\nassistant: 2";
     let agent = agent(script)
-        .output(Output::schema("number", json!({"type": "integer"})))
+        .output_with(Output::schema("number", json!({"type": "integer"})))
         .on_exit(|context: HookContext| async move {
             let is_first = context.state.messages().last().unwrap().text() == "1";
             Ok(if is_first { HookAction::go_on() } else { HookAction::proceed() })

@@ -180,7 +180,7 @@ async fn instructions_that_need_an_unset_key() {
     let agent = agent("assistant: hello").schema(schema()).instructions("You help {name}.");
     check(agent, "hi", expect![[r#"
         --
-        error: run 'run' failed after step 0: the run could not go on: the template needs "name" (line 1, column 10), which the state does not have; write {name?} if it may be absent; keys there are: messages
+        error: run 'run' failed after step 0: the run could not go on: missing key "name" for the template at line 1, column 10; write {name?} if it is optional; known keys: messages
         steps: 0
     "#]]).await;
 }
@@ -204,7 +204,7 @@ async fn runtime_overrides() {
     expect![[r#"
         user:      where?
         assistant: > c1 fetch(id=3)
-        tool c1!:  tool 'fetch' not found; available: search
+        tool c1!:  unknown tool 'fetch'; available: search
         --
         exit: the limit of steps was reached
         steps: 1, calls: fetch 1
@@ -239,7 +239,7 @@ async fn runtime_overrides_of_tools() {
 async fn runtime_overrides_that_are_wrong() {
     let agent = agent("assistant: area 3").build().unwrap();
     let error = agent.run("where?").with(|agent| agent.max_steps(0).exit_on(["leave"])).await.unwrap_err();
-    expect!["run 'ID' failed after step 0: the agent could not be adjusted for the run: agent 'agent' has faults: at limits.steps: is zero: the model could never be asked; at exit condition 'leave': names no tool; available: search, fetch, submit, fails"].assert_eq(&chain(&error).replace(error.outcome().run().id(), "ID"));
+    expect!["run 'ID' failed after step 0: the agent could not be adjusted for the run: agent 'agent' has faults: limits.steps: is zero: the model could never be asked; exit condition 'leave': names no tool; available: search, fetch, submit, fails"].assert_eq(&chain(&error).replace(error.outcome().run().id(), "ID"));
 }
 
 #[tokio::test]
@@ -252,9 +252,9 @@ assistant: area 3
         user:      where?
         assistant: > c1 fails()   > c2 search()   > c3 nowhere()   > c4 search!("{\"q\": sta")   > c5 fetch(id=3)
         tool c1!:  no such area
-        tool c2!:  the arguments of tool 'search' do not fit: at $: "q" is a required property
-        tool c3!:  tool 'nowhere' not found; available: search, fetch, submit, fails
-        tool c4!:  the arguments of tool 'search' are not a JSON object: expected value at line 1 column 7
+        tool c2!:  invalid arguments for tool 'search': "q" is a required property at $
+        tool c3!:  unknown tool 'nowhere'; available: search, fetch, submit, fails
+        tool c4!:  malformed arguments for tool 'search': expected value at line 1 column 7
         tool c5:   area 3
         assistant: area 3
         --
@@ -354,7 +354,7 @@ async fn raise_on_failure_by_the_tool() {
     check(Agent::builder(self::script(script)).tools([fatal]), "where?", expect![[r#"
         user:      where?
         assistant: > c1 fatal()
-        tool c1!:  tool 'fatal' cannot work: the disk is full
+        tool c1!:  tool 'fatal' failed: the disk is full
         --
         error: run 'run' failed after step 1: a tool call ended the run: tool 'fatal' failed in call 'c1': the disk is full
         steps: 1, calls: fatal 1
@@ -373,7 +373,7 @@ async fn raise_on_failure_of_a_merge() {
         user:      where?
         assistant: > c1 visit(n=18446744073709551615)   > c2 visit(n=5)
         tool c1:   18446744073709551615
-        tool c2!:  tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        tool c2!:  tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         assistant: so be it
         --
         exit: the model answered
@@ -384,9 +384,9 @@ async fn raise_on_failure_of_a_merge() {
         user:      where?
         assistant: > c1 visit(n=18446744073709551615)   > c2 visit(n=5)
         tool c1:   18446744073709551615
-        tool c2!:  tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        tool c2!:  tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         --
-        error: run 'run' failed after step 1: a tool call ended the run: tool 'visit' failed in call 'c2': tool 'visit' ran, but its result could not be written to the state, and none of it was: handler sum cannot merge into key "visits": the sum is too large for a number of 64 bits
+        error: run 'run' failed after step 1: a tool call ended the run: tool 'visit' failed in call 'c2': tool 'visit' ran, but its writes to the state failed and none was applied: handler sum failed for key "visits": the sum does not fit 64 bits
         steps: 1, calls: visit 2
         state: {"visits":18446744073709551615}
     "#]]).await;
