@@ -144,7 +144,7 @@ async fn go_on(session: &SessionHandle, screen: &mut Screen) -> Result<(), Failu
     let words = format!("The session {} {}.", session.key().id, restart(&run));
     screen.printer.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
     screen.printer.set_state(session.state().await.ok());
-    // Somebody has stopped here already.
+    // A person has stopped here already.
     screen.recording.go_on();
     // A model that was chosen meanwhile goes on with the run.
     screen.follow(session.resume().with_changed_agent().start()?).await

@@ -11,7 +11,7 @@ use stepfold_examples::{Failure, Recording};
 pub(crate) struct Screen {
     pub(crate) printer: Printer,
     pub(crate) recording: Recording,
-    /// Whether this is for a picture, where nobody presses a key.
+    /// Whether this is for a picture, which waits for no key.
     pub(crate) is_picture: bool,
 }
 
@@ -42,6 +42,6 @@ async fn stop(printer: &mut Printer, is_picture: bool) {
         #[expect(clippy::exit, reason = "a process that stops anywhere is what the picture shows")]
         std::process::exit(0);
     }
-    // If nothing can be read, nobody waits.
+    // If nothing can be read, the run goes on.
     let _ = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await;
 }

@@ -60,8 +60,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .name("shop")
         .instructions("You sell tea and rice. The basket so far: {user:basket?}")
         .schema(basket)
-        .tools([put_tool().build()?, pay_tool().build()?, deliver_tool().build()?])
-        .output(Output::of::<Receipt>())
+        .tools([put_tool(), pay_tool(), deliver_tool()])
+        .output::<Receipt>()
         .build()?;
     let file = std::env::temp_dir().join(format!("shop-{}.sqlite", std::process::id()));
     let session = Runner::builder(agent, SqliteStore::open(&file)?).build().session("ada", "monday").await?;

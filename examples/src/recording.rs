@@ -37,7 +37,7 @@ pub struct Recording {
     stop: Option<Stop>,
 }
 
-/// A reply that is held back until somebody lets it go.
+/// A reply that is held back until the program lets it go.
 #[derive(Clone, Debug)]
 struct Stop {
     question: String,

@@ -315,12 +315,12 @@ fn hang(text: &str) -> usize {
 
 /// Shows a text in place of the line that the cursor is in.
 pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
-    // When nobody can be told, there is nobody to tell. The cursor is moved also where colors are left out.
+    // A terminal that is gone is no failure. The cursor is moved also where colors are left out.
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
 
 fn write(text: &Text, end: &str) {
     let mut out = anstream::stdout().lock();
-    // When nobody reads it, there is nobody to tell.
+    // A reader that is gone is no failure.
     let _ = write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush());
 }
