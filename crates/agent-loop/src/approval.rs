@@ -14,6 +14,7 @@ use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, ToolCall};
 
 use crate::digest;
+use crate::state_input::{StateInput, canonical_inputs};
 
 /// A call that somebody has to decide about.
 ///
@@ -26,11 +27,14 @@ pub struct ApprovalRequest {
     /// The first part is the id of the call, percent-encoded where it is more than letters, digits and `-._:`; of a
     /// question of a node, the branch and the label; of a request inside of an agent that is a tool or a node, the whole
     /// path, with `/` between its parts. The digest is over the run,
-    /// the step, the tool or node, and the arguments. So an id is never used again for anything else, and a decision
+    /// the step, the tool or node, the arguments, and the values that the state adds to them. So an id is never used again for anything else, and a decision
     /// approves what was shown and nothing else.
     pub id: String,
     /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
+    /// The parameters that the state fills when the call runs, with the values that it has now. A call whose values are
+    /// other ones when it starts does not start: there is a new request.
+    pub inputs_from_state: Vec<StateInput>,
     /// Why it is asked.
     pub reason: AskReason,
     /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
@@ -43,7 +47,7 @@ pub struct ApprovalRequest {
 impl ApprovalRequest {
     /// A request about one call.
     pub(crate) const fn new(id: String, call: ToolCall, reason: AskReason) -> Self {
-        ApprovalRequest { id, call, reason, times: 1, parameters: None }
+        ApprovalRequest { id, call, inputs_from_state: Vec::new(), reason, times: 1, parameters: None }
     }
 
     /// Whether other arguments can be decided on. A node may rule that out.
@@ -64,6 +68,67 @@ pub enum AskReason {
     /// A node of a graph asks: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the node's name and
     /// what it is about; a modified one goes to the node as it is.
     Node,
+}
+
+/// What is asked about a call: why, and with which values from the state.
+///
+/// # Examples
+/// ```
+/// use serde_json::json;
+/// use stepfold_agent_loop::{AskReason, Question};
+///
+/// assert_eq!(serde_json::to_value(Question::from(AskReason::Rule))?, json!("rule"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredQuestion", into = "StoredQuestion")]
+#[non_exhaustive]
+pub struct Question {
+    /// Why it is asked.
+    pub reason: AskReason,
+    /// The parameters that the state fills.
+    pub inputs_from_state: Vec<StateInput>,
+}
+
+impl Question {
+    pub(crate) const fn new(reason: AskReason, inputs_from_state: Vec<StateInput>) -> Self {
+        Question { reason, inputs_from_state }
+    }
+}
+
+impl From<AskReason> for Question {
+    fn from(reason: AskReason) -> Self {
+        Question::new(reason, Vec::new())
+    }
+}
+
+/// The stored form: the reason alone, where the state adds nothing.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredQuestion {
+    Reason(AskReason),
+    WithInputs { reason: AskReason, inputs_from_state: Vec<StateInput> },
+}
+
+impl From<Question> for StoredQuestion {
+    fn from(question: Question) -> Self {
+        let Question { reason, inputs_from_state } = question;
+        match inputs_from_state.is_empty() {
+            true => StoredQuestion::Reason(reason),
+            false => StoredQuestion::WithInputs { reason, inputs_from_state },
+        }
+    }
+}
+
+impl From<StoredQuestion> for Question {
+    fn from(stored: StoredQuestion) -> Self {
+        match stored {
+            StoredQuestion::Reason(reason) => reason.into(),
+            StoredQuestion::WithInputs { reason, inputs_from_state } => {
+                Question { reason, inputs_from_state }
+            }
+        }
+    }
 }
 
 /// What somebody decided about a call. Whatever cannot be read as one of these is no decision.
@@ -183,6 +248,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     /// The number of equal calls.
     pub(crate) times: usize,
+    /// What the state adds to the call.
+    pub(crate) inputs: &'a [StateInput],
 }
 
 impl Subject<'_> {
@@ -206,10 +273,13 @@ impl Subject<'_> {
             AskReason::MayHaveHappened => "may_have_happened",
             AskReason::Node => "node",
         };
-        let times = self.times.to_string();
+        let (times, inputs) = (self.times.to_string(), canonical_inputs(self.inputs));
         let mut parts = vec![self.run, &step, &place, &round, reason, self.name, path, content];
         if self.times > 1 {
             parts.push(&times);
+        }
+        if !inputs.is_empty() {
+            parts.push(&inputs);
         }
         format!("{path}#{}", digest::of_parts(&parts))
     }
@@ -260,6 +330,8 @@ pub(crate) struct StoredRequest {
     call_id: String,
     tool: String,
     arguments: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs_from_state: Vec<StateInput>,
     reason: AskReason,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     times: usize,
@@ -283,6 +355,7 @@ impl From<&ApprovalRequest> for StoredRequest {
             call_id: request.call.id.clone(),
             tool: request.call.name.clone(),
             arguments: request.call.arguments.to_text().into_owned(),
+            inputs_from_state: request.inputs_from_state.clone(),
             reason: request.reason,
             times: request.times,
             parameters: request.parameters.clone(),
@@ -292,9 +365,10 @@ impl From<&ApprovalRequest> for StoredRequest {
 
 impl From<StoredRequest> for ApprovalRequest {
     fn from(stored: StoredRequest) -> Self {
-        let StoredRequest { id, call_id, tool, arguments, reason, times, parameters } = stored;
+        let StoredRequest { id, call_id, tool, arguments, inputs_from_state, reason, times, parameters } =
+            stored;
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
-        ApprovalRequest { id, call, reason, times, parameters }
+        ApprovalRequest { id, call, inputs_from_state, reason, times, parameters }
     }
 }
 

@@ -127,6 +127,7 @@ mod ports;
 mod replay;
 mod run;
 mod run_error;
+mod state_input;
 #[cfg(feature = "test-kit")]
 pub mod test_kit;
 
@@ -145,7 +146,7 @@ pub use crate::agent::{
     Agent, AgentBuilder, AgentTool, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult,
     HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
-pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision};
+pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision, Question};
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::error::{AgentError, FeedError, StartError};
@@ -160,3 +161,4 @@ pub use crate::run::{
     PendingHook, Run, SharedValue, StepEnd, UnknownCall, WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
+pub use crate::state_input::{StateInput, StateValue};

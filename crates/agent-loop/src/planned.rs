@@ -201,7 +201,16 @@ impl OpenBranch {
     ) -> Result<Decision, Box<ApprovalRequest>> {
         let node = &*self.planned.node;
         let (run, step, place) = (&*self.run, self.step, self.place);
-        let subject = Subject { run, step, place, round: 0, reason: AskReason::Node, name: node, times: 1 };
+        let subject = Subject {
+            run,
+            step,
+            place,
+            round: 0,
+            reason: AskReason::Node,
+            name: node,
+            times: 1,
+            inputs: &[],
+        };
         let id = subject.id_about(label, &about);
         if let Some((_, decision)) = self.decisions.iter().find(|(decided, _)| *decided == id) {
             return Ok(decision.clone());

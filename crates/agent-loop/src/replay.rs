@@ -23,6 +23,7 @@ use crate::run::{
     Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
     SharedValue, check_version,
 };
+use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
 
 /// Everything that is needed to go through a run again: where it began, and its events.
 ///
@@ -283,9 +284,8 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         None => run.feed(answer, recorded.elapsed),
     };
     let mut made = made.map_err(refused)?;
-    if run.tools().is_none() {
-        take_asking(&mut made, recorded);
-    }
+    take_asking(&mut made, recorded, run);
+    take_inputs(&mut made.kind, &recorded.kind);
     take_pruned(&mut made, recorded);
     take_lasting(&mut made, recorded, run);
     take_large(&mut made, recorded, run);
@@ -563,19 +563,67 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Tools that are asked for anew at each step are not in the record, so that whether they need agreement is
-/// taken from it.
-fn take_asking(made: &mut Event, recorded: &Event) {
+/// Whether calls need agreement is taken from the record where the replay cannot know it: of tools that are asked for anew at
+/// each step, and of those that have inputs from the state which no record tells.
+fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
     let (EventKind::Replied { fates, .. }, EventKind::Replied { fates: known, .. }) =
         (&mut made.kind, &recorded.kind)
     else {
         return;
     };
-    let asking = known.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_) | Fate::Same(_)));
-    let asking: Vec<_> =
-        asking.filter(|(place, _)| fates.iter().all(|(at, _)| at != place)).cloned().collect();
-    fates.extend(asking);
+    let calls: Vec<_> = made.messages.first().into_iter().flat_map(|reply| reply.tool_calls()).collect();
+    let is_untold = |place: &usize| {
+        let tool = calls.get(*place).map(|call| run.tools().and_then(|tools| tools.get(&call.name)));
+        let is_untold =
+            |fate: &Fate| matches!(fate, Fate::Ask(question) if !is_told(&question.inputs_from_state));
+        let mut asked = fates.iter().chain(known).filter(|(at, _)| at == place);
+        run.tools().is_none()
+            || tool.flatten().is_some_and(|tool| tool.input_keys().any(|key| key.starts_with(TEMPORARY)))
+            || asked.any(|(_, fate)| is_untold(fate))
+    };
+    let is_asking = |fate: &Fate| matches!(fate, Fate::Ask(_) | Fate::Same(_));
+    let is_taken = |(place, fate): &(usize, Fate)| is_asking(fate) && is_untold(place);
+    let taken: Vec<_> = known.iter().filter(|fate| is_taken(fate)).cloned().collect();
+    let left: Vec<_> = fates.iter().filter(|fate| !is_taken(fate)).cloned().collect();
+    *fates = left.into_iter().chain(taken).collect();
     fates.sort_by_key(|(place, _)| *place);
+}
+
+/// The inputs from the state that a record cannot tell.
+fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
+    let (
+        EventKind::Interrupted { inputs_from_state: made, .. },
+        EventKind::Interrupted { inputs_from_state: known, .. },
+    ) = (made, recorded)
+    else {
+        return;
+    };
+    let of = |all: &[(usize, Vec<StateInput>)], place: usize| {
+        all.iter().find(|(at, _)| *at == place).map(|(_, inputs)| inputs.clone()).unwrap_or_default()
+    };
+    let mut places = made.iter().chain(known).map(|(place, _)| *place);
+    if places.all(|place| are_recorded_alike(&of(made, place), &of(known, place))) {
+        made.clone_from(known);
+    }
+}
+
+/// Questions about calls that were recorded, with what the state adds by the run as it is now to those that were approved
+/// before.
+fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
+    let again = fates.iter().map(|(place, fate)| match fate {
+        Fate::Ask(known)
+            if run.tools().is_some() && run.item(*place).is_some_and(|item| item.is_approved()) =>
+        {
+            let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
+            let mut question = known.clone();
+            if !are_recorded_alike(&inputs, &known.inputs_from_state) {
+                question.inputs_from_state = inputs;
+            }
+            (*place, Fate::Ask(question))
+        }
+        fate => (*place, fate.clone()),
+    });
+    again.collect()
 }
 
 /// What came from outside when the event was made; none if the run needs something else now.
@@ -628,7 +676,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
 /// The same of an event that is about an item of the open step.
 fn answer_of_item(kind: &EventKind, run: &Run) -> Option<Answer> {
     Some(match kind {
-        EventKind::Asked { fates } => Answer::Ask(fates.clone()),
+        EventKind::Asked { fates } => Answer::Ask(asked_again(fates, run)),
         EventKind::Started { places } => Answer::Started(places.clone()),
         EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
         EventKind::Interrupted { .. } => Answer::Interrupted,

@@ -1,7 +1,7 @@
 //! Requests for a decision: what is approved is what is shown, whole.
 
 use serde_json::Value;
-use stepfold_agent_loop::{ApprovalRequest, AskReason};
+use stepfold_agent_loop::{ApprovalRequest, AskReason, StateInput, StateValue};
 use stepfold_state_core::escape_all_invisible;
 
 use crate::{Form, Look, Text};
@@ -9,7 +9,8 @@ use crate::{Form, Look, Text};
 /// Arguments of up to so many characters stand in the line of the question.
 const IN_LINE: usize = 80;
 
-/// A request for a decision: the tool, and its arguments as they will be run: whole, as JSON, with nothing invisible.
+/// A request for a decision: the tool, its arguments as they will be run, whole and as JSON, and what the state adds to them.
+/// Nothing in it is invisible.
 ///
 /// # Examples
 /// ```
@@ -56,9 +57,24 @@ pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
             Text::new(Look::ASK, "? ").and("decide about ").with(Look::DIM, &id).and(": ")
         }
     };
-    let question = question.with(Look::STRONG, &tool).and(&arguments).and(&why);
+    let inputs: String = request.inputs_from_state.iter().map(input).collect();
+    let question = question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why);
     match form {
         Form::Log => question,
         Form::Terminal { width } => question.wrapped(width, 0, 4),
     }
+}
+
+/// A parameter that the state fills, on a line of its own.
+fn input(input: &StateInput) -> String {
+    let value = match &input.value {
+        StateValue::Value(value) => value.to_string(),
+        StateValue::Truncated { begins, bytes, sha256 } => {
+            format!("{begins}... ({bytes} bytes, SHA-256 {sha256})")
+        }
+        StateValue::Hidden { sha256 } => format!("hidden (SHA-256 {sha256})"),
+        _ => "unknown".to_owned(),
+    };
+    let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
+    format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
 }

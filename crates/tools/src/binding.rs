@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Part, ToolContent};
-use stepfold_state_core::state::Handler;
+use stepfold_state_core::state::{Handler, ValueRef};
 
 /// A parameter read from a key of the state.
 #[derive(Clone, Debug)]
@@ -16,6 +16,18 @@ pub(crate) struct InputBinding {
     pub(crate) parameter: String,
     /// Whether the model sees the parameter too; its argument then takes precedence.
     pub(crate) is_visible: bool,
+}
+
+/// A parameter that the state fills in a call; see [`Tool::inputs_on`](crate::Tool::inputs_on).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct InputFromState<'a> {
+    /// The parameter.
+    pub parameter: &'a str,
+    /// The key of the state.
+    pub key: &'a str,
+    /// The value of the key.
+    pub value: ValueRef<'a>,
 }
 
 /// A key of the state that the result is written to.

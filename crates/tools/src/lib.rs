@@ -100,7 +100,7 @@ mod toolset;
 pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
-pub use crate::binding::{ResultText, Source};
+pub use crate::binding::{InputFromState, ResultText, Source};
 pub use crate::context::{StateWriter, ToolContext, WriteError, key_of_call};
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};

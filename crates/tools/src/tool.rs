@@ -12,12 +12,13 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, check_key};
+use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, State, check_key};
 
-use crate::binding::{InputBinding, OutputBinding, ResultText, Source};
+use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
 use crate::extract::Needs;
 use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
+use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
 use crate::schema::{self, drop_stand_in_nulls};
@@ -242,6 +243,65 @@ impl Tool {
     /// The keys of the state that a call may write.
     pub fn writes(&self) -> impl Iterator<Item = &str> {
         self.0.access.writes.iter().map(|(key, _)| &**key)
+    }
+
+    /// The state keys that are bound to parameters.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn show(RawArgs(arguments): RawArgs) -> Result<serde_json::Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"limit": {"type": "integer"}}});
+    /// let show = Tool::new("show", "Shows the limit.", show).parameters(parameters).input_from_state("max", "limit");
+    /// assert_eq!(show.build()?.input_keys().collect::<Vec<_>>(), ["max"]);
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn input_keys(&self) -> impl Iterator<Item = &str> {
+        self.0.inputs.iter().map(|input| &*input.key)
+    }
+
+    /// The parameters that the state fills in a call with these arguments, with their values: the arguments are as the
+    /// model sent them. Empty if they do not fit the tool, since such a call does not run.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{RawArgs, Tool, ToolError};
+    ///
+    /// async fn show(RawArgs(arguments): RawArgs) -> Result<serde_json::Value, ToolError> {
+    ///     Ok(arguments)
+    /// }
+    /// let parameters = json!({"type": "object", "properties": {"limit": {"type": "integer"}}});
+    /// let show = Tool::new("show", "Shows the limit.", show).parameters(parameters);
+    /// let show = show.default_from_state("max", "limit").build()?;
+    ///
+    /// let mut state = State::new(&Schema::builder().key::<u64>("max").build()?);
+    /// state.set("max", 10)?;
+    /// let empty = serde_json::Map::new();
+    /// let inputs = show.inputs_on(&empty, &state);
+    /// assert_eq!((inputs[0].parameter, inputs[0].key, inputs[0].value.to_json()), ("limit", "max", json!(10)));
+    ///
+    /// let given = json!({"limit": 3});
+    /// assert!(show.inputs_on(given.as_object().unwrap(), &state).is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn inputs_on<'a>(&'a self, sent: &Map<String, Value>, state: &'a State) -> Vec<InputFromState<'a>> {
+        if self.0.inputs.is_empty() {
+            return Vec::new();
+        }
+        let Ok(arguments) = self.accept(sent) else { return Vec::new() };
+        let inputs = invoke::inputs_on(self, &arguments, state);
+        let shown = |(_, input, value): (usize, &'a InputBinding, _)| InputFromState {
+            parameter: &input.parameter,
+            key: &input.key,
+            value,
+        };
+        inputs.map(shown).collect()
     }
 
     /// The bindings of the tool to the state, and the rule of its result text, as JSON, to compare them with

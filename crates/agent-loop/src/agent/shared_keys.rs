@@ -5,13 +5,7 @@ use std::collections::BTreeSet;
 use stepfold_state_core::state::{KeySchema, Template};
 
 use super::Agent;
-
-/// The prefixes of keys that other sessions write, too.
-const SHARED: [&str; 2] = ["app:", "user:"];
-
-fn is_shared(key: &str) -> bool {
-    SHARED.iter().any(|prefix| key.starts_with(prefix))
-}
+use crate::state_input::is_shared;
 
 /// The keys of shared scopes whose values decide what a run of this agent does: those that its instructions show, that
 /// its tools are fed from, and that its tools merge into. Of a graph, and of tools that are not known before they are

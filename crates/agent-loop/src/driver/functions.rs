@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::children::{ChildEnd, Told};
 use crate::agent::{BranchEnd, Emitter, HookPoint, NodeFunctions, Planner};
-use crate::run::Run;
+use crate::run::{Fate, Run};
 
 /// What nodes say until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
@@ -86,6 +86,13 @@ impl Functions {
                 _ => {}
             }
         }
+    }
+
+    /// Those of these calls, which are about to start, that would take other values from the state than somebody has agreed
+    /// to.
+    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
+        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }
 
     /// What hooks wrote with a call is read by those that wait for it.

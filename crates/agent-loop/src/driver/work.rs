@@ -16,7 +16,7 @@ use crate::agent::BranchEnd;
 use crate::exit::Exit;
 use crate::observe::RunEvent;
 use crate::planned::{NodeOutcome, NodeStatus};
-use crate::run::{Answer, PendingHook, Run};
+use crate::run::{Answer, Fate, PendingHook, Run};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
@@ -25,6 +25,8 @@ struct AtWork<'a> {
     children: Children<'a>,
     stop: CancellationToken,
     trouble: Trouble,
+    /// The calls that were about to start and have to be asked about: when those that run have come to their end.
+    to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
 }
@@ -44,6 +46,7 @@ impl Host<'_> {
             children: Children::new(&stop, std::sync::Arc::clone(&self.clock)),
             stop,
             trouble: Trouble::default(),
+            to_ask: Vec::new(),
             failed: None,
         };
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
@@ -105,6 +108,9 @@ impl Host<'_> {
         if let Some(error) = work.functions.finish().await {
             return Err(RunFault::Tool(error));
         }
+        if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
+            return self.commit(run, Answer::Ask(work.to_ask)).await;
+        }
         match work.failed {
             _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
@@ -114,10 +120,13 @@ impl Host<'_> {
 
     async fn happened(&mut self, run: &mut Run, work: &mut AtWork<'_>, happened: Happened) {
         match happened {
-            Happened::Starting(places) => match self.starting(run, &places, &mut work.trouble).await {
-                true => work.children.start(run, &places),
-                false => work.functions.withdraw(&places),
-            },
+            Happened::Starting(places) => {
+                work.to_ask = work.functions.to_ask(run, &places);
+                match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
+                    true => work.children.start(run, &places),
+                    false => work.functions.withdraw(&places),
+                }
+            }
             Happened::Progress { call_id, report } => {
                 let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
                 work.trouble.note(told.await);

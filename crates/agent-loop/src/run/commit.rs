@@ -16,7 +16,7 @@ use super::requests::{Asker, decided_outcome};
 use super::task::call_of;
 use super::work::{HookPending, Item, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked};
 use crate::agent::{HookPoint, HookVerdict};
-use crate::approval::{AskReason, Decision};
+use crate::approval::{AskReason, Decision, Question};
 use crate::error::FeedError;
 use crate::exit::Exit;
 
@@ -300,7 +300,7 @@ impl Run {
                 }
                 item.agree(decision, was_hooked);
                 if item.planned.is_none() {
-                    approved.push(Approved::of(&item.as_run(&call)));
+                    approved.push(Approved::of(&item.as_run(&call), &item.inputs));
                 }
             }
         });
@@ -577,11 +577,13 @@ fn after_work(mut work: Work, reply: Option<&Message>, kind: &EventKind) -> Phas
                 calls.stop = calls.stop.take().or_else(|| stop.clone());
             }
         }
-        EventKind::Interrupted { places, asks } => {
+        EventKind::Interrupted { places, asks, inputs_from_state } => {
             for place in places {
+                let inputs = inputs_from_state.iter().find(|(at, _)| at == place).map(|(_, inputs)| inputs);
                 work.items.change(*place, |item| {
                     if *asks {
-                        item.state = ItemState::Asking(AskReason::MayHaveHappened);
+                        let inputs = inputs.cloned().unwrap_or_default();
+                        item.ask(Question::new(AskReason::MayHaveHappened, inputs));
                     } else {
                         let call = shown_in(reply, calls, *place, item);
                         item.finish(WorkOutcome::unknown(item.planned.as_ref(), &call));

@@ -17,9 +17,10 @@ use stepfold_tools::Outcome;
 use super::shared::SharedValue;
 use super::work::WorkOutcome;
 use crate::agent::{HookPoint, HookVerdict};
-use crate::approval::{ApprovalRequest, AskReason, Decision};
+use crate::approval::{ApprovalRequest, Decision, Question};
 use crate::exit::Exit;
 use crate::planned::{Arrived, Planned, Routed};
+use crate::state_input::StateInput;
 use stepfold_trim::{Kept, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
@@ -71,8 +72,8 @@ pub struct Event {
     /// the writes are those of the step, in call order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_end: Option<StepEnd>,
-    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph
-    /// goes on in another process, on the values that these have by then.
+    /// What the run reads of the scopes `app:` and `user:`, which others write too: where it begins, and where a graph, or an
+    /// agent whose tools have inputs from such keys, goes on in another process, on the values that these have by then.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, SharedValue>,
     /// What happened.
@@ -187,7 +188,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
-    /// Calls that were to run unasked when the reply came have to be asked about: by now their tools want approval.
+    /// Calls have to be asked about: those that were to run unasked when the reply came, and whose tools want approval by
+    /// now; and those that were approved with other values from the state than they would run with.
     Asked {
         /// What becomes of them, by their places.
         fates: Vec<(usize, Fate)>,
@@ -238,6 +240,9 @@ pub enum EventKind {
         /// Whether somebody is asked; else the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
+        /// What the state adds to those that somebody is asked about, by their places.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        inputs_from_state: Vec<(usize, Vec<StateInput>)>,
     },
     /// A superstep of a graph begins, or the graph ends. The writes are the graph's own: counts, the current node.
     Planned {
@@ -269,7 +274,7 @@ pub enum EventKind {
 #[non_exhaustive]
 pub enum Fate {
     /// Somebody has to decide.
-    Ask(AskReason),
+    Ask(Question),
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),
     /// It is answered without running.

@@ -24,6 +24,7 @@ use crate::decisions::Settled;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
 use crate::planned::{OpenBranch, Planned};
+use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
 /// A run of an agent, wherever it is: a machine that says what it needs and is fed with answers.
@@ -180,15 +181,18 @@ pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
+    /// What the state added, in the same form.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
+    pub(crate) inputs: String,
 }
 
 impl Approved {
-    pub(super) fn of(call: &ToolCall) -> Self {
+    pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
             Some(arguments) => crate::digest::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        Approved { tool: call.name.clone(), arguments }
+        Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
     }
 }
 

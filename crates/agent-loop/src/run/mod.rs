@@ -5,6 +5,7 @@
 //! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
 //! replay is to commit the events of a record.
 
+mod asking;
 mod call_ids;
 mod children;
 mod close;

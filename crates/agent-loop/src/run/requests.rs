@@ -30,7 +30,7 @@ pub(crate) struct Asker {
 impl Asker {
     /// What tells requests about the item at a place.
     fn subject<'a>(&'a self, place: usize, round: u32, reason: AskReason, name: &'a str) -> Subject<'a> {
-        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1 }
+        Subject { run: &self.run, step: self.step, place, round, reason, name, times: 1, inputs: &[] }
     }
 
     /// The id of a request as it is known outside of the run.
@@ -45,7 +45,8 @@ impl Asker {
     fn id(&self, place: usize, item: &Item, asked: (AskReason, usize), call: &ToolCall) -> String {
         let (reason, times) = asked;
         let subject = self.subject(place, item.round, reason, &call.name);
-        self.outer(Subject { times, ..subject }.id(&path_of(item, &call.id), &call.arguments))
+        let subject = Subject { times, inputs: &item.inputs, ..subject };
+        self.outer(subject.id(&path_of(item, &call.id), &call.arguments))
     }
 
     /// The id of a request of what is inside of an item.
@@ -160,7 +161,9 @@ impl Run {
                 ItemState::Asking(reason) => {
                     let (call, times) = (task.call(), times[place]);
                     let id = asker.id(place, item, (reason, times), &call);
-                    pending.push(ApprovalRequest { times, ..ApprovalRequest::new(id, call, reason) });
+                    let inputs_from_state = item.inputs.clone();
+                    let request = ApprovalRequest::new(id, call, reason);
+                    pending.push(ApprovalRequest { times, inputs_from_state, ..request });
                 }
                 ItemState::Same(_) => {}
                 _ => {

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::state::{Handler, State, ValueRef};
+use stepfold_tools::{Tool, Tools};
 
 use super::event::Event;
 use super::machine::Run;
+use crate::state_input::is_shared;
 
 /// The longest value that is recorded, in bytes of its JSON, roughly.
 const MAX_BYTES: usize = 4 * 1024;
@@ -122,10 +124,14 @@ impl Run {
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// What a graph reads of shared scopes where it goes on on values of another time: its routers have to choose the
-    /// same again.
+    /// What a run reads of shared scopes where it goes on on values of another time: the routers of a graph have to choose
+    /// the same again, and what is shown to an approver of a call has to be the same.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
-        match self.is_taken_up && self.agent.config().planner.is_some() {
+        let has_inputs = || {
+            let tools = self.tools().into_iter().flat_map(Tools::iter);
+            tools.flat_map(Tool::input_keys).any(is_shared)
+        };
+        match self.is_taken_up && (self.agent.config().planner.is_some() || has_inputs()) {
             true => self.shared_values(),
             false => BTreeMap::new(),
         }

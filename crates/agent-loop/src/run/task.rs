@@ -85,12 +85,10 @@ impl<'a> Task<'a> {
 
     /// The state that it sees: that of before the step, with the writes of the calls that it comes after.
     pub(crate) fn state(&self) -> State {
-        let (None, Some(tools)) = (&self.item.planned, self.run.tools()) else {
-            return self.run.state().clone();
-        };
-        let (calls, finished) = (self.run.calls_as_run(), self.run.finished_calls());
-        let state = self.run.state().clone();
-        Invocation::resume(tools, state, calls, finished, InvokeOptions::default()).state_seen_by(self.place)
+        match (&self.item.planned, self.run.calls_in_order()) {
+            (None, Some(calls)) => calls.state_seen_by(self.place),
+            _ => self.run.state().clone(),
+        }
     }
 
     /// What was decided, by the ids within the item.
@@ -111,6 +109,16 @@ impl<'a> Task<'a> {
             run: Arc::clone(&self.run.id),
             step: self.run.steps(),
         })
+    }
+}
+
+impl Run {
+    /// The calls of the open step, of which none is run here: they know whose writes each of them sees. None without the
+    /// tools of the step.
+    pub(super) fn calls_in_order(&self) -> Option<Invocation> {
+        let (calls, finished) = (self.calls_as_run(), self.finished_calls());
+        let (tools, state) = (self.tools()?, self.state().clone());
+        Some(Invocation::resume(tools, state, calls, finished, InvokeOptions::default()))
     }
 }
 

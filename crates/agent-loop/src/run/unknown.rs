@@ -89,7 +89,7 @@ impl Run {
 
 fn is_left_unknown(place: usize, item: &Item, event: &EventKind, decision: Option<&Decision>) -> bool {
     match event {
-        EventKind::Interrupted { places, asks: false } => places.contains(&place),
+        EventKind::Interrupted { places, asks: false, .. } => places.contains(&place),
         EventKind::Answered { place: answered, outcome, .. } => {
             // The second answer, after a hook that had failed, is about the same outcome.
             let was_unknown = item

@@ -16,9 +16,10 @@ use stepfold_tools::{Failure, Outcome, Status};
 
 use super::event::{Event, Fate, StepEnd, is_zero};
 use super::machine::Run;
-use crate::approval::{ApprovalRequest, AskReason, Decision, modification};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification};
 use crate::exit::Exit;
 use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
+use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -230,6 +231,12 @@ pub(crate) struct Item {
     /// How often somebody was asked about it before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
+    /// What the state adds to the call, as it was shown where somebody was asked about it last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
+    pub(crate) inputs: Vec<StateInput>,
+    /// Whether it was started before, and may have had its effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) may_have_happened: bool,
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
@@ -435,12 +442,18 @@ impl Work {
     /// The calls that do not simply run get their fates.
     pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
-            let state = match fate {
-                Fate::Ask(reason) => ItemState::Asking(*reason),
-                Fate::Same(first) => ItemState::Same(*first),
-                Fate::Answer(outcome) => done(outcome.clone()),
+            let first = match fate {
+                Fate::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
+                _ => None,
             };
-            self.items.change(*place, |item| item.state = state);
+            self.items.change(*place, |item| match fate {
+                Fate::Ask(question) => item.ask(question.clone()),
+                Fate::Same(first_place) => {
+                    item.inputs = first.unwrap_or_default();
+                    item.state = ItemState::Same(*first_place);
+                }
+                Fate::Answer(outcome) => item.state = done(outcome.clone()),
+            });
         }
     }
 
@@ -449,19 +462,15 @@ impl Work {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
-    /// Whether these are calls that nobody was asked about, and that somebody may be asked about now.
+    /// Whether these are calls that somebody may be asked about now: those that nobody was asked about, and those that were
+    /// approved with other values from the state.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
-        let is_question = |fate: &Fate| matches!(fate, Fate::Ask(AskReason::Rule) | Fate::Same(_));
-        let is_open = |(place, fate): &(usize, Fate)| is_question(fate) && self.is_unasked(*place);
+        let is_open = |(place, fate): &(usize, Fate)| match fate {
+            Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
+            Fate::Same(_) => self.items.get(*place).is_some_and(Item::is_unasked),
+            Fate::Answer(_) => false,
+        };
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
-    }
-
-    /// Whether the call may run, has not begun, and nobody was asked about it.
-    pub(crate) fn is_unasked(&self, place: usize) -> bool {
-        self.items.get(place).is_some_and(|item| {
-            let is_new = item.round == 0 && item.modified.is_none() && item.child.is_none();
-            is_new && matches!(item.state, ItemState::Ready)
-        })
     }
 
     /// The places of what must not run twice, was started, and has no outcome.
@@ -539,6 +548,8 @@ impl Item {
             modified: None,
             writes: Delta::new(),
             round: 0,
+            inputs: Vec::new(),
+            may_have_happened: false,
             is_unhooked: false,
             asked: Vec::new(),
             decisions: Vec::new(),
@@ -560,6 +571,38 @@ impl Item {
 
     pub(crate) const fn is_started(&self) -> bool {
         matches!(self.state, ItemState::Started)
+    }
+
+    /// Has somebody decide about the item itself.
+    pub(crate) fn ask(&mut self, question: Question) {
+        self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
+        self.state = ItemState::Asking(question.reason);
+        self.inputs = question.inputs_from_state;
+    }
+
+    /// Whether it may run and has not begun.
+    fn is_ahead(&self) -> bool {
+        matches!(self.state, ItemState::Ready) && self.child.is_none()
+    }
+
+    /// Whether it may run, has not begun, and nobody was asked about it.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.is_ahead() && self.round == 0 && self.modified.is_none()
+    }
+
+    /// Whether it was approved and has not begun.
+    pub(crate) fn is_approved(&self) -> bool {
+        self.is_ahead() && self.round > 0
+    }
+
+    fn may_be_asked(&self, question: &Question) -> bool {
+        let is_other = self.is_approved() && question.inputs_from_state != self.inputs;
+        (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
+    }
+
+    /// Why somebody is asked about it, should that be.
+    pub(crate) const fn reason_to_ask(&self) -> AskReason {
+        if self.may_have_happened { AskReason::MayHaveHappened } else { AskReason::Rule }
     }
 
     /// Why somebody has to decide about the item itself, if somebody has to.
@@ -623,6 +666,7 @@ impl Item {
     /// wrote was for the call as it was.
     fn modify(&mut self, arguments: &Value, is_hooked: bool) {
         self.modified = Some(arguments.clone());
+        retain_open(&mut self.inputs, arguments);
         if is_hooked {
             self.is_unhooked = true;
             self.writes = Delta::new();

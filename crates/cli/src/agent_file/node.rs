@@ -1,11 +1,10 @@
 //! From what a graph file says about a node to what the node does.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
+use stepfold::agent_loop::StateValue;
 use stepfold::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
@@ -18,12 +17,6 @@ use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm, 
 use super::placeholders::check_closed;
 use super::{AgentFile, Around, Built, build, model};
 use crate::tool::Program;
-
-/// A value whose JSON has more bytes is cut where an approver is shown it.
-const SHOWN: usize = 2_000;
-
-/// How many characters are shown of a value that is cut.
-const BEGINNING: usize = 400;
 
 /// What a node is made with.
 pub(super) struct Workshop<'a> {
@@ -423,19 +416,10 @@ fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Va
 /// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
 /// about the whole value.
 fn shown(key: &str, value: &Value) -> (String, Value, bool) {
-    let text = value.to_string();
-    if text.len() <= SHOWN {
-        return (key.to_owned(), value.clone(), true);
+    match StateValue::of(value) {
+        StateValue::Truncated { begins, bytes, sha256 } => {
+            (key.to_owned(), json!({"begins": begins, "bytes": bytes, "sha256": sha256}), false)
+        }
+        _ => (key.to_owned(), value.clone(), true),
     }
-    let begins: String = text.chars().take(BEGINNING).collect();
-    let cut = json!({"begins": begins, "bytes": text.len(), "sha256": sha256(&text)});
-    (key.to_owned(), cut, false)
-}
-
-fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().fold(String::new(), |mut digits, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
 }

@@ -17,14 +17,18 @@ pub(crate) fn approval(request: &ApprovalRequest) -> Text {
 
 /// A request for programs.
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
-    json!({
+    let mut told = json!({
         "arguments": arguments(&request.call),
         "call": call(&request.call),
         "id": request.id,
         "reason": request.reason,
         "times": request.times,
         "tool": request.call.name,
-    })
+    });
+    if !request.inputs_from_state.is_empty() {
+        told["inputs_from_state"] = json!(request.inputs_from_state);
+    }
+    told
 }
 
 /// The arguments of a call as JSON; as text if they are none.

@@ -220,7 +220,7 @@ impl Nodes {
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
-        if let EventKind::Interrupted { places, asks: false } = &event.kind {
+        if let EventKind::Interrupted { places, asks: false, .. } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
             shown.extend(places.iter().map(|place| self.note(&[*place], words)));
         }

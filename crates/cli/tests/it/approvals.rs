@@ -295,3 +295,33 @@ fn a_rewind_says_which_run_it_gives_up() {
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["abandoned"]["question"], "pay five", "{}", without_digests(&told.to_string()));
 }
+
+/// Another session changes what a tool takes from the state: the decision was about what was shown.
+#[test]
+fn a_tool_runs_with_the_values_that_were_shown() {
+    let room = Room::new(
+        "[state.\"app:account\"]\ntype = \"string\"\n\
+         [tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\n\
+         inputs_from_state = { \"app:account\" = \"account\" }\n\
+         parameters = { properties = { euro = { type = \"integer\" }, account = { type = \"string\" } } }\n\
+         command = { argv = [\"sh\", \"-c\", \"cat >> paid\"] }",
+        "assistant: > c1 pay(euro=5)\nassistant: Paid.",
+    );
+    room.say("state set a.toml -s other 'app:account=\"A-1\"'", "");
+    let said = room.say("run a.toml -s s1 go", "");
+    let shown =
+        "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-1\", from the state key app:account\n";
+    assert!(said.contains(shown), "{said}");
+    let told = &waits(&room, "a.toml")[0]["inputs_from_state"];
+    assert_eq!(told.to_string(), r#"[{"key":"app:account","parameter":"account","value":"A-1"}]"#);
+    room.say("state set a.toml -s other 'app:account=\"A-2\"'", "");
+    let said = room.say("resume a.toml -s s1 --approve c1", "");
+    let shown =
+        "| decide about c1#DIGEST: pay {\"euro\":5}\n|   account = \"A-2\", from the state key app:account\n";
+    assert!(said.contains(shown) && said.ends_with("exit 3\n"), "{said}");
+    assert_eq!(read(&room, "paid"), "");
+    let id = waits(&room, "a.toml")[0]["id"].as_str().unwrap().to_owned();
+    let said = room.say(&format!("resume a.toml -s s1 --approve {id}"), "");
+    assert!(said.contains("Paid."), "{said}");
+    assert_eq!(read(&room, "paid"), r#"{"account":"A-2","euro":5}"#);
+}

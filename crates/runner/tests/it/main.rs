@@ -14,6 +14,7 @@
 )]
 
 mod approval_law;
+mod approved_inputs;
 mod busy;
 mod changes;
 mod claims;

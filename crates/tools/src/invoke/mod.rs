@@ -17,6 +17,6 @@ mod threads;
 
 pub use self::invocation::{CallEvent, Invocation};
 pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
-pub(crate) use self::prepare::refusal;
+pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
 pub use self::threads::MAX_BLOCKING_THREADS;

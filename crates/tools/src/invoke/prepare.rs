@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Names, State};
+use stepfold_state_core::state::{Names, State, ValueRef};
 
 use super::outcome::{Failure, Outcome};
+use crate::binding::InputBinding;
 use crate::tool::Tool;
 use crate::toolset::Tools;
 
@@ -34,18 +35,28 @@ pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<Outcome> {
 /// that are read from the state.
 pub(super) fn prepare(tool: &Tool, call: &ToolCall, state: &State) -> Result<Prepared, Box<Outcome>> {
     let mut arguments = arguments_of(tool, call)?;
-    let inner = tool.inner();
-    let mut fed = Vec::new();
+    let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
+    let mut fed = Vec::with_capacity(inputs.len());
     if let Value::Object(arguments) = &mut arguments {
-        for (index, input) in inner.inputs.iter().enumerate() {
-            let is_sent = arguments.contains_key(&input.parameter);
-            if let Some(value) = state.get(&*input.key).filter(|_| !is_sent) {
-                arguments.insert(input.parameter.clone(), value.to_json());
-                fed.push(index);
-            }
+        for (index, input, value) in inputs {
+            arguments.insert(input.parameter.clone(), value.to_json());
+            fed.push(index);
         }
     }
     Ok(Prepared { arguments, fed })
+}
+
+/// The inputs from the state for arguments that were [accepted](Tool::accept): each binding with its index and value.
+pub(crate) fn inputs_on<'a>(
+    tool: &'a Tool,
+    arguments: &Value,
+    state: &'a State,
+) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
+    let inputs = tool.inner().inputs.iter().enumerate();
+    inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
+        Some(_) => None,
+        None => Some((index, input, state.get(&*input.key)?)),
+    })
 }
 
 /// The model's arguments, or an outcome with their faults.

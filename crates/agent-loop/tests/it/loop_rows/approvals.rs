@@ -675,7 +675,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
     let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let ask = Fate::Ask(AskReason::Rule);
+    let ask = Fate::Ask(AskReason::Rule.into());
     let refuses = |run: &Run, fates: Vec<(usize, Fate)>| {
         assert!(run.feed(Answer::Ask(fates), run.elapsed()).is_err());
     };
@@ -690,7 +690,7 @@ async fn approval_that_is_asked_about_anew_only_where_it_was_not() {
         vec![],
         vec![(0, ask.clone())],
         vec![(7, ask.clone())],
-        vec![(1, Fate::Ask(AskReason::MayHaveHappened))],
+        vec![(1, Fate::Ask(AskReason::MayHaveHappened.into()))],
         vec![(2, Fate::Same(1))],
         vec![(2, ask.clone()), (1, Fate::Same(2))],
     ] {
