@@ -9,8 +9,8 @@ use stepfold_agent_loop::{Agent, RunEvent};
 use stepfold_providers::Scripted;
 use stepfold_runner::{Runner, Seen};
 use stepfold_session_scopes::MemoryStore;
-use stepfold_state_core::state::{Handler, Schema};
-use stepfold_terminal::{Form, Look, Markdown, Shown, Text, View, approval};
+use stepfold_state_core::state::{Handler, Schema, State};
+use stepfold_terminal::{Form, Look, Markdown, Shown, Text, View, approval, changes};
 use stepfold_tools::{Approval, Args, Effect, StateWriter, Tool, ToolError};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -230,6 +230,17 @@ fn in_colors() {
           ^[36mAsia/Jakarta^[0m, from west to east.
         ^[2m  3 steps · 3 calls · 760 ms^[0m
     "#]].assert_eq(&shown(Form::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
+}
+
+#[test]
+fn of_long_texts_that_begin_alike_the_difference_is_shown() {
+    let schema = Schema::builder().key::<String>("query").build().unwrap();
+    let mut before = State::new(&schema);
+    before.set("query", "SELECT name FROM zones WHERE latitude < 0 LIMIT 5").unwrap();
+    let mut now = before.clone();
+    now.set("query", "SELECT name FROM zones WHERE longitude < 0 LIMIT 5").unwrap();
+    let lines = changes(&now, &before, 60);
+    assert_eq!(lines[0].to_plain(), r#"  ~ query "…es WHERE latit…" -> "…es WHERE longitude < 0…""#);
 }
 
 #[track_caller]
