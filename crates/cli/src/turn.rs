@@ -579,6 +579,12 @@ impl Turns<'_> {
                 show_request(request).await;
             }
         }
+        if show::is_at_terminal() {
+            let resume = format!("stepfold resume {}", self.desk.words());
+            return show::note(format!(
+                "the run waits for a decision, and is stored; decide with\n  {resume}"
+            ));
+        }
         let resume = self.resume_words(session);
         let id = &first.id;
         let mut ways = vec![
