@@ -74,7 +74,7 @@ impl ToolError {
     /// let state = State::new(&Schema::builder().build()?);
     /// let done = Invocation::new(&tools, state, calls, InvokeOptions::default()).finish().await;
     /// assert_eq!(done.outcomes[0].status, Status::Unknown);
-    /// assert_eq!(done.outcomes[0].result.text(), "the connection to the bank ended; it may have had its effect");
+    /// assert_eq!(done.outcomes[0].result.text(), "the connection to the bank ended; the effect may have happened");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```

@@ -94,7 +94,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server() {
     let outcome = hanging.finish().await.outcomes.remove(0);
     check(
         &line_of(&outcome),
-        "Cancelled: tool 'hang' was cancelled while it ran; it may have had its effect",
+        "Cancelled: tool 'hang' cancelled while it ran; the effect may have happened",
     );
     told_of_cancellation(&server).await;
 }
@@ -104,7 +104,7 @@ async fn a_call_that_takes_too_long_is_cancelled_at_the_server() {
     let server = peer("plain").call_timeout(Duration::from_millis(300)).build().unwrap();
     let tools = offered(&server).await;
     let line = line_of(&call_with(&tools, "hang", json!({})).await);
-    check(&line, "Failed(TimedOut): tool 'hang' timed out after 300ms; it may have had its effect");
+    check(&line, "Failed(TimedOut): tool 'hang' timed out after 300ms; the effect may have happened");
     told_of_cancellation(&server).await;
 }
 

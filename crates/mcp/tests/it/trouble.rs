@@ -49,7 +49,7 @@ async fn a_call_during_which_the_server_dies_is_unknown_and_not_repeated() {
     let line = line(&server, "die", json!({})).await;
     let expected = "Unknown: the connection to MCP server `peer` ended during the call: \
                     the process ended (signal: 6 (SIGABRT)); its standard error ends: out of memory; \
-                    it may have had its effect";
+                    the effect may have happened";
     assert_eq!(line.replace(" (core dumped)", ""), expected);
     // The next one finds it running again.
     assert_eq!(crate::kit::line(&server, "other", json!({})).await, "Succeeded: other is done");
@@ -68,7 +68,7 @@ async fn a_server_that_is_killed_in_a_call_is_told_as_unknown_in_each_call_and_s
         kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::KILL).unwrap();
         let outcome = hanging.finish().await.outcomes.remove(0);
         assert_eq!(outcome.status, Status::Unknown, "{outcome:?}");
-        let expected = "the connection to MCP server `peer` ended during the call: the process ended (signal: 9 (SIGKILL)); it may have had its effect";
+        let expected = "the connection to MCP server `peer` ended during the call: the process ended (signal: 9 (SIGKILL)); the effect may have happened";
         assert_eq!(outcome.result.text(), expected);
     }
     assert_eq!(ran(&file), ["hang"; 3]);
@@ -86,7 +86,7 @@ async fn a_message_of_200_megabytes_ends_the_server() {
     let server = peer("plain").build().unwrap();
     let line = line(&server, "huge", json!({})).await;
     let expected = "Unknown: the connection to MCP server `peer` ended during the call: \
-                    it sent a message of more than 16777216 bytes and was ended; it may have had its effect";
+                    it sent a message of more than 16777216 bytes and was ended; the effect may have happened";
     assert_eq!(line, expected);
     assert_eq!(crate::kit::line(&server, "other", json!({})).await, "Succeeded: other is done");
 }
@@ -97,7 +97,7 @@ async fn a_server_that_floods_is_ended() {
     let server = peer("plain").limits(limits).build().unwrap();
     let line = line(&server, "flood", json!({})).await;
     let expected = "Unknown: the connection to MCP server `peer` ended during the call: \
-                    it sent more than 262144 bytes after one request and was ended; it may have had its effect";
+                    it sent more than 262144 bytes after one request and was ended; the effect may have happened";
     assert_eq!(line, expected);
 }
 
@@ -105,7 +105,7 @@ async fn a_server_that_floods_is_ended() {
 async fn what_is_no_json_is_no_answer() {
     let server = peer("plain").call_timeout(Duration::from_millis(300)).build().unwrap();
     let line = line(&server, "junk", json!({})).await;
-    assert_eq!(line, "Failed(TimedOut): tool 'junk' timed out after 300ms; it may have had its effect");
+    assert_eq!(line, "Failed(TimedOut): tool 'junk' timed out after 300ms; the effect may have happened");
     assert_eq!(crate::kit::line(&server, "other", json!({})).await, "Succeeded: other is done");
 }
 
