@@ -20,7 +20,7 @@ use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, LoadError, Need, Run,
+    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Item, LoadError, Need, Run,
     SharedValue, check_version,
 };
 use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
@@ -609,9 +609,7 @@ fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
 /// The recorded requests, with the values that the state now adds to calls that were approved before.
 fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     let again = fates.iter().map(|(place, fate)| match fate {
-        Fate::Ask(known)
-            if run.tools().is_some() && run.item(*place).is_some_and(|item| item.is_approved()) =>
-        {
+        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(Item::is_approved) => {
             let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
             let mut question = known.clone();
             if !are_recorded_alike(&inputs, &known.inputs_from_state) {

@@ -265,11 +265,7 @@ impl Server {
                 rmcp::model::Role::Assistant => Role::Assistant,
                 _ => Role::User,
             };
-            let message_part = content::part(message.content);
-            match role {
-                Role::Assistant => Message::assistant("").with_part(message_part),
-                _ => Message::user("").with_part(message_part),
-            }
+            Message::from_parts(role, vec![content::part(message.content)])
         };
         Ok(prompt.messages.into_iter().map(message).collect())
     }

@@ -163,7 +163,7 @@ impl Run {
                     let id = asker.id(place, item, (reason, times), &call);
                     let inputs_from_state = item.inputs.clone();
                     let request = ApprovalRequest::new(id, call, reason);
-                    pending.push(ApprovalRequest { times, inputs_from_state, ..request });
+                    pending.push(ApprovalRequest { inputs_from_state, times, ..request });
                 }
                 ItemState::Same(_) => {}
                 _ => {

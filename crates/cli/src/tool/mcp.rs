@@ -31,11 +31,11 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
         (Some(command), None) => command_of(name, command, folder, faults),
         (None, Some(url)) => remote(name, url, form),
         (None, None) => {
-            faults.add_to_whole("a server is a `command` or has a `url`; this one has neither");
+            faults.add_to_whole("invalid server: expected `command` or `url`");
             return None;
         }
         (Some(_), Some(_)) => {
-            faults.add_to_whole("a server is a `command` or has a `url`; this one has both");
+            faults.add_to_whole("invalid server: expected `command` or `url`, found both");
             return None;
         }
     };
@@ -46,7 +46,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
             ("token_from_environment", form.token_from_environment.is_some()),
         ] {
             if is_there {
-                faults.add(&[field], format!("`{field}` is for a server with a `url`"));
+                faults.add(&[field], format!("`{field}` requires a `url`"));
             }
         }
     }
@@ -100,14 +100,14 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
     if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
         let program = folder.join(&*first);
         if !program.is_file() {
-            let words = format!("there is no program {first}, seen from the folder of this file");
+            let words = format!("program {first} not found, relative to the folder of this file");
             faults.add(&["command", "argv"], words);
         }
         *first = std::path::absolute(&program).unwrap_or(program).to_string_lossy().into_owned();
     }
     let inside = command.folder.as_ref().map_or_else(|| folder.to_owned(), |inner| folder.join(inner));
     if !inside.is_dir() {
-        faults.add(&["command", "folder"], format!("there is no folder {}", inside.display()));
+        faults.add(&["command", "folder"], format!("folder {} not found", inside.display()));
     }
     let inherited =
         command.environment.iter().filter_map(|name| Some((name.into(), crate::environment(name)?)));

@@ -166,16 +166,16 @@ approved = "bad.json"
     );
     room.check("check f.toml", expect![[r#"
             f.toml:2:26: unknown tool `fils_done`; there are: clock
-            f.toml:7:6: a server is a `command` or has a `url`; this one has both
-            f.toml:11:6: a server is a `command` or has a `url`; this one has neither
+            f.toml:7:6: invalid server: expected `command` or `url`, found both
+            f.toml:11:6: invalid server: expected `command` or `url`
             f.toml:14:6: the name must be 1 to 32 letters, digits, `_` or `-`
-            f.toml:18:13: there is no program ./server.sh, seen from the folder of this file
-            f.toml:18:37: there is no folder ./gone
+            f.toml:18:13: program ./server.sh not found, relative to the folder of this file
+            f.toml:18:37: folder ./gone not found
             f.toml:19:1: expected one of pure, idempotent, at_most_once
             f.toml:20:1: invalid duration: expected one such as 500ms, 30s or 2m
             f.toml:21:1: unknown field `aprove`; did you mean `approved`?
             f.toml:23:6: invalid URL `localhost:1`: must begin with http:// or https://
-            f.toml:28:1: `headers` is for a server with a `url`
+            f.toml:28:1: `headers` requires a `url`
             f.toml:29:1: ./bad.json does not hold approved tools: invalid type: sequence, expected a map at line 1 column 0; delete it to begin anew
             exit 2
         "#]]);

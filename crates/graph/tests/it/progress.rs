@@ -871,7 +871,10 @@ async fn outputs_that_do_not_fit_come_back() {
     }
     assert_eq!(statuses(&state), "failed, 0 %");
     let errors = state.get(keys::ERRORS).unwrap().unwrap();
-    assert!(errors[0].message.starts_with("invalid outputs: key \"outputs\""), "{errors:?}");
+    assert!(
+        errors[0].message.starts_with("invalid outputs: invalid value for key \"outputs\""),
+        "{errors:?}"
+    );
 }
 
 /// A handler of one's own that panics takes neither the process nor the promise along: not when the work fails,

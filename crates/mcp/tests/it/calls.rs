@@ -92,10 +92,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server() {
     until_progress(&mut hanging).await;
     stop.cancel();
     let outcome = hanging.finish().await.outcomes.remove(0);
-    check(
-        &line_of(&outcome),
-        "Cancelled: tool 'hang' cancelled while it ran; the effect may have happened",
-    );
+    check(&line_of(&outcome), "Cancelled: tool 'hang' cancelled while it ran; the effect may have happened");
     told_of_cancellation(&server).await;
 }
 
@@ -171,6 +168,7 @@ async fn resources_and_prompts_are_read() {
     );
     let arguments = json!({"code": "fn main() {}"}).as_object().cloned().unwrap();
     let messages = server.prompt("review", arguments).await.unwrap();
+    assert!(messages.iter().all(|message| message.parts().len() == 1), "{messages:?}");
     let said: Vec<String> = messages.iter().map(|message| message.text().into_owned()).collect();
     assert_eq!(said, ["fn main() {}", "I look at it."]);
 }

@@ -6,6 +6,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
+    clippy::format_collect,
+    clippy::match_same_arms,
     clippy::needless_pass_by_value,
     clippy::too_many_lines,
     reason = "a helper of a test fails the test and takes what reads best, and a test that is skipped says so"

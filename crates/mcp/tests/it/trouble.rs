@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 use stepfold_mcp::{McpError, Server, ServerLimits};
 use stepfold_tools::{Effect, Status};
 use tokio::io::AsyncReadExt as _;
@@ -137,7 +137,7 @@ async fn a_server_that_is_gone_for_good_is_a_failed_call_that_was_not_made() {
     let tools = offered(&server).await;
     assert_eq!(call(&server, "die", json!({})).await.status, Status::Unknown);
     std::fs::remove_file(&program).unwrap();
-    let line = line_of(&crate::kit::call_with(&tools, "other", Value::from(json!({}))).await);
+    let line = line_of(&crate::kit::call_with(&tools, "other", json!({})).await);
     let expected = "Failed(Error): tool 'other' was not called: MCP server `peer` cannot be started: \
                     No such file or directory (os error 2)";
     assert_eq!(line, expected);

@@ -48,7 +48,7 @@ assistant: "{\"id\": 3, \"stalls\": 12}"
         assistant: area 3
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: {"id": -3}
-        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0. Reply with the corrected JSON and nothing else. at $.id
+        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0 at $.id. Reply with the corrected JSON and nothing else.
         assistant: {"id": 3, "stalls": 12}
         --
         exit: the model gave valid output
