@@ -237,7 +237,7 @@ impl NodeError {
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        NodeError::new(format!("the node panicked: {}", panic_message(panic)))
+        NodeError::new(format!("node panicked: {}", panic_message(panic)))
     }
 }
 
