@@ -461,7 +461,7 @@ impl Divergence {
     /// let divergence = Divergence::check_schema(before.fingerprint(), now.fingerprint()).unwrap_err();
     /// assert_eq!(
     ///     divergence.to_string(),
-    ///     "the state schema has changed since the run was recorded: state key area is new",
+    ///     "state schema changed since the run was recorded: state key area is new",
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

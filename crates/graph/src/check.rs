@@ -132,7 +132,7 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
     if node.is_tracked
         && let Err(error) = NodeRun::new(name).task(0).check(schema)
     {
-        faults.push(Fault::new(path(), format!("is tracked: {error}")));
+        faults.push(Fault::new(path(), format!("cannot be tracked: {error}")));
     }
     if let NodeWork::Agent(agent) = &node.work {
         for key in agent.unshared(schema) {

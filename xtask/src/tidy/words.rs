@@ -167,7 +167,7 @@ mod tests {
         expect("crates/trim/src/a.rs", body, &[&format!("4: {NOBODY}")]);
         expect(
             "crates/trim/src/a.rs",
-            "//! A.\n#[error(\"nobody\")]\nstruct A;\n",
+            "//! A.\n#[error(\"nobody waits\")]\nstruct A;\n",
             &[&format!("2: {NOBODY}")],
         );
     }

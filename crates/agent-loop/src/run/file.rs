@@ -62,6 +62,6 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_is_an_error_that_names_the_file() {
         let error = save_in(Path::new("/nowhere"), "run-1", 3, b"{}").unwrap_err();
-        assert!(error.to_string().starts_with("the file /nowhere/run-1-"), "{error}");
+        assert!(error.to_string().starts_with("file /nowhere/run-1-"), "{error}");
     }
 }

@@ -58,7 +58,7 @@ http = { url = "https://example.org/{area}", hosts = ["api.example.org"] }
 pins = { messages = 3 }
 "#,
         expect![[r#"
-            f.toml:1:1: there is no `nmae` here; did you mean `name`?
+            f.toml:1:1: unknown field `nmae`; did you mean `name`?
             f.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             f.toml:3:1: instructions: unknown state key "who": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
             f.toml:4:12: unknown tool `submit`; there are: count, both, none, remember, ask
@@ -145,7 +145,7 @@ fn a_value_that_does_not_fit_is_told_once() {
             f.toml:2:8: the number does not fit 64 bits
             f.toml:3:8: invalid value: integer `-1`
             f.toml:7:13: expected list, found integer
-            f.toml:11:1: there is no `comand` here; did you mean `command`?
+            f.toml:11:1: unknown field `comand`; did you mean `command`?
             f.toml:15:1: missing `hosts`
             exit 2
         "#]],

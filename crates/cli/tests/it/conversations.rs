@@ -418,7 +418,7 @@ fn without_a_model_it_says_what_to_do() {
     room.check(
         "inspect b.toml -s nobody",
         expect![[r#"
-            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists the existing ones
+            | error: session b/local/nobody not found; `stepfold sessions b.toml` lists the existing ones
             exit 2
         "#]],
     );

@@ -90,7 +90,7 @@ fn every_fault_has_its_line() {
     check(
         FAULTY,
         expect![[r#"
-            g.toml:1:1: there is no `modle` here; did you mean `model`?
+            g.toml:1:1: unknown field `modle`; did you mean `model`?
             g.toml:2:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
             g.toml:3:1: missing state keys: agents follow `model_id`, `params` and `auto`; declare at least one
             g.toml:9:1: invalid JSON Schema: unknown type "strng"; available: null, boolean, integer, number, string, array, object
@@ -124,7 +124,7 @@ invalid node name             g.toml:38:8: END: it is reserved for the beginning
             g.toml:59:1: invalid target START: the graph begins there
             g.toml:65:1: unknown state key `fuond`; did you mean `found`?
             g.toml:65:1: invalid join: it has one target; put a node between it and the branches
-            g.toml:68:1: names no node
+            g.toml:68:1: missing node
             g.toml:69:1: expected string or list, found integer
             g.toml:71:1: missing `otherwise`
             g.toml:72:1: unknown node `judge`; there are: plan, none, both, save, wrong, END, inline
@@ -260,7 +260,7 @@ nodes.five.agent = "sub/open.toml"
         g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
         g.toml:6:12: invalid file sub/round.toml
         g.toml:7:12: invalid file sub/open.toml
-        sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
+        sub/faulty.toml:1:1: unknown field `nmae`; did you mean `name`?
         sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
         sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
 recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
@@ -269,7 +269,7 @@ recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
     "#]],
     );
     room.check("check --json g.toml", expect![[r#"
-        {"faults":[{"line":3,"column":11,"message":"invalid file sub/faulty.toml"},{"line":4,"column":11,"message":"invalid file sub/faulty.toml"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"invalid file sub/round.toml"},{"line":7,"column":12,"message":"invalid file sub/open.toml"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"there is no `nmae` here; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: must be positive: the model could not be called"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
+        {"faults":[{"line":3,"column":11,"message":"invalid file sub/faulty.toml"},{"line":4,"column":11,"message":"invalid file sub/faulty.toml"},{"line":5,"column":13,"message":"file nowhere.toml could not be read: No such file or directory (os error 2)"},{"line":6,"column":12,"message":"invalid file sub/round.toml"},{"line":7,"column":12,"message":"invalid file sub/open.toml"},{"file":"sub/faulty.toml","line":1,"column":1,"message":"unknown field `nmae`; did you mean `name`?"},{"file":"sub/faulty.toml","line":2,"column":1,"message":"the script sub/none cannot be read: No such file or directory (os error 2)"},{"file":"sub/faulty.toml","line":5,"column":1,"message":"limits.steps: must be positive: the model could not be called"},{"file":"sub/round.toml","line":2,"column":9,"message":"recursive graph: ../g.toml contains this one"},{"file":"sub/open.toml","line":1,"column":9,"message":"unclosed array, expected `]`"}],"file":"g.toml"}
         exit 2
     "#]]);
     room.check(
@@ -280,7 +280,7 @@ recursive graph:         sub/round.toml:2:9: ../g.toml contains this one
             | g.toml:5:13: file nowhere.toml could not be read: No such file or directory (os error 2)
             | g.toml:6:12: invalid file sub/round.toml
             | g.toml:7:12: invalid file sub/open.toml
-            | sub/faulty.toml:1:1: there is no `nmae` here; did you mean `name`?
+            | sub/faulty.toml:1:1: unknown field `nmae`; did you mean `name`?
             | sub/faulty.toml:2:1: the script sub/none cannot be read: No such file or directory (os error 2)
             | sub/faulty.toml:5:1: limits.steps: must be positive: the model could not be called
 recursive graph:             | sub/round.toml:2:9: ../g.toml contains this one

@@ -121,15 +121,15 @@ fn looking_makes_no_file() {
 fn verify_lists_what_is_damaged() {
     let room = Room::new(AGENT, SCRIPT);
     let said = room.say("verify a.toml --store s.db", "");
-    assert!(said.contains("there is no store of sessions at `s.db`") && said.ends_with("exit 2\n"), "{said}");
+    assert!(said.contains("session store `s.db` not found") && said.ends_with("exit 2\n"), "{said}");
     assert!(!room.path("s.db").exists());
     room.say("run a.toml -s s1 --store s.db look", "");
     let said = room.say("verify a.toml --store s.db", "");
-    assert!(said.starts_with("| all is whole: 1 session, 5 events and "), "{said}");
+    assert!(said.starts_with("| no damage found: 1 session, 5 events and "), "{said}");
     let said = room.say("verify a.toml --store s.db --session s1", "");
-    assert!(said.starts_with("head 5:DIGEST\n| all is whole: 1 session"), "{said}");
+    assert!(said.starts_with("head 5:DIGEST\n| no damage found: 1 session"), "{said}");
     let said = room.say("verify a.toml --store s.db --session s2", "");
-    assert!(said.contains("there is no session a/local/s2") && said.ends_with("exit 2\n"), "{said}");
+    assert!(said.contains("session a/local/s2 not found") && said.ends_with("exit 2\n"), "{said}");
 
     let mut stored = std::fs::read(room.path("s.db")).unwrap();
     let reply = stored.windows(5).position(|bytes| bytes == b"Seen.").unwrap();
@@ -158,7 +158,7 @@ fn a_head_that_was_noted_shows_any_later_change() {
     let verify = |noted: &str| room.say(&format!("verify a.toml -s s1 --head {noted}"), "");
     let said = verify(&noted);
     assert!(said.starts_with("unchanged: the history ends in the head of version 5\n"), "{said}");
-    assert!(said.contains("\nhead 5:DIGEST\n| all is whole") && !said.contains("exit"), "{said}");
+    assert!(said.contains("\nhead 5:DIGEST\n| no damage found") && !said.contains("exit"), "{said}");
 
     // What comes after it, also a rewind, leaves it there.
     room.say("run a.toml -s s1 'look again'", "");
@@ -177,14 +177,14 @@ fn a_head_that_was_noted_shows_any_later_change() {
         said.starts_with("changed: the history up to version 5 has another head than 5:DIGEST\n"),
         "{said}"
     );
-    assert!(said.contains("| all is whole") && said.ends_with("exit 1\n"), "{said}");
+    assert!(said.contains("| no damage found") && said.ends_with("exit 1\n"), "{said}");
     let json = room.json(&format!("verify a.toml -s s1 --json --head {noted}"));
     assert_eq!((&json["whole"], &json["expected"]["contained"]), (&true.into(), &false.into()));
 
     // One that was cut off has no such version.
     let said = verify(&noted.replacen('5', "9", 1));
     assert!(said.starts_with("missing: the head of version 9 cannot be read: "), "{said}");
-    assert!(said.contains("has no version 9") && said.ends_with("exit 1\n"), "{said}");
+    assert!(said.contains("version 9 of session ") && said.ends_with("exit 1\n"), "{said}");
     for line in ["-s s1 --head 5", "-s s1 --head x:y", &format!("--head {noted}")] {
         let said = room.say(&format!("verify a.toml {line}"), "");
         assert!(said.ends_with("exit 2\n"), "{line}: {said}");
@@ -373,7 +373,7 @@ fn what_is_deleted_is_gone_and_is_never_guessed() {
     room.check(
         "delete a.toml -s s1",
         expect![[r#"
-        | error: there is no session a/local/s1; `stepfold sessions a.toml` lists the existing ones
+        | error: session a/local/s1 not found; `stepfold sessions a.toml` lists the existing ones
         exit 2
     "#]],
     );

@@ -173,7 +173,7 @@ approved = "bad.json"
             f.toml:18:37: folder ./gone not found
             f.toml:19:1: expected one of pure, idempotent, at_most_once
             f.toml:20:1: invalid duration: expected one such as 500ms, 30s or 2m
-            f.toml:21:1: there is no `aprove` here; did you mean `approved`?
+            f.toml:21:1: unknown field `aprove`; did you mean `approved`?
             f.toml:23:6: invalid URL `localhost:1`: must begin with http:// or https://
             f.toml:28:1: `headers` requires a `url`
             f.toml:29:1: ./bad.json does not hold approved tools: invalid type: sequence, expected a map at line 1 column 0; delete it to begin anew

@@ -136,7 +136,7 @@ fn only_hosts_that_are_named_are_asked() {
         "assistant: > c1 t()\nassistant: Well.",
     );
     let text = room.say("run a.toml -s s1 go", "");
-    assert!(text.contains(&format!("redirect rejected: the host `127.0.0.1:{port}` is not among")), "{text}");
+    assert!(text.contains(&format!("redirect rejected: host `127.0.0.1:{port}` not allowed")), "{text}");
     assert!(elsewhere.asked.lock().unwrap().is_empty(), "nobody asked the other host");
 }
 

@@ -71,7 +71,7 @@ fn a_question_that_is_not_text_is_refused() {
     let output = child.wait_with_output().unwrap();
     let notes = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{notes}");
-    assert!(notes.contains("the question cannot be read from standard input"), "{notes}");
+    assert!(notes.contains("question could not be read from standard input"), "{notes}");
 }
 
 /// A mistyped `--store` is told, and makes no file, whatever the command; `run` and `chat` begin a store.

@@ -15,7 +15,7 @@ use thiserror::Error;
 /// assert!(matches!(&error, ProgressError::MissingKey { key, .. } if key == "outputs"));
 /// assert_eq!(
 ///     error.to_string(),
-///     r#"the schema has no key "outputs", which reading the output of a node needs; declare it, or add `tracking_keys`; known keys: question, messages"#,
+///     r#"missing key "outputs" for reading the output of a node: declare it, or add `tracking_keys`; known keys: question, messages"#,
 /// );
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```

@@ -811,7 +811,7 @@ async fn work_that_cannot_be_tracked_is_not_begun() {
     };
     let error = track(&mut state, &NodeRun::new("searcher").task(1), work).await.unwrap_err();
     assert!(report(&error).starts_with(
-        "node \"searcher\" not started: its run cannot be tracked: the schema has no key \"outputs\"",
+        "node \"searcher\" not started: its run cannot be tracked: missing key \"outputs\"",
     ));
     assert!(
         matches!(error, TrackError::Untracked { source, .. } if matches!(*source, ProgressError::MissingKey { .. }))

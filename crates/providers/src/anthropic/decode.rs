@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::http::Events;
 
-    /// What a body comes to.
+    /// Decodes a body.
     fn read(body: &[u8]) -> Result<Vec<Chunk>, Bad> {
         let mut events = Vec::new();
         Events::default().push(body, &mut events).map_err(|_| Bad::malformed("no events"))?;

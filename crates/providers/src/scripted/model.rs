@@ -49,7 +49,7 @@ use super::{ScriptedReply, check, show};
 /// let error = model.respond(ChatRequest::new(broken)).into_reply().await.unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "invalid request (scripted): request 2: the conversation is broken: message 1, call `c1`: not answered",
+///     "invalid request (scripted): request 2: malformed conversation: message 1, call `c1`: missing result",
 /// );
 /// assert_eq!((model.requests().len(), model.remaining()), (2, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

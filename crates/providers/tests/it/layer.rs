@@ -175,7 +175,7 @@ async fn fallback_stops_at_what_is_wrong_everywhere_and_names_all() {
         .named("a/one")
         .layer(Fallback::to(Scripted::new([ModelErrorKind::Overloaded]).named("b/two")));
     check(&model, expect![[r#"
-        error: overloaded (scripted): as the script says (no model answered: a/one: not found (scripted): as the script says; b/two: overloaded (scripted): as the script says) after 0ns
+        error: overloaded (scripted): as the script says (all models failed: a/one: not found (scripted): as the script says; b/two: overloaded (scripted): as the script says) after 0ns
     "#]])
     .await;
 }

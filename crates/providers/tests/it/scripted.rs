@@ -152,7 +152,7 @@ fn the_prefix_is_stable_within_a_turn() {
         [first(), then("system: be rude\nuser: hi\nassistant: > c1 search()\ntool c1: 1")],
         expect![[r#"
             assistant: > c1 search() [tool_calls]
-            error: invalid request (scripted): request 2: the prefix changed within the turn: message 0 is not what it was in request 1
+            error: invalid request (scripted): request 2: the prefix changed within the turn: message 0 differs from request 1
               was: system:    be kind
               is:  system:    be rude
         "#]],

@@ -201,5 +201,5 @@ async fn snapshot_in_a_file() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
     let error = Run::load_file(&agent, folder.path().join("none.json")).unwrap_err();
-    assert!(error.to_string().contains("none.json cannot be read: "), "{error}");
+    assert!(error.to_string().contains("none.json could not be read: "), "{error}");
 }

@@ -332,7 +332,7 @@ async fn hook_writes_what_the_schema_does_not_have() {
         let agent = hooked(point, |context| HookAction::proceed().write(context, "visits", "many"));
         let ended = play(&agent.build().unwrap(), "where?", |run| run).await;
         let error = chain(&ended.unwrap_err());
-        assert!(error.contains(&format!("a hook failed ({point:?})")), "{error}");
+        assert!(error.contains(&format!("hook failed ({point:?})")), "{error}");
         assert!(error.contains("\"visits\""), "{error}");
     }
 }

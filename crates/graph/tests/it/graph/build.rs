@@ -20,14 +20,12 @@ fn nothing_at_all() {
     refused(
         graph(),
         expect![[r#"
-        invalid agent 'tested': START: leads nowhere
-        add an edge from it"#]],
+        invalid agent 'tested': START: missing edge: add one from it"#]],
     );
     refused(
         graph().node("a", note),
         expect![[r#"
-        invalid agent 'tested': START: leads nowhere
-        add an edge from it"#]],
+        invalid agent 'tested': START: missing edge: add one from it"#]],
     );
 }
 
@@ -44,21 +42,21 @@ fn nodes_that_are_not_there() {
     refused(
         graph,
         expect![[r#"
-        invalid agent 'tested': node 'b': missing, but an edge from START leads to it; add it
+        invalid agent 'tested': node 'b': missing, but an edge from START leads to it
         add it
-        node 'c': missing, but an edge comes from it; add it
+        node 'c': missing, but an edge comes from it
         add it
-        node 'd': missing, but an edge from node 'a' leads to it; add it
+        node 'd': missing, but an edge from node 'a' leads to it
         add it
-        node 'e': missing, but an edge from node 'a' leads to it; add it
+        node 'e': missing, but an edge from node 'a' leads to it
         add it
-        node 'f': missing, but an edge from node 'a' leads to it; add it
+        node 'f': missing, but an edge from node 'a' leads to it
         add it
-        node 'g': missing, but the join at 'h' waits for it; add it
+        node 'g': missing, but the join at 'h' waits for it
         add it
-        node 'h': missing, but a join leads to it; add it
+        node 'h': missing, but a join leads to it
         add it
-        node 'elsewhere': missing, but node 'a' goes to it; add it
+        node 'elsewhere': missing, but node 'a' goes to it
         add it
         and 2 more"#]],
     );
@@ -70,56 +68,54 @@ fn where_graphs_begin_and_end() {
     refused(
         nodes().edge("a", START),
         expect![[r#"
-        invalid agent 'tested': START: not a target: the graph begins there
-        nothing leads there"#]],
+        invalid agent 'tested': START: not a target: the graph begins there"#]],
     );
     refused(
         nodes().edge(END, "a"),
         expect![[r#"
-        invalid agent 'tested': END: not a node, but an edge comes from it; use a node
-        name a node"#]],
+        invalid agent 'tested': END: not a node, but an edge comes from it
+        use a node"#]],
     );
     refused(
         nodes().fan_out("a", END, "items"),
         expect![[r#"
-        invalid agent 'tested': END: not a node, but an edge from node 'a' leads to it; use a node
-        name a node"#]],
+        invalid agent 'tested': END: not a node, but an edge from node 'a' leads to it
+        use a node"#]],
     );
     refused(
         nodes().fan_out("a", START, "items"),
         expect![[r#"
-        invalid agent 'tested': START: not a node, but an edge from node 'a' leads to it; use a node
-        name a node"#]],
+        invalid agent 'tested': START: not a node, but an edge from node 'a' leads to it
+        use a node"#]],
     );
     refused(
         nodes().join([START, "a"], "b"),
         expect![[r#"
-        invalid agent 'tested': START: not a node, but the join at 'b' waits for it; use a node
-        name a node"#]],
+        invalid agent 'tested': START: not a node, but the join at 'b' waits for it
+        use a node"#]],
     );
     refused(
         nodes().join(["a", END], "b"),
         expect![[r#"
-        invalid agent 'tested': END: not a node, but the join at 'b' waits for it; use a node
-        name a node"#]],
+        invalid agent 'tested': END: not a node, but the join at 'b' waits for it
+        use a node"#]],
     );
     refused(
         nodes().join(["a", "b"], END),
         expect![[r#"
-        invalid agent 'tested': END: not a node, but a join leads to it; use a node
-        name a node"#]],
+        invalid agent 'tested': END: not a node, but a join leads to it
+        use a node"#]],
     );
     refused(
         nodes().join(["a", "b"], START),
         expect![[r#"
-        invalid agent 'tested': START: not a node, but a join leads to it; use a node
-        name a node"#]],
+        invalid agent 'tested': START: not a node, but a join leads to it
+        use a node"#]],
     );
     refused(
         nodes().route("a", ["b", START], |_| "b"),
         expect![[r#"
-        invalid agent 'tested': START: not a target: the graph begins there
-        nothing leads there"#]],
+        invalid agent 'tested': START: not a target: the graph begins there"#]],
     );
 }
 
@@ -138,8 +134,7 @@ fn names() {
     refused(
         graph,
         expect![[r#"
-        invalid agent 'tested': node 'a': is there twice
-        give each node a name of its own
+        invalid agent 'tested': node 'a': duplicate name: use a unique name for each node
         node '__start__': invalid name: reserved by graphs
         node '__end__': invalid name: reserved by graphs
         node '': invalid name: must not be empty, nor contain '#', '>' or control characters
@@ -155,10 +150,8 @@ fn nodes_that_cannot_be_reached() {
     refused(
         graph,
         expect![[r#"
-        invalid agent 'tested': node 'b': cannot be reached from START
-        add a way there, or leave it out
-        node 'c': cannot be reached from START
-        add a way there, or leave it out"#]],
+        invalid agent 'tested': node 'b': not reachable from START: add a route to it, or remove it
+        node 'c': not reachable from START: add a route to it, or remove it"#]],
     );
 }
 
@@ -255,8 +248,7 @@ fn limits() {
     refused(
         graph().node("a", Node::new(note).max_executions(0)).edge(START, "a"),
         expect![[r#"
-        invalid agent 'tested': node 'a': may never run
-        leave it out"#]],
+        invalid agent 'tested': node 'a': must be allowed to run: raise its limit, or remove it"#]],
     );
     refused(
         graph().node("a", Node::new(note).at_limit("a")).edge(START, "a"),
@@ -285,8 +277,7 @@ fn keys() {
     refused(
         graph().node("a", Node::new(note).tracked()).edge(START, "a"),
         expect![[r#"
-        invalid agent 'tested': node 'a': is tracked: the schema has no key "current_node", which tracking a node needs
-        declare it, or add `tracking_keys`
+        invalid agent 'tested': node 'a': cannot be tracked: missing key "current_node" for tracking a node: declare it, or add `tracking_keys`
         known keys: log, items, next, messages"#]],
     );
     let typed = |schema| Graph::builder("tested").schema(schema).node("a", note).edge(START, "a");
@@ -316,7 +307,7 @@ fn keys() {
     refused(
         graph,
         expect![[
-            r#"invalid agent 'tested': node 'a': is tracked: invalid value for key "errors": expected integer, found object at $[0]"#
+            r#"invalid agent 'tested': node 'a': cannot be tracked: invalid value for key "errors": expected integer, found object at $[0]"#
         ]],
     );
 }
