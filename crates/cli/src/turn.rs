@@ -373,7 +373,7 @@ impl Turns<'_> {
         let mut decisions = Vec::new();
         let Some(prompt) = &mut self.prompt else { return Ok(decisions) };
         for request in pending {
-            show::note(show::approval(request));
+            show::note_exactly(&show::approval(request));
             match decision(prompt, request.can_modify()).await? {
                 Some(decision) => decisions.push((request.id.clone(), decision)),
                 None => return Ok(Vec::new()),
@@ -570,7 +570,7 @@ impl Turns<'_> {
         // Whoever was asked has seen what is asked.
         if self.prompt.is_none() {
             for request in pending {
-                show::note(show::approval(request));
+                show::note_exactly(&show::approval(request));
             }
         }
         if show::is_at_terminal() {
