@@ -1,9 +1,8 @@
-//! Who has to agree before a call runs: what is asked, and what can be decided.
+//! Approvals (human in the loop): the requests, and the decisions.
 //!
-//! Which calls need agreement is said by tools and by the agent
-//! ([`Approval`](stepfold_tools::Approval)). What would surprise a reader: no call of a reply runs before all
-//! decisions about that reply are there. Else the order in which people answer would decide what a call
-//! reads, and the same step would not always give the same state.
+//! Tools and the agent declare which calls need approval ([`Approval`](stepfold_tools::Approval)). No call of
+//! a reply runs before all decisions about that reply are available. Otherwise the order of the decisions
+//! would determine what a call reads, and the same step would not always give the same state.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -16,9 +15,9 @@ use stepfold_state_core::chat::{Arguments, ToolCall};
 use crate::digest;
 use crate::state_input::{StateInput, canonical_inputs};
 
-/// A call that somebody has to decide about.
+/// A request for approval of a call.
 ///
-/// Stored with the run, so that a human is asked once, in whatever process the answer arrives.
+/// Stored with the run, so that a person is asked once, in whatever process the answer arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApprovalRequest {
@@ -32,13 +31,13 @@ pub struct ApprovalRequest {
     pub id: String,
     /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
-    /// The parameters that the state fills when the call runs, with the values that it has now. A call whose values are
-    /// other ones when it starts does not start: there is a new request.
+    /// The parameters that the state fills when the call runs, with their current values. If the values have changed when
+    /// the call is about to start, it does not start: there is a new request.
     pub inputs_from_state: Vec<StateInput>,
-    /// Why it is asked.
+    /// The reason of the request.
     pub reason: AskReason,
-    /// The number of equal calls of the reply that the decision holds for: more than one only where equal calls are
-    /// asked about [once](stepfold_tools::Approval::Once).
+    /// The number of equal calls of the reply that the decision covers: more than one only for equal calls
+    /// that are approved [once](stepfold_tools::Approval::Once).
     pub times: usize,
     /// The JSON Schema that modified arguments must fit, where a node has given it.
     pub(crate) parameters: Option<Value>,
@@ -56,21 +55,21 @@ impl ApprovalRequest {
     }
 }
 
-/// Why somebody is asked about a call.
+/// The reason of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AskReason {
-    /// The tool or the agent says that calls like this need agreement.
+    /// The tool or the agent requires approval of such calls.
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
-    /// A node of a graph asks: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the node's name and
-    /// what it is about; a modified one goes to the node as it is.
+    /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
+    /// node's name and the subject; a modified one is passed to the node.
     Node,
 }
 
-/// What is asked about a call: why, and with which values from the state.
+/// The reason of a request for approval, and the values from the state.
 ///
 /// # Examples
 /// ```
@@ -84,7 +83,7 @@ pub enum AskReason {
 #[serde(from = "StoredQuestion", into = "StoredQuestion")]
 #[non_exhaustive]
 pub struct Question {
-    /// Why it is asked.
+    /// The reason.
     pub reason: AskReason,
     /// The parameters that the state fills.
     pub inputs_from_state: Vec<StateInput>,
@@ -102,7 +101,7 @@ impl From<AskReason> for Question {
     }
 }
 
-/// The stored form: the reason alone, where the state adds nothing.
+/// The stored form: the reason alone if the state adds nothing.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum StoredQuestion {
@@ -131,7 +130,7 @@ impl From<StoredQuestion> for Question {
     }
 }
 
-/// What somebody decided about a call. Whatever cannot be read as one of these is no decision.
+/// A decision about a call. Input that cannot be parsed as one of these is not a decision.
 ///
 /// # Examples
 /// ```
@@ -151,12 +150,11 @@ pub enum Decision {
     Approve,
     /// The call does not run; the model reads why.
     Reject {
-        /// Why, for the model. May be empty.
+        /// The reason, for the model. May be empty.
         #[serde(default)]
         reason: String,
     },
-    /// The call runs with these arguments. The model's message stays as it is; the result says what was
-    /// changed.
+    /// The call runs with these arguments. The model's message is unchanged; the result mentions the change.
     Modify {
         /// The arguments, a JSON object that fits the tool's schema.
         arguments: Value,
@@ -169,7 +167,7 @@ impl Decision {
         Decision::Reject { reason: reason.into() }
     }
 
-    /// What was decided, in one word.
+    /// The decision, in one word.
     pub(crate) const fn verb(&self) -> &'static str {
         match self {
             Decision::Approve => "approved",
@@ -186,9 +184,9 @@ impl Decision {
 
 /// Decides about calls while the run waits: a prompt, a policy, a test.
 ///
-/// Called by the driver with all requests that are open, again until none is or nothing new was decided.
-/// Requests that it says nothing about stay open: the run pauses then, and the answers may come later. An
-/// async closure is one, too.
+/// Called by the driver with all open requests, repeatedly until none is open or no new decision is made.
+/// Requests without a decision stay open: the run then pauses, and the answers may come later. An async
+/// closure is an approver, too.
 ///
 /// # Examples
 /// ```
@@ -248,7 +246,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     /// The number of equal calls.
     pub(crate) times: usize,
-    /// What the state adds to the call.
+    /// The values that the state adds to the call.
     pub(crate) inputs: &'a [StateInput],
 }
 
@@ -285,8 +283,8 @@ impl Subject<'_> {
     }
 }
 
-/// The id of a request for whoever goes on with the record of a run under another prefix of idempotency keys: what was
-/// decided for the one does not count for the other.
+/// The id of a request for a record that is continued with another prefix of idempotency keys: decisions for
+/// one prefix do not apply to another.
 pub(crate) fn id_within(scope: &str, id: &str) -> String {
     let (path, _) = id.rsplit_once('#').unwrap_or((id, ""));
     format!("{path}#{}", digest::of_parts(&[scope, id]))
@@ -313,8 +311,8 @@ pub(crate) fn nested_path(outer: &str, inner: &str) -> String {
 /// What the model reads of a call that was rejected.
 pub(crate) fn rejection(tool: &str, reason: &str) -> String {
     match reason.trim() {
-        "" => format!("tool '{tool}' was not run: the call was rejected"),
-        reason => format!("tool '{tool}' was not run: the call was rejected: {reason}"),
+        "" => format!("tool '{tool}' not run: the call was rejected"),
+        reason => format!("tool '{tool}' not run: the call was rejected: {reason}"),
     }
 }
 

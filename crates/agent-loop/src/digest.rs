@@ -1,5 +1,5 @@
-//! Digests by which runs and agents are told apart, which find changes and keep nobody out; and digests of requests,
-//! which a model that chooses the arguments must not be able to forge.
+//! Digests that identify runs and agents, which detect changes and are not a protection; and digests of
+//! requests, which a model that chooses the arguments must not be able to forge.
 
 use std::fmt::Write as _;
 use std::io;

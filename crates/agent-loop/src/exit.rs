@@ -1,11 +1,11 @@
-//! Why a run ended, or where it waits.
+//! The exits and pauses of a run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::FinishReason;
 
-/// Why a run ended. Every [`Outcome`](crate::Outcome) names one.
+/// The reason why a run ended. Every [`Outcome`](crate::Outcome) has one.
 ///
 /// # Examples
 /// ```
@@ -21,11 +21,11 @@ use stepfold_state_core::chat::FinishReason;
 pub enum Exit {
     /// The model answered with text and called no tool.
     Text,
-    /// The model gave the output that was asked for, and it is valid.
+    /// The model returned the requested output, and it is valid.
     Output,
     /// This tool, an exit condition, was called, and no exit tool of the reply failed.
     Tool(String),
-    /// The agent has no tools, so there is one model call, whatever the model said.
+    /// The agent has no tools, so there is one model call.
     NoTools,
     /// The limit of steps was reached.
     MaxSteps,
@@ -37,50 +37,51 @@ pub enum Exit {
     MaxTime,
     /// The reply was cut at its limit of tokens. Calls in it did not run.
     Length,
-    /// A filter of the provider cut in. Calls in the reply did not run.
+    /// Stopped by the provider's content filter. Calls in the reply did not run.
     ContentFilter,
     /// The model refused to answer.
     Refusal,
     /// The model made the same calls again and again, with the same results.
     RepeatedCalls,
-    /// The model did not give valid output, however often it was told what is wrong.
+    /// The model returned no valid output, after all repairs.
     InvalidOutput,
-    /// The graph has come to its end.
+    /// The graph has reached its end.
     End,
-    /// This node may not run once more, and none stands in for it.
+    /// This node has reached its limit, without a fallback node.
     NodeLimit(String),
-    /// This node failed, and nothing says where to go then.
+    /// This node failed, without an error route.
     NodeFailed {
         /// The node.
         node: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
     /// A hook ended the run, for this reason.
     Hook(String),
     /// The run was cancelled.
     Cancelled,
-    /// The run waits and can go on: it is no end. See [`Outcome::into_run`](crate::Outcome::into_run).
+    /// The run waits and can be resumed: this is not an end. See
+    /// [`Outcome::into_run`](crate::Outcome::into_run).
     Paused(Pause),
-    /// The run failed and can go on: the partial outcome of a [`RunError`](crate::RunError).
+    /// The run failed and can be resumed: the partial outcome of a [`RunError`](crate::RunError).
     Failed,
 }
 
-/// What a run waits for.
+/// The reason of a pause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Pause {
-    /// Somebody has to decide about calls: [`Outcome::pending`](crate::Outcome::pending).
+    /// Decisions about calls are required: [`Outcome::pending`](crate::Outcome::pending).
     Approval,
     /// A breakpoint was reached.
     Breakpoint(Breakpoint),
 }
 
-/// Where a run stops before it goes on.
+/// A point where a run pauses (interrupt before).
 ///
-/// Visits are counted over the whole run, from 1. A run that is resumed where a breakpoint stopped it goes on
-/// from there; one that has [every visit](Breakpoint::every) as its breakpoint is stepped through.
+/// Visits are counted over the whole run, from 1. A run that is resumed after a breakpoint continues from
+/// there; with [every visit](Breakpoint::every) as its breakpoint, it runs step by step.
 ///
 /// # Examples
 /// ```
@@ -91,17 +92,17 @@ pub enum Pause {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breakpoint {
-    /// The tool, or none for the model or a node.
+    /// The tool; `None` for the model or a node.
     pub(crate) tool: Option<String>,
     /// The node of a graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
-    /// The number of the visit, or none for every visit.
+    /// The number of the visit; `None` for every visit.
     pub(crate) visit: Option<u64>,
 }
 
 impl Breakpoint {
-    /// Before the model is asked for the first time.
+    /// Before the first request to the model.
     pub const fn model() -> Self {
         Breakpoint { tool: None, node: None, visit: Some(1) }
     }
@@ -151,7 +152,7 @@ impl fmt::Display for Breakpoint {
 }
 
 impl Exit {
-    /// Whether the run can go on from here.
+    /// Whether the run can be resumed.
     pub const fn is_resumable(&self) -> bool {
         matches!(self, Exit::Paused(_) | Exit::Failed)
     }
@@ -181,18 +182,18 @@ impl fmt::Display for Exit {
             Exit::Text => "the model answered",
             Exit::Output => "the model gave valid output",
             Exit::Tool(name) => return write!(f, "tool '{name}' was called"),
-            Exit::NoTools => "the agent has no tools, so it asks once",
+            Exit::NoTools => "the agent has no tools, so there is one request",
             Exit::MaxSteps => "the limit of steps was reached",
             Exit::MaxToolCalls => "the limit of tool calls was reached",
             Exit::MaxTokens => "the limit of tokens was reached",
             Exit::MaxTime => "the limit of time was reached",
-            Exit::Length => "the reply was cut at its limit of tokens",
-            Exit::ContentFilter => "a filter of the provider cut in",
+            Exit::Length => "the reply was truncated at its limit of tokens",
+            Exit::ContentFilter => "stopped by the provider's content filter",
             Exit::Refusal => "the model refused to answer",
             Exit::RepeatedCalls => "the model repeated the same calls with the same results",
-            Exit::InvalidOutput => "the model did not give valid output",
-            Exit::End => "the graph came to its end",
-            Exit::NodeLimit(node) => return write!(f, "node '{node}' may not run once more"),
+            Exit::InvalidOutput => "the model returned no valid output",
+            Exit::End => "the graph reached its end",
+            Exit::NodeLimit(node) => return write!(f, "node '{node}' reached its limit of executions"),
             Exit::NodeFailed { node, error } => return write!(f, "node '{node}' failed: {error}"),
             Exit::Hook(reason) => return write!(f, "a hook ended the run: {reason}"),
             Exit::Cancelled => "the run was cancelled",

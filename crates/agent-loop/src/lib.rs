@@ -2,9 +2,8 @@
 //!
 //! # The tour
 //!
-//! An [`Agent`] is what stays the same from run to run: a model, tools, instructions, the schema of the state,
-//! and rules for when to stop. [`Agent::run`] runs it on an [`Input`]; what comes of it is an [`Outcome`],
-//! which names its [`Exit`].
+//! An [`Agent`] is the fixed part of runs: a model, tools, instructions, the schema of the state, and exit
+//! rules. [`Agent::run`] runs it on an [`Input`]; the result is an [`Outcome`], which names its [`Exit`].
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -51,14 +50,14 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Below is the [`Run`]: a machine that performs nothing. It says what it [needs](Need), is fed with
-//! [answers](Answer), and makes an [`Event`] of each; committing the event is the only thing that changes it. The
-//! driver behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An
-//! [`Observer`] is told every event before it is committed, and stops the run if it cannot take note of it.
+//! The layer below is the [`Run`]: a state machine without side effects. It returns what it [needs](Need),
+//! takes [answers](Answer), and makes an [`Event`] of each; only committing an event changes it. The driver
+//! behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An [`Observer`]
+//! is notified of every event before its commit, and stops the run if it fails.
 //!
-//! To pause is not to answer yet. So a run that waits for somebody ([`Pause`]) is an outcome like any other: it
-//! has a [`Run`] inside, which is stored with [`Run::to_json`], [loaded](Run::load) in whatever process goes on
-//! with it, and [resumed](Run::resume), any number of times.
+//! To pause is to delay an answer. So a run that waits ([`Pause`]) is an outcome like any other: it contains
+//! a [`Run`], which is stored with [`Run::to_json`], [loaded](Run::load) in any process, and
+//! [resumed](Run::resume), any number of times.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -94,23 +93,23 @@
 //!
 //! - Folding the events of a run over the state that it began with gives the state that it ended with.
 //! - Stopped anywhere, stored, loaded and resumed, a run ends with the same state and the same conversation.
-//! - No conversation that reaches a model is malformed, whatever was cancelled, rejected, cut or trimmed: it is
-//!   repaired when a run begins, and every call is answered before the model is asked again.
-//! - A call that must not run twice is marked in the record before it starts. If the process dies, it is not
-//!   run again: the model is told that its outcome is unknown, or somebody is asked.
+//! - No malformed conversation reaches a model, whatever was cancelled, rejected, truncated or trimmed: it is
+//!   repaired when a run begins, and every call is answered before the next request.
+//! - A call that must not run twice is marked in the record before it starts. If the process dies, it does
+//!   not run again: the model is told that its outcome is unknown, or an approver decides.
 //! - A step costs the same after ten thousand steps as after one.
 //! - Everything is bounded: steps, calls of a reply, repairs, repeated calls, nesting.
 //!
 //! # What is absent
 //!
-//! Nothing is stored here but snapshots that somebody asks for; sessions meet the loop in the runner. There is
-//! no model here but those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
+//! This crate stores nothing except requested snapshots; the runner connects sessions and the loop. Its only
+//! models are those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
 //!
 //! # Where this comes from
 //!
-//! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack's Agent
-//! (spec/001 of the project), trimming is that of spec/003; where we differ stands in `docs/compare.md`, and why
-//! in `docs/decisions.md`.
+//! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack 2.31's
+//! Agent, trimming before a turn that of LangGraph's ReAct agents. `docs/compare.md` lists the differences,
+//! `docs/decisions.md` the reasons.
 
 mod agent;
 mod approval;
@@ -121,7 +120,6 @@ mod error;
 mod exit;
 mod observe;
 mod outcome;
-mod panic;
 mod planned;
 mod ports;
 mod replay;

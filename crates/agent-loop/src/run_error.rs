@@ -1,4 +1,4 @@
-//! Why a run failed, with the run up to that point: the caller can go on with it.
+//! The error of a run, with the run up to that point, which the caller can resume.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::exit::{Exit, Pause};
 use crate::outcome::Outcome;
 use crate::run::Run;
 
-/// Why a run failed. It can go on from where it is: nothing that was committed is lost.
+/// An error of a run. It can be resumed: nothing that was committed is lost.
 ///
 /// # Examples
 /// ```
@@ -40,64 +40,64 @@ struct Failed {
     outcome: Outcome,
 }
 
-/// What failed.
+/// The fault of a run.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum RunFault {
     /// The agent could not be adjusted for the run.
-    #[error("the agent could not be adjusted for the run: {0}")]
+    #[error("agent could not be adjusted for the run: {0}")]
     Agent(AgentError),
     /// The input does not fit.
-    #[error("the run could not begin: {0}")]
+    #[error("run could not begin: {0}")]
     Start(StartError),
     /// The model did not answer.
-    #[error("the model did not answer: {0}")]
+    #[error("model request failed: {0}")]
     Model(ModelError),
     /// A call failed, and its failure is for the caller.
-    #[error("a tool call ended the run: {0}")]
+    #[error("tool call failed: {0}")]
     Tool(FatalError),
     /// A node failed after all attempts and has no `on_error`. A resumed run attempts it again.
     #[error("node '{node}' failed: {error}")]
     Node {
-        /// The branch: the node, with its place in the superstep if it has an item.
+        /// The branch: the node, with its index in the superstep if it has an item.
         node: String,
-        /// Why, in words.
+        /// The reason.
         error: String,
     },
     /// The tools of the step could not be listed.
-    #[error("the tools of the step could not be listed: {0}")]
+    #[error("tools of the step could not be listed: {0}")]
     Tools(ToolsetError),
-    /// A hook failed. After a tool, what the call and those beside it did was committed first; resumed, the run begins
-    /// with that hook.
-    #[error("a hook failed ({point:?}): {}", ErrorChain(&**source))]
+    /// A hook failed. After a tool, the outcomes of the call and of concurrent ones were committed first; a
+    /// resumed run begins with that hook.
+    #[error("hook failed ({point:?}): {}", ErrorChain(&**source))]
     Hook {
-        /// Where.
+        /// The point of the hook.
         point: HookPoint,
-        /// Why.
+        /// The cause.
         r#source: Box<dyn Error + Send + Sync>,
     },
-    /// An observer failed that was only told of something. What had happened was committed, and what was under way came
-    /// to its end, before the run stopped.
-    #[error("the observer failed: {}", ErrorChain(&**.0))]
+    /// An observer that does not record failed. Events before it were committed, and running calls completed,
+    /// before the run stopped.
+    #[error("observer failed: {}", ErrorChain(&**.0))]
     Observer(Box<dyn Error + Send + Sync>),
     /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
     /// is not known whether the event is in the record.
-    #[error("the observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
+    #[error("observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
     Commit {
         /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
         unrecorded: Vec<String>,
-        /// Why.
+        /// The cause.
         r#source: Box<dyn Error + Send + Sync>,
     },
-    /// Decisions were refused. Nothing was committed: the run waits as before, and can be decided about again.
-    #[error("the decision was refused: {0}")]
+    /// Decisions were rejected. Nothing was committed: the run still waits, and can be decided again.
+    #[error("invalid decision: {0}")]
     Decision(DecisionError),
     /// An answer did not fit: the instructions cannot be rendered.
-    #[error("the run could not go on: {0}")]
+    #[error("run could not continue: {0}")]
     Feed(FeedError),
 }
 
-/// What an error says of outcomes that are lost.
+/// The part of an error message about lost outcomes.
 fn lost(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
@@ -115,7 +115,7 @@ impl From<FeedError> for RunFault {
 }
 
 impl RunFault {
-    /// Why the run stops: it failed, or, when only decisions were refused, it waits as before.
+    /// The reason of the stop: a failure, or, after rejected decisions, the pause as before.
     pub(crate) fn exit(&self, run: &Run) -> Exit {
         match self {
             RunFault::Decision(_) if !run.pending().is_empty() => Exit::Paused(Pause::Approval),
@@ -130,17 +130,17 @@ impl RunError {
         RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
     }
 
-    /// What failed.
+    /// The fault.
     pub fn fault(&self) -> &RunFault {
         &self.0.fault
     }
 
-    /// What failed, without the run.
+    /// The fault, without the run.
     pub fn into_fault(self) -> RunFault {
         self.0.fault
     }
 
-    /// The model's error, if that is what failed.
+    /// The model's error, if it is the fault.
     pub fn model_error(&self) -> Option<&ModelError> {
         match &self.0.fault {
             RunFault::Model(error) => Some(error),
@@ -148,9 +148,9 @@ impl RunError {
         }
     }
 
-    /// The ids of the calls, and of the branches of a graph, that came to an end which could not be
-    /// [recorded](RunFault::Commit). Resumed, the run finds them in the record if they are there after all; otherwise it
-    /// takes those that must not run twice for [unknown](Outcome::unknown_calls), and runs the others again.
+    /// The ids of the completed calls, and of branches of a graph, that could not be
+    /// [recorded](RunFault::Commit). A resumed run finds them in the record if they were stored; otherwise
+    /// calls that must not run twice become [unknown](Outcome::unknown_calls), and the others run again.
     ///
     /// # Examples
     /// ```
@@ -187,17 +187,17 @@ impl RunError {
         }
     }
 
-    /// What there is until now.
+    /// The partial outcome.
     pub fn outcome(&self) -> &Outcome {
         &self.0.outcome
     }
 
-    /// The run, to go on with it: [`Run::resume`].
+    /// The run, to be resumed: [`Run::resume`].
     pub fn into_run(self) -> Run {
         self.0.outcome.into_run()
     }
 
-    /// The same with the outcomes of interrupted runs that were finished before this run began.
+    /// Adds the outcomes of interrupted runs that were completed before this run began.
     #[must_use]
     pub fn with_recovered(self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
         let Failed { fault, outcome } = *self.0;
@@ -221,5 +221,5 @@ impl fmt::Display for RunError {
     }
 }
 
-/// The text shows what failed and its causes, so there is no `source()`; see [`fault`](RunError::fault).
+/// The text includes the causes, so there is no `source()`; see [`fault`](RunError::fault).
 impl Error for RunError {}

@@ -1,8 +1,7 @@
-//! What the state adds to a call, as an approver is shown it.
+//! Values that the state adds to a call, as shown to an approver.
 //!
-//! Which parameters those are, the tool decides ([`Tool::inputs_on`]). What would surprise a reader: an approval is for the
-//! values that were shown. A long value is shown by its beginning, and one that no record keeps not at all; the digest
-//! stands for it.
+//! The tool names the parameters ([`Tool::inputs_on`]). An approval is for the values that were shown; the digest stands
+//! for a long value, of which only the beginning is shown, and for one that is never recorded.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,13 +11,13 @@ use stepfold_tools::Tool;
 
 use crate::digest;
 
-/// The prefix of keys whose values no record keeps.
+/// The prefix of keys whose values are never recorded.
 pub(crate) const TEMPORARY: &str = "temp:";
 
 /// The prefixes of keys that other sessions write, too.
 const SHARED: [&str; 2] = ["app:", "user:"];
 
-/// The maximum of bytes of a value's JSON that is shown whole.
+/// The maximum size of a value that is shown in full, in bytes of JSON.
 const MAX_BYTES: usize = 2_000;
 
 /// The number of characters that are shown of a longer value.
@@ -39,7 +38,7 @@ pub struct StateInput {
     pub value: StateValue,
 }
 
-/// A value of the state as an approver is shown it. Two equal ones are of equal values.
+/// A value of the state as shown to an approver. Two are equal if and only if the values are.
 ///
 /// # Examples
 /// ```
@@ -65,7 +64,7 @@ pub enum StateValue {
         /// The SHA-256 of its JSON, with the keys of objects in alphabetical order.
         sha256: String,
     },
-    /// The value of a `temp:` key, which no record keeps.
+    /// The value of a `temp:` key, which is never recorded.
     Hidden {
         /// The SHA-256 of its JSON.
         sha256: String,
@@ -73,7 +72,7 @@ pub enum StateValue {
 }
 
 impl StateValue {
-    /// A value as an approver is shown it.
+    /// A value as shown to an approver.
     pub fn of(value: &Value) -> Self {
         let text = digest::canonical(value);
         if text.len() <= MAX_BYTES {
@@ -95,7 +94,7 @@ pub(crate) fn is_shared(key: &str) -> bool {
     SHARED.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// What a state adds to a call of a tool.
+/// The values that a state adds to a call of a tool.
 pub(crate) fn state_inputs(tool: &Tool, call: &ToolCall, state: &State) -> Vec<StateInput> {
     let Some(arguments) = call.arguments.as_object() else { return Vec::new() };
     let inputs = tool.inputs_on(arguments, state).into_iter().map(|input| StateInput {
@@ -114,28 +113,26 @@ pub(crate) fn canonical_inputs(inputs: &[StateInput]) -> String {
     }
 }
 
-/// The inputs that are left when somebody has put other arguments in place of the model's: null stands for what is left
-/// out.
+/// Keeps the inputs that modified arguments leave open; null counts as missing.
 pub(crate) fn retain_open(inputs: &mut Vec<StateInput>, arguments: &Value) {
     let none = Map::new();
     let arguments = arguments.as_object().unwrap_or(&none);
     inputs.retain(|input| arguments.get(&input.parameter).is_none_or(Value::is_null));
 }
 
-/// Whether two inputs are the same as far as a record can tell.
+/// Whether two inputs are equal, as far as they are recorded.
 pub(crate) fn are_recorded_alike(one: &[StateInput], other: &[StateInput]) -> bool {
     let told = |input: &&StateInput| input.is_told();
     one.iter().filter(told).eq(other.iter().filter(told))
 }
 
-/// Whether a record can tell all of these values.
+/// Whether all these values are recorded.
 pub(crate) fn is_told(inputs: &[StateInput]) -> bool {
     inputs.iter().all(StateInput::is_told)
 }
 
 impl StateInput {
-    /// Whether a record can tell the value: it has none of `temp:` keys, nor long ones of keys that other sessions write as
-    /// well.
+    /// Whether the value is recorded: those of `temp:` keys are not, nor long ones of keys that other sessions write.
     fn is_told(&self) -> bool {
         match &self.value {
             StateValue::Value(_) => true,

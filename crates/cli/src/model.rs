@@ -136,7 +136,7 @@ impl Asking<'_> {
             if *model == wanted || mode == Mode::Replay {
                 return Ok(cassette.clone());
             }
-            let words = "a cassette has the answers of one model, and the agents of this graph name several; say one for \
+            let words = "a cassette records one model, and the agents of this graph use several; set one for \
                          all of them with --model";
             return Err(Misuse(words.to_owned()).into());
         }
@@ -197,7 +197,7 @@ fn script(path: &Path) -> anyhow::Result<Scripted> {
         let (replies, given) = due(&transcript, request);
         replies.get(given).map_or_else(
             || {
-                let words = format!("the script {name} has {} replies, and all are given", replies.len());
+                let words = format!("script {name} has ended after {} replies", replies.len());
                 ScriptedReply::from(ModelError::new(ModelErrorKind::InvalidRequest, words))
             },
             |reply| ScriptedReply::from(reply.clone()),

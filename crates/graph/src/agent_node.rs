@@ -1,4 +1,4 @@
-//! An agent as a node: which part of the state it shares with the graph, and what it is asked.
+//! An agent as a node: its shared keys, and its request.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -9,22 +9,20 @@ use stepfold_agent_loop::plan::{BranchAgent, EndedAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Write};
-use stepfold_tools::CancellationToken;
+use stepfold_tools::{CancellationToken, panic_message};
 
 use super::context::{Kind, NodeContext, NodeError};
-use crate::panic::words_of_panic;
 
 /// An agent, or a graph, as a node of a graph.
 ///
-/// It works on the graph's state: on the keys that both schemas declare alike. An agent that is given as its
-/// [builder](stepfold_agent_loop::AgentBuilder) need not declare them: its instructions and the bindings of its tools read and write
-/// keys of the graph's schema. What it writes to them is merged
-/// into the graph's state by the same handlers, when the superstep ends. Unless it is [asked](AgentNode::asks)
-/// something, it goes on with the graph's conversation, and what it says is appended there; if its branch has an
-/// item, that is what it is asked.
+/// It works on the graph's state: on the keys that both schemas declare equally. An agent that is passed as
+/// its [builder](stepfold_agent_loop::AgentBuilder) need not declare them: its instructions and the bindings
+/// of its tools read and write keys of the graph's schema. Its writes are merged into the graph's state by
+/// the same handlers, when the superstep ends. Without a [request](AgentNode::asks), it continues the graph's
+/// conversation, and its messages are appended there; if its branch has an item, that is its request.
 ///
-/// Each commit of its own run is one of the graph's run: after a crash it goes on where it was, no call of a tool
-/// is repeated that must not be, and when somebody has to decide about a call, the graph waits.
+/// Each commit of its own run is one of the graph's run: after a crash it continues, tool calls that must not run twice
+/// are not repeated, and when a call needs approval, the graph waits.
 ///
 /// # Examples
 /// ```
@@ -98,7 +96,7 @@ impl fmt::Debug for NodeAgent {
     }
 }
 
-/// Where an answer goes, or a field of it.
+/// The destination of an answer, or of a field of it.
 #[derive(Clone)]
 pub(crate) struct AnswerTo {
     pub(crate) key: String,
@@ -110,7 +108,10 @@ impl AnswerTo {
         let Some(field) = &self.field else { return Ok(Some(answer)) };
         match answer {
             Value::Object(fields) => Ok(fields.get(field)),
-            _ => Err(format!("the answer is no object, so it has no field \"{field}\" for \"{}\"", self.key)),
+            _ => Err(format!(
+                "missing field \"{field}\" for \"{}\": expected an object as the answer",
+                self.key
+            )),
         }
     }
 }
@@ -139,15 +140,16 @@ impl AgentNode {
         }
     }
 
-    /// Asks the agent this, in a conversation of its own: a [template](stepfold_state_core::state::Template) over
-    /// the state, in which `{item}` is the branch's item.
+    /// Sets the agent's request, in a separate conversation: a
+    /// [template](stepfold_state_core::state::Template) over the state, in which `{item}` is the branch's
+    /// item.
     pub fn asks(mut self, template: impl Into<String>) -> Self {
         self.prompt = Some(Prompt::Template(stepfold_state_core::state::Template::parse(template)));
         self
     }
 
-    /// Asks the agent what a function says, in a conversation of its own. The function may
-    /// [ask](NodeContext::ask) somebody first.
+    /// Asks the agent with the text of a function, in a conversation of its own. The function may
+    /// [ask](NodeContext::ask) for approval first.
     pub fn asks_with<F>(mut self, prompt: F) -> Self
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
@@ -156,15 +158,15 @@ impl AgentNode {
         self
     }
 
-    /// Writes the agent's answer to this key: its [output](stepfold_agent_loop::AgentBuilder::output) if it has one, else its last
-    /// words. One that says nothing writes nothing.
+    /// Writes the agent's answer to this key: its [output](stepfold_agent_loop::AgentBuilder::output) if it
+    /// has one, otherwise its last text. An empty answer writes nothing.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
         self.answers.push(AnswerTo { key: key.into(), field: None });
         self
     }
 
-    /// Writes a field of the agent's answer to this key. The answer has to be an object: give the agent an
-    /// [output](stepfold_agent_loop::AgentBuilder::output). One that does not have the field leaves the key as it is.
+    /// Writes a field of the agent's answer to this key. The answer must be an object: set the agent's
+    /// [output](stepfold_agent_loop::AgentBuilder::output). A missing field leaves the key unchanged.
     ///
     /// # Examples
     /// ```
@@ -194,9 +196,9 @@ impl AgentNode {
         self
     }
 
-    /// Appends the agent's answer to `outputs`, as a thing of this kind; whoever watches sees it as
+    /// Appends the agent's answer to `outputs`, with this kind; observers receive it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
-    /// appended in any case, without a kind unless this says one.
+    /// always appended, by default without a kind.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
@@ -233,7 +235,7 @@ impl AgentNode {
     pub(crate) fn agent(&self) -> &Agent {
         match &self.agent.0 {
             Stage::Built(agent) => agent,
-            Stage::Draft(_) => unreachable!("a graph builds the agents of its nodes"),
+            Stage::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
         }
     }
 
@@ -241,7 +243,7 @@ impl AgentNode {
         self.shared.as_ref().is_none_or(|keys| keys.iter().any(|key| key == name))
     }
 
-    /// The keys that both schemas declare alike, as far as they are shared.
+    /// The shared keys that both schemas declare equally.
     pub(crate) fn shared<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
         graph.declared_keys().map(KeySchema::name).filter(move |name| self.is_shared(graph, name))
     }
@@ -251,7 +253,7 @@ impl AgentNode {
         self.wants(name) && own.is_some() && own == graph.key(name).map(KeySchema::json_schema)
     }
 
-    /// The shared keys that were asked for and are not declared alike.
+    /// The requested shared keys that are not declared equally.
     pub(crate) fn unshared(&self, graph: &Schema) -> Vec<String> {
         let shared: Vec<&str> = self.shared(graph).collect();
         let wanted = self.shared.iter().flatten();
@@ -262,7 +264,7 @@ impl AgentNode {
         self.prompt.is_none() && item.is_none()
     }
 
-    /// What the run of a branch that has ended gives the graph: the answer, the writes, what was said.
+    /// The result of an ended branch for the graph: the answer, the writes, the messages.
     pub(super) fn result(
         &self,
         ended: &EndedAgent<'_>,
@@ -286,10 +288,10 @@ impl AgentNode {
     }
 }
 
-/// What an agent that has ended gives the graph: the answer, the writes, the messages.
+/// The result of an ended agent for the graph: the answer, the writes, the messages.
 type Given = (Option<Value>, Delta, Vec<Arc<Message>>);
 
-/// Functions of the application say what the agent is, and what it is asked. They may panic.
+/// The application's functions configure the agent and its request. They may panic.
 impl BranchAgent for AgentNode {
     fn agent(&self) -> &Agent {
         AgentNode::agent(self)
@@ -301,7 +303,7 @@ impl BranchAgent for AgentNode {
         caught("what adjusts its agent", adjusted).map_err(|error| error.to_string())
     }
 
-    /// What it shares with the graph's state.
+    /// The values shared with the graph's state.
     fn state_on(&self, branch: &OpenBranch) -> Result<State, StateError> {
         let (state, own) = (&branch.state, self.agent().schema());
         let mut base = if self.shared.is_none() && own == state.schema() {
@@ -358,10 +360,10 @@ impl BranchAgent for AgentNode {
     }
 }
 
-/// Has a function of an application give what it gives, or a panic as an error.
+/// Calls a function of an application; a panic becomes an error.
 fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
-        Err(NodeError::permanent(format!("{what} panicked: {}", words_of_panic(&*panic))))
+        Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })
 }
 
@@ -464,7 +466,7 @@ mod tests {
     fn an_output_needs_its_key() {
         let schema = Schema::builder().key::<u64>("area").build().unwrap();
         let error = graph(Node::agent(counter().outputs("finding")), schema).unwrap_err().to_string();
-        assert!(error.contains("node 'count': gives an output: unknown key \"outputs\""), "{error}");
+        assert!(error.contains("node 'count': invalid output: unknown key \"outputs\""), "{error}");
     }
 
     #[test]
@@ -475,6 +477,6 @@ mod tests {
         assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));
         assert_eq!(to(Some("why")).part_of(&answer), Ok(None));
         let error = to(Some("areas")).part_of(&json!("3 and 7")).unwrap_err();
-        assert_eq!(error, "the answer is no object, so it has no field \"areas\" for \"areas\"");
+        assert_eq!(error, "missing field \"areas\" for \"areas\": expected an object as the answer");
     }
 }

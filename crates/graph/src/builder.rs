@@ -1,4 +1,4 @@
-//! Putting a graph together. Whatever can be known to fail is refused here, all of it at once.
+//! Builds graphs. All detectable faults are reported together.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,9 +15,9 @@ use super::node::{IntoNode, Node};
 use super::shape::{Choice, Choose, END, Edge, Items, Join, START, Shape, Target, shown};
 use super::{Graph, NoModel};
 
-/// Branches of one superstep, unless said.
+/// The branches of one superstep, by default.
 const MAX_BRANCHES: usize = 4096;
-/// Branches that run at the same time, unless said.
+/// The branches that run at the same time, by default.
 const MAX_PARALLEL: usize = 64;
 
 /// Puts a [`Graph`] together; nothing is checked before [`build`](GraphBuilder::build).
@@ -98,7 +98,7 @@ impl GraphBuilder {
         self.router(from.into(), targets, Arc::new(move |state| choose(state).into()), true)
     }
 
-    /// The same to any number of them: [`Choice::all`].
+    /// As [`route`](GraphBuilder::route), to any number of nodes: [`Choice::all`].
     pub fn route_to_many<N: Into<String>>(
         self,
         from: impl Into<String>,
@@ -120,8 +120,8 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from a node to `to`, in one branch for each item of the list under `key`, all of them side by side. When
-    /// all have finished, the graph goes on behind `to`, once. With an empty list it does so at once.
+    /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
+    /// have finished, the graph continues after `to`, once; with an empty list, immediately.
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
         let key: String = key.into();
         let of = key.clone();
@@ -139,7 +139,8 @@ impl GraphBuilder {
         self
     }
 
-    /// The same with the items that a function of the state gives, which must give the same for the same state.
+    /// As [`fan_out`](GraphBuilder::fan_out), with the items that a function of the state returns; it must be
+    /// deterministic.
     pub fn fan_out_with(
         mut self,
         from: impl Into<String>,
@@ -158,7 +159,7 @@ impl GraphBuilder {
         self
     }
 
-    /// What the application gives to its nodes.
+    /// Sets the application's resources for its nodes.
     pub fn resources(mut self, resources: Resources) -> Self {
         self.agent = self.agent.resources(resources);
         self
@@ -170,7 +171,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How many supersteps a run may take, 100 unless said; the other limits stay.
+    /// Limits the supersteps of a run; 100 by default; the other limits stay.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.agent = self.agent.max_steps(steps);
         self
@@ -182,20 +183,20 @@ impl GraphBuilder {
         self
     }
 
-    /// How many branches one superstep may have; 4,096 unless said. More are an error.
+    /// Limits the branches of one superstep; 4,096 by default. More are an error.
     pub fn max_branches(mut self, branches: usize) -> Self {
         self.max_branches = branches;
         self
     }
 
-    /// How many branches run at the same time; 64 unless said. The others wait.
+    /// Limits the branches that run at the same time; 64 by default. The others wait.
     pub fn max_parallel(mut self, branches: usize) -> Self {
         self.max_parallel = branches;
         self
     }
 
-    /// Puts nodes that must not run twice, and had started before a crash, to a human. By default they have failed:
-    /// what became of them is unknown.
+    /// Requests a decision about nodes that must not run twice and had started before a crash. By default
+    /// they have failed: their outcome is unknown.
     pub fn ask_when_uncertain(mut self) -> Self {
         self.agent = self.agent.ask_when_uncertain();
         self
@@ -288,9 +289,9 @@ impl Links<'_> {
             return Some(*place);
         }
         self.faults.push(match name {
-            START => Fault::new("START", format!("is no node, but {what} it; name a node")),
-            END => Fault::new("END", format!("is no node, but {what} it; name a node")),
-            name => Fault::new(format!("node '{name}'"), format!("is not there, but {what} it; add it")),
+            START => Fault::new("START", format!("not a node, but {what} it; use a node")),
+            END => Fault::new("END", format!("not a node, but {what} it; use a node")),
+            name => Fault::new(format!("node '{name}'"), format!("missing, but {what} it; add it")),
         });
         None
     }
@@ -299,7 +300,7 @@ impl Links<'_> {
         match name {
             END => Some(Target::End),
             START => {
-                self.faults.push(Fault::new("START", "is where the graph begins; nothing leads there"));
+                self.faults.push(Fault::new("START", "not a target: the graph begins there"));
                 None
             }
             name => self.node(name, what).map(Target::Node),
@@ -314,7 +315,7 @@ impl Links<'_> {
                 if targets.is_empty() {
                     self.faults.push(Fault::new(
                         format!("route from {}", shown(from)),
-                        "has nothing to choose from",
+                        "missing targets: name at least one",
                     ));
                 }
                 let targets = targets.iter().filter_map(|name| self.target(name, &what)).collect();
@@ -326,7 +327,8 @@ impl Links<'_> {
 
     fn join(&mut self, from: &[String], to: &str) -> Option<Join> {
         if from.is_empty() {
-            self.faults.push(Fault::new(format!("join at '{to}'"), "waits for nothing"));
+            self.faults
+                .push(Fault::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
         let from: Vec<usize> = from.iter().filter_map(|name| self.node(name, &what)).collect();

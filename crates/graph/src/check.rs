@@ -1,4 +1,4 @@
-//! What is refused when a graph is built.
+//! Checks of a graph when it is built.
 
 use std::collections::BTreeSet;
 
@@ -21,17 +21,17 @@ impl Node {
     }
 }
 
-/// Names that two nodes have, or none can.
+/// Duplicate and invalid names.
 pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
     let mut seen = BTreeSet::new();
     let mut faults = Vec::new();
     for (name, _) in nodes {
         let why = if name == START || name == END {
-            "has a name that the graph uses itself"
+            "invalid name: reserved by graphs"
         } else if name.trim().is_empty() || name.contains(['#', '>']) || name.chars().any(char::is_control) {
-            "has a name that is empty, or has one of '#', '>' and control characters"
+            "invalid name: must not be empty, nor contain '#', '>' or control characters"
         } else if !seen.insert(name) {
-            "is there twice; give each node a name of its own"
+            "duplicate name: use a unique name for each node"
         } else {
             continue;
         };
@@ -44,17 +44,16 @@ pub(super) fn names(nodes: &[(String, Node)]) -> Vec<Fault> {
 pub(super) fn items(key: Option<&str>, schema: &Schema) -> Option<Fault> {
     let key = key?;
     let is_known = schema.declares(key) || schema.is_open();
-    (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "the schema does not declare that key"))
+    (!is_known).then(|| Fault::new(format!("fan-out over \"{key}\""), "not declared by the schema"))
 }
 
-/// Builds the agents of nodes that were given as builders, and says why that cannot be.
+/// Builds the agents of nodes that are builders; returns their faults.
 pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (name, node) in nodes {
         let NodeWork::Agent(agent) = &mut node.work else { continue };
         if let Err(error) = agent.build(schema) {
-            let words =
-                |fault: &Fault| format!("has an agent with faults: {}: {}", fault.path, fault.message);
+            let words = |fault: &Fault| format!("invalid agent: {}: {}", fault.path, fault.message);
             faults
                 .extend(error.faults.iter().map(|fault| Fault::new(format!("node '{name}'"), words(fault))));
         }
@@ -62,11 +61,11 @@ pub(super) fn agents(nodes: &mut [(String, Node)], schema: &Schema) -> Vec<Fault
     faults
 }
 
-/// What is wrong with a graph whose names are right.
+/// The faults of a graph with valid names.
 pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
     let mut faults = limits(shape);
     if shape.start.is_empty() {
-        faults.push(Fault::new("START", "leads nowhere; add an edge from it"));
+        faults.push(Fault::new("START", "missing edge: add one from it"));
         return faults;
     }
     let reached = Reach::of(shape).nodes;
@@ -74,7 +73,7 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Fault> {
         if !reached.contains(&place) {
             faults.push(Fault::new(
                 format!("node '{name}'"),
-                "cannot be reached from START; add a way there, or leave it out",
+                "not reachable from START: add a route to it, or remove it",
             ));
         }
     }
@@ -94,25 +93,33 @@ fn limits(shape: &Shape) -> Vec<Fault> {
         [("max_branches", shape.max_branches == 0), ("max_parallel", shape.max_parallel == 0)]
     {
         if is_zero {
-            faults.push(Fault::new(name, "is zero: nothing could ever run"));
+            faults.push(Fault::new(name, "must be positive: nothing could run"));
         }
     }
     for (name, node) in shape.names.iter().zip(&shape.nodes) {
         if node.max_executions == 0 {
-            faults.push(Fault::new(format!("node '{name}'"), "may never run; leave it out"));
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "must be allowed to run: raise its limit, or remove it",
+            ));
         }
         if node.time_out.is_some_and(|time_out| time_out.is_zero()) {
-            faults
-                .push(Fault::new(format!("node '{name}'"), "has a time-out of zero: no try could end well"));
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "invalid timeout of zero: no attempt could complete",
+            ));
         }
         if node.retry.is_some() && node.effect == Effect::AtMostOnce {
             faults.push(Fault::new(
                 format!("node '{name}'"),
-                "must not run twice, and is to be tried again; say that it is idempotent",
+                "invalid retries: it must not run twice; declare it idempotent",
             ));
         }
         if node.at_limit.as_deref() == Some(name) {
-            faults.push(Fault::new(format!("node '{name}'"), "cannot stand in for itself at its limit"));
+            faults.push(Fault::new(
+                format!("node '{name}'"),
+                "invalid fallback: it cannot replace itself at its limit",
+            ));
         }
     }
     faults
@@ -131,24 +138,24 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Fault> {
         for key in agent.unshared(schema) {
             faults.push(Fault::new(
                 path(),
-                format!("shares \"{key}\", which both schemas have to declare alike"),
+                format!("invalid shared key \"{key}\": both schemas must declare it equally"),
             ));
         }
         if agent.kind.is_some()
             && let Err(error) = schema.check_write_to(keys::OUTPUTS.name(), None)
         {
-            faults.push(Fault::new(path(), format!("gives an output: {error}")));
+            faults.push(Fault::new(path(), format!("invalid output: {error}")));
         }
         for to in &agent.answers {
             if let Err(error) = schema.check_write_to(&to.key, None) {
-                faults.push(Fault::new(path(), format!("answers under a key: {error}")));
+                faults.push(Fault::new(path(), format!("invalid key of the answer: {error}")));
             }
         }
     }
     faults
 }
 
-/// The keys that the graph itself writes, if they are there, have to take what it writes.
+/// The keys that the graph itself writes must accept its writes, if they exist.
 pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
     let samples = [
         (keys::EXECUTION_COUNTS.name().to_owned(), json!({"node": 1})),
@@ -158,7 +165,7 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Fault> {
     let faults =
         samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
             let error = schema.write(key.as_str(), sample).err()?;
-            Some(Fault::new(format!("state key \"{key}\""), format!("is written by the graph: {error}")))
+            Some(Fault::new(format!("state key \"{key}\""), format!("not writable by the graph: {error}")))
         });
     faults.collect()
 }
@@ -168,12 +175,15 @@ fn joins(shape: &Shape) -> Vec<Fault> {
     let mut faults = Vec::new();
     for join in &shape.joins {
         let at = || format!("join at '{}'", shape.names[join.to]);
-        // Whoever is reached only behind the join cannot finish before it.
+        // Nodes that are reachable only after the join cannot finish before it.
         let before = Reach::without(shape, join.to).nodes;
         for from in &join.from {
             if !before.contains(from) {
                 let name = &shape.names[*from];
-                faults.push(Fault::new(at(), format!("cannot complete: node '{name}' comes only behind it")));
+                faults.push(Fault::new(
+                    at(),
+                    format!("cannot complete: node '{name}' is only reachable after it"),
+                ));
             }
         }
         let starts = std::iter::once((None, &shape.start));

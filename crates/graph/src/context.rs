@@ -1,4 +1,4 @@
-//! What a node is given, and how it fails.
+//! The input of a node, and its errors.
 
 use std::any::Any;
 use std::fmt;
@@ -11,12 +11,10 @@ use stepfold_agent_loop::plan::{Emitter, OpenBranch};
 use stepfold_agent_loop::{ApprovalRequest, Decision};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{ReadKey, State};
-use stepfold_tools::{CancellationToken, ToolError};
+use stepfold_tools::{CancellationToken, ToolError, panic_message};
 
-use crate::panic::words_of_panic;
-
-/// What the function of a node is given: a snapshot of the state, the item of its branch, and a way to speak
-/// while it works. Cheap to clone.
+/// The input of a node's function: a snapshot of the state, the item of its branch, and an emitter. Cheap to
+/// clone.
 ///
 /// # Examples
 /// ```
@@ -56,8 +54,7 @@ impl NodeContext {
         self.0.branch.execution
     }
 
-    /// The state as it was when the superstep began. It never changes; branches that run beside this one are not
-    /// seen.
+    /// The state at the beginning of the superstep. A snapshot: it does not include concurrent branches.
     pub fn state(&self) -> &State {
         &self.0.branch.state
     }
@@ -70,8 +67,7 @@ impl NodeContext {
         self.0.branch.state.get(key)
     }
 
-    /// The item of this branch: one of the list that the graph fanned out over, or what [`Update::goto_with`]
-    /// gave.
+    /// The item of this branch: one of the fanned-out list, or the item passed to [`Update::goto_with`].
     ///
     /// [`Update::goto_with`]: super::Update::goto_with
     pub fn item(&self) -> Option<&Value> {
@@ -81,17 +77,16 @@ impl NodeContext {
     /// The item of this branch as a `T`.
     ///
     /// # Errors
-    /// A permanent one when there is none, or it is no `T`.
+    /// A permanent error if the branch has no item, or the item is not a `T`.
     pub fn item_as<T: DeserializeOwned>(&self) -> Result<T, NodeError> {
         let item = self.item().ok_or_else(|| {
             NodeError::permanent(format!(
-                "node '{}' was not given an item; it is no fan-out branch",
+                "missing item of node '{}': it is not a fan-out branch",
                 self.node()
             ))
         })?;
-        decode(item).map_err(|error| {
-            NodeError::permanent(format!("the item of node '{}' cannot be read: {error}", self.node()))
-        })
+        decode(item)
+            .map_err(|error| NodeError::permanent(format!("invalid item of node '{}': {error}", self.node())))
     }
 
     /// A key for the effect of this branch that stays the same when it runs again, and differs for every other.
@@ -100,13 +95,13 @@ impl NodeContext {
         &self.0.branch.key
     }
 
-    /// The same for one of several effects.
+    /// The key of one of several effects.
     pub fn key_for(&self, label: &str) -> String {
         format!("{}/{label}", self.0.branch.key)
     }
 
-    /// Is cancelled when the run is, and when its time is up. The function is dropped then; work that it has handed
-    /// elsewhere should look here.
+    /// Cancelled with the run, and at the timeout. The function is then dropped; work that it has delegated
+    /// should check the token.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.0.cancellation
     }
@@ -116,8 +111,8 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Says something to whoever watches, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: what
-    /// has to last goes into the [`Update`](super::Update).
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: durable
+    /// values belong in the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
             emitter.emit(kind.into(), value.into()).await;
@@ -129,11 +124,11 @@ impl NodeContext {
     /// arguments `about`. After the decision the function runs again, and gets the decision here. So ask before
     /// anything that costs.
     ///
-    /// A decision holds for what was shown. If the function runs again and asks under the same label about something
-    /// else, that is a new request: `about` should have all that the function acts on, also what it reads of the state,
-    /// which other sessions may change before the decision. `label` tells the questions of one run of the function apart.
-    /// Modified arguments are in [`Decision::Modify`], whatever object they are; with a schema,
-    /// [`ask_fitting`](NodeContext::ask_fitting) refuses those that do not fit.
+    /// A decision applies to the shown subject. If the function runs again and asks with the same label about
+    /// another subject, that is a new request: `about` should contain everything that the function acts on,
+    /// including values of the state, which other sessions may change before the decision. `label`
+    /// distinguishes the requests of one run of the function. Modified arguments are in [`Decision::Modify`],
+    /// as any object; with a schema, [`ask_fitting`](NodeContext::ask_fitting) rejects invalid ones.
     ///
     /// # Errors
     /// One that makes the run pause, until there is a decision.
@@ -155,8 +150,8 @@ impl NodeContext {
         self.decision(label, about, None)
     }
 
-    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. Whoever decides with arguments that
-    /// do not fit is refused, as for a tool, and the request stays pending. `false` is the schema of what can only be
+    /// Asks like [`ask`](NodeContext::ask), with a JSON Schema for modified arguments. A decision with invalid
+    /// arguments is refused, as for a tool, and the request stays pending. With the schema `false` the request can only be
     /// approved or rejected.
     ///
     /// # Errors
@@ -204,7 +199,7 @@ impl fmt::Debug for NodeContext {
     }
 }
 
-/// Why a node has no result.
+/// An error of a node.
 ///
 /// `?` turns any error into one. Like `anyhow::Error`, and for the same reason, this type is not an
 /// [`Error`](std::error::Error) itself.
@@ -242,7 +237,7 @@ impl NodeError {
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        NodeError::new(format!("the node panicked: {}", words_of_panic(panic)))
+        NodeError::new(format!("the node panicked: {}", panic_message(panic)))
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! # The tour
 //!
-//! A [`Graph`] has nodes and edges. It runs in **supersteps**: all nodes that are to run do so side by side, each
-//! on the same snapshot of the state; when all have their outcome, what they wrote is merged by the handlers of the
-//! keys, in the order in which the nodes were declared; then the edges say which nodes come next.
+//! A [`Graph`] has nodes and edges. It runs in **supersteps**: the scheduled nodes run concurrently, each on
+//! the same snapshot of the state; when all have an outcome, their writes are merged by the handlers of the
+//! keys, in declaration order of the nodes; then the edges determine the next nodes.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -51,37 +51,38 @@
 //!
 //! Ways on: [`edge`](GraphBuilder::edge), [`route`](GraphBuilder::route) by a function of the state,
 //! [`fan_out`](GraphBuilder::fan_out) over a list, [`join`](GraphBuilder::join) of branches of different length, and what
-//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, time-outs, a node for its errors, and may be
-//! deferred until nothing else is left. An [`AgentNode`] works on the same state, or is asked something of its own.
-//! [`NodeContext::ask`] asks a human. [`progress`] has the state of a research with tasks, counts and outputs.
+//! a node itself [chooses](Update::goto). A [`Node`] has limits, retries, timeouts, a fallback node, and may be
+//! deferred until all others have finished. An [`AgentNode`] works on the same state, or in a conversation of its own.
+//! [`NodeContext::ask`] requests an approval. [`progress`] has the state of a research with tasks, counts and outputs.
 //!
 //! # A graph is an agent
 //!
-//! What runs is the same [`Run`](stepfold_agent_loop::Run): it needs nodes where another one needs its model and calls. So all
-//! that is said of runs holds: events are committed one by one, a run can be stopped, stored, loaded, resumed and
-//! replayed anywhere, breakpoints stop before a node, observers and streams see everything. A graph can be a tool
-//! of an agent, a node of a graph, and what a runner runs in sessions: wherever an [`Agent`] is taken.
+//! A graph runs as the same [`Run`](stepfold_agent_loop::Run): it needs nodes where an agent needs its model
+//! and calls. So all guarantees of runs apply: events are committed one by one, a run can be stopped, stored,
+//! loaded, resumed and replayed anywhere, breakpoints stop before a node, observers and streams see
+//! everything. A graph can be a tool of an agent, a node of a graph, and the agent of a runner: wherever an
+//! [`Agent`] is accepted.
 //!
 //! # What holds
 //!
 //! - The order in which branches finish changes nothing: the same superstep gives the same state.
 //! - Branches lose no writes of each other, as far as the handlers of the keys merge.
-//! - After a crash only branches without an outcome run again, under the same
-//!   [key](NodeContext::idempotency_key); of an agent only what its own run has not committed.
-//! - A failed node does not cost what the others did: their outcomes are kept, and the run can be resumed, unless the
-//!   node must not run twice or its agent has ended unfinished: then the graph ends.
-//! - Everything is bounded: supersteps, executions of a node, branches, tries, time.
+//! - After a crash only branches without an outcome run again, with the same
+//!   [key](NodeContext::idempotency_key); of an agent only the uncommitted part of its run.
+//! - A failed node does not affect the others: their outcomes are kept, and the run can be resumed, unless
+//!   the node must not run twice or its agent has ended unfinished: then the graph ends.
+//! - Everything is limited: supersteps, executions of a node, branches, attempts, time.
 //!
 //! # What is absent
 //!
-//! Nothing polls, and there are no timers: what waits for the world is a node. Branches share nothing while they run.
-//! Nodes run in the task of the run: what holds a thread belongs into
-//! [`spawn_blocking`](tokio::task::spawn_blocking).
+//! Nothing polls, and there are no timers: external work is done in nodes. Branches share nothing while they
+//! run. Nodes run in the task of the run: use [`spawn_blocking`](tokio::task::spawn_blocking) for blocking
+//! work.
 //!
 //! # Where this comes from
 //!
-//! Nodes over one state, supersteps and edges are those of spec/003 and spec/004 of the project (LangGraph); limits of
-//! executions and [`progress`] are those of spec/004. Where we differ stands in `docs/compare.md`.
+//! Nodes over one state, supersteps and edges are those of LangGraph 1.x; limits of executions and
+//! [`progress`] are those of a deep-research graph for LangGraph. `docs/compare.md` lists the differences.
 
 mod agent_node;
 mod builder;
@@ -89,7 +90,6 @@ mod check;
 mod context;
 mod draw;
 mod node;
-mod panic;
 mod per_run;
 mod planner;
 pub mod progress;
@@ -134,7 +134,7 @@ impl Graph {
         self.agent.run(input)
     }
 
-    /// What the graph is called.
+    /// The graph's name.
     pub fn name(&self) -> &str {
         self.agent.name()
     }
@@ -154,7 +154,7 @@ impl Graph {
         self.shape.names.iter().map(String::as_str)
     }
 
-    /// The graph in the language of [Mermaid](https://mermaid.js.org). What depends on a choice is dashed.
+    /// The graph in the language of [Mermaid](https://mermaid.js.org). Conditional edges are dashed.
     ///
     /// # Examples
     /// ```
@@ -205,7 +205,7 @@ impl fmt::Debug for Graph {
     }
 }
 
-/// Stands where agents have a model. A graph asks none.
+/// The model of a graph, which is never called.
 struct NoModel;
 
 impl ChatModel for NoModel {
@@ -214,6 +214,6 @@ impl ChatModel for NoModel {
     }
 
     fn respond(&self, _: ChatRequest) -> ReplyStream {
-        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "a graph has no model to ask"))
+        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "a graph has no model"))
     }
 }

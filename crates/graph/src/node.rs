@@ -1,4 +1,4 @@
-//! A node of a graph: a function over a snapshot of the state, or an agent, and what holds for its runs.
+//! A node of a graph: a function over a snapshot of the state, or an agent, with its settings.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +18,7 @@ use super::context::{NodeContext, NodeError};
 use super::progress::DEFAULT_MAX_EXECUTIONS;
 use super::update::Update;
 
-/// A node of a [`Graph`](super::Graph), with what holds for its runs.
+/// A node of a [`Graph`](super::Graph), with its settings.
 ///
 /// # Examples
 /// ```
@@ -51,7 +51,7 @@ pub struct Node {
     pub(crate) goes_to: Vec<String>,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Clone)]
 pub(crate) enum NodeWork {
     Function(Arc<NodeFunction>),
@@ -61,15 +61,15 @@ pub(crate) enum NodeWork {
 pub(crate) type NodeFunction =
     dyn Fn(NodeContext) -> BoxFuture<'static, Result<Update, NodeError>> + Send + Sync;
 
-/// What becomes of the graph when a node fails.
+/// The continuation of a graph after a node's failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnError {
-    /// The run fails, and can go on from there.
+    /// The run fails, and can be resumed.
     #[default]
     Fail,
-    /// The failure is recorded, and the graph goes on along the node's edges.
+    /// The failure is recorded, and the graph continues along the node's edges.
     GoOn,
-    /// The graph goes on at this node.
+    /// The graph continues at this node.
     Goto(String),
 }
 
@@ -103,7 +103,7 @@ impl Node {
             }
             .boxed()
         };
-        // What a function does is known to nobody but its author: it may run again under the same key.
+        // The effect of a function is known to its author alone: it may run again under the same key.
         Node::of(NodeWork::Function(Arc::new(function)), Effect::Idempotent)
     }
 
@@ -131,14 +131,14 @@ impl Node {
         }
     }
 
-    /// In how many supersteps of a run the node may have branches; 3 unless said. A value of the state's
+    /// Limits the supersteps of a run in which the node has branches; 3 by default. A value of the state's
     /// `max_executions` for the node comes first.
     pub fn max_executions(mut self, executions: u64) -> Self {
         self.max_executions = executions;
         self
     }
 
-    /// Where the graph goes instead when the node may not run once more. Unless said, the run ends there, with
+    /// The fallback when the node has reached its limit. By default the run ends, with
     /// [`Exit::NodeLimit`](stepfold_agent_loop::Exit::NodeLimit).
     pub fn at_limit(mut self, node: impl Into<String>) -> Self {
         self.at_limit = Some(node.into());
@@ -151,23 +151,23 @@ impl Node {
         self
     }
 
-    /// Tries again after an error that is not [permanent](NodeError::permanent), a time-out or a panic. An agent goes
-    /// on where it was; one that ended without having finished is not tried again.
+    /// Retries after an error that is not [permanent](NodeError::permanent), a timeout or a panic. An agent continues
+    /// where it stopped; one that ended unfinished is not retried.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// What a run of the function does to the world. Idempotent unless said: after a crash it runs again
-    /// under the same [key](NodeContext::idempotency_key). One that must not run twice fails then, as unknown.
-    /// For an agent its tools say that, call by call.
+    /// The effect of a run of the function. Idempotent by default: after a crash it runs again
+    /// under the same [key](NodeContext::idempotency_key). One that must not run twice then fails, with an unknown outcome.
+    /// For an agent, the effects of its tools apply, call by call.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// Where the graph goes when the node has failed, after all tries. That node gets as its
-    /// [item](NodeContext::item) which node failed, why, and with which item. Unless said, the run fails and can
+    /// The fallback when the node has failed, after all attempts. Its [item](NodeContext::item) has the failed node, the
+    /// error and the failed node's item. By default the run fails and can
     /// be resumed; of a node that must not run twice, or of an agent that ended unfinished, the run ends with
     /// [`Exit::NodeFailed`](stepfold_agent_loop::Exit::NodeFailed).
     pub fn on_error(mut self, node: impl Into<String>) -> Self {
@@ -182,16 +182,16 @@ impl Node {
         self
     }
 
-    /// Runs the node only when nothing else is left to run, so that it sees what all have done.
+    /// Runs the node only when nothing else is left to run, so that it sees all results.
     pub fn deferred(mut self) -> Self {
         self.is_deferred = true;
         self
     }
 
-    /// Keeps track of the task that the node works at: the `id` of its item, or `current_task_id`. The task is
-    /// set running, then completed with its output appended to `outputs`, or failed with its error appended to
-    /// `errors`, and `overall_progress` is computed anew, whatever happens inside. A failure does not end the
-    /// run then. The schema has to have these keys: see [`progress`](super::progress).
+    /// Tracks the task of the node: the `id` of its item, or `current_task_id`. The task is set running, then
+    /// completed with its output appended to `outputs`, or failed with its error appended to `errors`, and
+    /// `overall_progress` is updated, whatever happens inside. A failure then does not end the run. The
+    /// schema must have these keys: see [`progress`](super::progress).
     pub fn tracked(mut self) -> Self {
         self.is_tracked = true;
         if self.on_error == OnError::Fail {
@@ -200,7 +200,7 @@ impl Node {
         self
     }
 
-    /// What a stored run depends on.
+    /// The parts that a stored run depends on.
     pub(super) fn parts(&self) -> Value {
         let agent = match &self.work {
             NodeWork::Function(_) => None,
@@ -210,8 +210,8 @@ impl Node {
         json!([agent, rules, self.effect, self.on_error.words()])
     }
 
-    /// The nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for the checks
-    /// and for drawings. Others are refused.
+    /// Sets the nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for
+    /// validation and for drawings. Other choices are rejected.
     pub fn goes_to<N: Into<String>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.goes_to.extend(nodes.into_iter().map(Into::into));
         self
@@ -231,8 +231,9 @@ impl fmt::Debug for Node {
     }
 }
 
-/// What can be a node: an async function over a [`NodeContext`], an [`Agent`](stepfold_agent_loop::Agent) or its
-/// [builder](stepfold_agent_loop::AgentBuilder), a [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
+/// A type that can be a node: an async function over a [`NodeContext`], an
+/// [`Agent`](stepfold_agent_loop::Agent) or its [builder](stepfold_agent_loop::AgentBuilder), a
+/// [`Graph`](super::Graph), an [`AgentNode`], a [`Node`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a node of a graph",
     note = "a node is `async fn(NodeContext) -> Result<Update, NodeError>`, an `Agent` or its builder, a `Graph`, an `AgentNode` or a `Node`"
@@ -242,7 +243,7 @@ pub trait IntoNode<Kind> {
     fn into_node(self) -> Node;
 }
 
-/// Says that something is a node by itself.
+/// Marks a type that is a node itself.
 #[derive(Debug)]
 pub enum AsNode {}
 
@@ -291,7 +292,7 @@ where
     }
 }
 
-/// What an error node gets as its item.
+/// The item of an error node.
 pub(crate) fn failure_item(node: &str, error: &str, item: Option<&Value>) -> Value {
     let mut failure = serde_json::Map::new();
     failure.insert("error".to_owned(), error.into());

@@ -1,4 +1,4 @@
-//! What the state says about each run: the model, its parameters, and who agrees to calls.
+//! Per-run settings in the state: the model, its parameters, and the approval of calls.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use super::progress::keys;
 
 /// Follows the state's `model_id`, `params` and `auto`, for [`AgentNode::adjust`](super::AgentNode::adjust).
 ///
-/// `model_id` names one of the models that `models` knows; another name is the failure of the node. `params` are the
-/// [parameters](ModelParams) of the model by their names; those that it does not have go to the provider as they
-/// are. If `auto` is false, somebody has to agree to every call of a tool. Keys without a value change nothing.
+/// `model_id` names one of the models that `models` knows; with another name the node fails. `params` are the
+/// [parameters](ModelParams) of the model by their names; others are passed to the provider
+/// unchanged. If `auto` is false, every call of a tool needs approval. Keys without a value change nothing.
 ///
 /// # Examples
 /// ```
@@ -55,8 +55,7 @@ where
 {
     move |state, mut agent| {
         if let Some(id) = state.get(keys::MODEL_ID.name()).and_then(|id| id.as_str().map(str::to_owned)) {
-            let unknown =
-                || NodeError::permanent(format!("the state asks for model \"{id}\", which is not known"));
+            let unknown = || NodeError::permanent(format!("unknown model \"{id}\" in the state"));
             agent = agent.model(models(&id).ok_or_else(unknown)?);
         }
         if let Some(Value::Object(params)) = state.get(keys::PARAMS.name()).map(ValueRef::to_json) {
@@ -77,7 +76,7 @@ fn params_of(mut params: Map<String, Value>) -> Result<ModelParams, NodeError> {
     }
     let read: Result<ModelParams, _> = decode(&Value::Object(known));
     let mut read =
-        read.map_err(|error| NodeError::permanent(format!("the state's params cannot be read: {error}")))?;
+        read.map_err(|error| NodeError::permanent(format!("invalid params in the state: {error}")))?;
     read.extras = params.into_iter().collect();
     Ok(read)
 }

@@ -1,4 +1,4 @@
-//! A graph as a plan of the loop: what comes next, what branches write, and how their functions are called.
+//! A graph as a plan of the loop: the next branches, their writes, and the calls of their functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Planner for Shape {
         Shape::next(self, position, ended, state)
     }
 
-    /// To those of the keys that there are.
+    /// Writes to those of the keys that the schema has.
     fn writes(&self, position: Position<'_>, next: &Next, state: &State) -> Result<Delta, PlanError> {
         let schema = state.schema();
         let has = |key: &str| schema.key(key).is_some();
@@ -127,7 +127,7 @@ impl Planner for Shape {
 
     fn outcome(&self, before: &State, planned: &Planned, ended: &EndedAgent<'_>) -> NodeOutcome {
         let Some(Node { work: NodeWork::Agent(node), is_tracked, .. }) = self.node(&planned.node) else {
-            let error = format!("node '{}' has no agent any more", planned.node);
+            let error = format!("missing agent of node '{}': the graph has changed", planned.node);
             return NodeOutcome::failed(NodeStatus::Failed, error, 1);
         };
         let is_output = node.kind.is_some() || *is_tracked;
@@ -169,7 +169,7 @@ impl NodeFunctions for Shape {
         let context = NodeContext::of(branch, stop.clone(), Some(emitter));
         Box::pin(async move {
             let Some(place) = place else {
-                return failed(NodeStatus::Failed, "it is no node of the graph any more", 1);
+                return failed(NodeStatus::Failed, "removed from the graph", 1);
             };
             tokio::select! {
                 biased;
@@ -217,12 +217,12 @@ pub(super) fn track(state: &State, planned: &Planned) -> NodeRun {
     }
 }
 
-/// Outputs as they are recorded. They are objects of JSON values.
+/// Outputs in their recorded form, JSON objects.
 fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
     outputs.map(|output| serde_json::to_value(output).unwrap_or_default()).collect()
 }
 
-/// Calls the function of a node, as often as it is to be attempted.
+/// Calls the function of a node, with its attempts.
 async fn call(shape: &Shape, place: usize, context: &NodeContext) -> BranchEnd {
     let (name, node) = (&shape.names[place], &shape.nodes[place]);
     let NodeWork::Function(function) = &node.work else { return BranchEnd::Stopped };
@@ -253,7 +253,7 @@ fn failed(status: NodeStatus, error: impl Into<String>, tries: u32) -> BranchEnd
     BranchEnd::Outcome(NodeOutcome::failed(status, error, tries))
 }
 
-/// What a function returned, checked against the schema and the graph.
+/// The result of a function, checked against the schema and the graph.
 fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update, tries: u32) -> BranchEnd {
     let delta = match update.delta(context.state().schema()) {
         Ok(delta) => delta,
@@ -262,15 +262,15 @@ fn settled(shape: &Shape, name: &str, context: &NodeContext, mut update: Update,
     if !update.outputs.is_empty()
         && let Err(error) = context.state().schema().check_write_to(keys::OUTPUTS.name(), None)
     {
-        return failed(NodeStatus::Failed, format!("it gives outputs: {error}"), tries);
+        return failed(NodeStatus::Failed, format!("invalid outputs: {error}"), tries);
     }
     let known = shape.node(name).map(|node| node.goes_to.as_slice()).unwrap_or_default();
     if let Some((target, _)) = update.goto.iter().find(|(target, _)| !known.contains(target)) {
         let known = match known.is_empty() {
-            true => "nowhere".to_owned(),
+            true => "none".to_owned(),
             false => listed(known.iter().map(String::as_str)),
         };
-        let error = format!("it chose to go to \"{target}\", and declares to go to: {known}; see `goes_to`");
+        let error = format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`");
         return failed(NodeStatus::Failed, error, tries);
     }
     let run = track(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));

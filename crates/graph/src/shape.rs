@@ -1,4 +1,4 @@
-//! The shape of a graph, and what comes next in it: pure functions of what has finished and of the state.
+//! The shape of a graph and its next superstep: pure functions of the finished branches and of the state.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::plan::{Ended, Next, Position};
 use stepfold_agent_loop::{Arrived, Exit, FeedError, Planned, Routed};
 use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
 
 use super::node::{Node, OnError, failure_item};
 use super::progress::keys;
-use crate::panic::words_of_panic;
 
-/// Where every graph begins.
+/// The begin of every graph.
 pub const START: &str = "__start__";
-/// Where a graph ends. It ends as well where nothing is left to run.
+/// The end of a graph. It also ends when no branch is left.
 pub const END: &str = "__end__";
 
-/// A node, or where a graph begins and ends, as people know it.
+/// The display name of a node, [`START`] or [`END`].
 pub(crate) fn shown(name: &str) -> String {
     match name {
         START => "START".to_owned(),
@@ -34,13 +34,13 @@ pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The shape of a graph that was checked. Nodes are known by their place, in the order in which they were declared.
+/// The shape of a checked graph. Nodes are identified by their index, in order of declaration.
 pub(crate) struct Shape {
     pub(crate) names: Vec<String>,
     pub(crate) places: HashMap<String, usize>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) start: Vec<Edge>,
-    /// By the place of the node that they leave.
+    /// By the index of their source node.
     pub(crate) edges: Vec<Vec<Edge>>,
     pub(crate) joins: Vec<Join>,
     pub(crate) max_branches: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Shape {
 pub(crate) enum Edge {
     /// Always there.
     To(Target),
-    /// To what a function of the state chooses.
+    /// To the choice of a function of the state.
     Route { targets: Vec<Target>, choose: Arc<Choose>, is_single: bool },
     /// To the node, once for each item.
     Each { node: usize, items: Arc<Items>, of: String },
@@ -74,7 +74,7 @@ pub(crate) struct Join {
 pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
 pub(crate) type Items = dyn Fn(&State) -> Vec<Value> + Send + Sync;
 
-/// What a router chose: the nodes, or [`END`], and why.
+/// The choice of a router: the nodes, or [`END`], and the reason.
 ///
 /// # Examples
 /// ```
@@ -136,10 +136,10 @@ impl Shape {
         }
     }
 
-    /// What comes after these branches, given where the graph is and the state they have left.
+    /// The next superstep after these branches, from the graph's position and the resulting state.
     ///
     /// # Errors
-    /// When a router panics or chooses what it must not, and when there are too many branches.
+    /// If a router panics or chooses an invalid target, and if there are too many branches.
     pub(crate) fn next(
         &self,
         position: Position<'_>,
@@ -172,7 +172,7 @@ impl Shape {
         walk.finish()
     }
 
-    /// What a stored run depends on, part by part.
+    /// The parts of the graph that a stored run depends on.
     pub(crate) fn parts(&self) -> Vec<(String, Value)> {
         let arrow = |from: &str, edge: &Edge| match edge {
             Edge::To(target) => format!("{from} -> {}", self.target_name(*target)),
@@ -209,12 +209,12 @@ impl Shape {
     }
 }
 
-/// What the state says about how often a node may run.
+/// The limit of a node in the state.
 fn max_in(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
-/// The next superstep while it is put together.
+/// The next superstep while it is built.
 struct Steps<'a> {
     shape: &'a Shape,
     position: Position<'a>,
@@ -295,7 +295,7 @@ impl<'a> Steps<'a> {
     ) -> Result<Vec<Target>, FeedError> {
         let fault = |words: String| FeedError::Route { node: shown(from), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
-            .map_err(|panic| fault(format!("its router panicked: {}", words_of_panic(&*panic))))?;
+            .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
             let words = "nodes, and a `route` chooses one; see `route_to_many`";
             return Err(fault(format!("its router chose {} {words}", chosen.nodes.len())));
@@ -305,7 +305,7 @@ impl<'a> Steps<'a> {
             let target = targets.iter().find(|target| self.shape.target_name(**target) == name);
             found.push(*target.ok_or_else(|| {
                 let known = listed(targets.iter().map(|target| self.shape.target_name(*target)));
-                fault(format!("its router chose \"{name}\", which is none of its targets: {known}"))
+                fault(format!("its router chose \"{name}\"; its targets: {known}"))
             })?);
         }
         self.routes.push(Routed::new(from.to_owned(), chosen.nodes, chosen.reason));
@@ -316,7 +316,7 @@ impl<'a> Steps<'a> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found.map_err(|panic| FeedError::Route {
             node: shown(from),
-            words: format!("its items panicked: {}", words_of_panic(&*panic)),
+            words: format!("its items panicked: {}", panic_message(&*panic)),
         })
     }
 
@@ -376,7 +376,7 @@ impl<'a> Steps<'a> {
         deferred
     }
 
-    /// Puts another node in the place of one that may not run once more; the exit if there is none.
+    /// Replaces nodes at their limit by their fallback; the exit if one has none.
     fn apply_limits(&mut self) -> Option<Exit> {
         let mut replaced = BTreeSet::new();
         loop {
@@ -384,7 +384,7 @@ impl<'a> Steps<'a> {
             let place = *self.branches.keys().find(|place| !may_run(place))?;
             let node = &self.shape.nodes[place];
             let instead = node.at_limit.as_deref();
-            // Two nodes that stand in for each other have nobody to stand in for them.
+            // Two nodes that stand in for each other have no third to stand in for them.
             if instead.is_none() || !replaced.insert(place) {
                 return Some(Exit::NodeLimit(self.shape.names[place].clone()));
             }

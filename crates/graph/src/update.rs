@@ -1,4 +1,4 @@
-//! What a node returns: writes, messages, outputs, and where to go.
+//! The result of a node: writes, messages, outputs, and routing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,10 @@ use serde_json::Value;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Handler, Schema, StateError, WriteKey};
 
-/// What a node returns: writes to the state, messages, outputs, and where the graph goes on, if the node chooses.
+/// The result of a node: writes to the state, messages, outputs, and the next nodes, if the node chooses.
 ///
-/// The writes are merged by the handlers of their keys when all branches of the superstep have their outcome, in
-/// the order in which the nodes were declared. All of them or none: a value that does not fit its key is the
-/// failure of the node.
+/// The writes are merged by the handlers of their keys when all branches of the superstep have an outcome, in
+/// declaration order of the nodes. They are atomic: an invalid value is a failure of the node.
 ///
 /// # Examples
 /// ```
@@ -72,7 +71,7 @@ impl Update {
         self
     }
 
-    /// And this key has no value any more.
+    /// Removes a key.
     pub fn remove(mut self, key: impl Into<String>) -> Self {
         self.writes.push(Planned { key: key.into(), value: Ok(None), handler: None });
         self
@@ -90,12 +89,12 @@ impl Update {
         self
     }
 
-    /// And the assistant says this in the conversation: the reply of the graph, where there is a user.
+    /// Adds an assistant message to the conversation: the reply of the graph, in a conversation with a user.
     pub fn say(self, text: impl Into<String>) -> Self {
         self.message(Message::assistant(text))
     }
 
-    /// And this is appended to `outputs`, under the node's name; whoever watches sees it as
+    /// And this is appended to `outputs`, under the node's name; observers see it as
     /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema has to have that key: see
     /// [`progress`](super::progress).
     pub fn output(mut self, kind: impl Into<String>, value: impl Into<Value>) -> Self {
@@ -103,21 +102,21 @@ impl Update {
         self
     }
 
-    /// The same without a kind: what the node comes to, such as the output of the task that it
-    /// [works at](super::Node::tracked).
+    /// Appends an output without a kind: the result of the node, such as the output of its
+    /// [task](super::Node::tracked).
     pub fn result(mut self, value: impl Into<Value>) -> Self {
         self.outputs.push((None, value.into()));
         self
     }
 
-    /// And the graph goes on at this node, in place of the node's edges. It has to be among those that the node
-    /// [goes to](super::Node::goes_to). May be said several times.
+    /// Continues at this node, instead of along the node's edges. It must be one of the node's
+    /// [targets](super::Node::goes_to). May be called several times.
     pub fn goto(mut self, node: impl Into<String>) -> Self {
         self.goto.push((node.into(), None));
         self
     }
 
-    /// The same with an item for that branch.
+    /// Continues at this node, with an item for that branch.
     pub fn goto_with(mut self, node: impl Into<String>, item: impl Into<Value>) -> Self {
         self.goto.push((node.into(), Some(item.into())));
         self

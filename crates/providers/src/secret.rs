@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A key, or another text that nobody is to read: it prints as `***`, in `Debug` as well.
+/// A key or another secret text: it prints as `***`, in `Debug` as well.
 ///
 /// It has no `Serialize`, so that it cannot end up in a file by mistake.
 ///

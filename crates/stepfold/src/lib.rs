@@ -51,6 +51,7 @@
 //! | [`agent_loop`] | the run of an agent, as a machine that can be stopped and resumed |
 //! | [`graph`] | workflows of functions, agents and graphs over one state |
 //! | [`runner`] | an agent in a session |
+//! | `mcp` | tools of servers that speak the Model Context Protocol, by the feature of this name |
 //! | `otel` | spans to an OpenTelemetry collector, by the feature of this name |
 //! | `terminal` | runs shown at a terminal, by the feature of this name |
 //!
@@ -70,6 +71,7 @@
 //! | `anthropic` | | Anthropic's models |
 //! | `gemini` | | Google's Gemini models |
 //! | `postgres` | | sessions in PostgreSQL |
+//! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
 //! | `contract` | | the exam of session stores, for tests |
@@ -84,6 +86,9 @@
 pub use stepfold_agent_loop as agent_loop;
 #[doc(inline)]
 pub use stepfold_graph as graph;
+#[cfg(feature = "mcp")]
+#[doc(inline)]
+pub use stepfold_mcp as mcp;
 #[cfg(feature = "otel")]
 #[doc(inline)]
 pub use stepfold_otel as otel;
@@ -157,6 +162,9 @@ pub mod guide {
     pub mod claims {}
     #[doc = include_str!("../guide/deploying.md")]
     pub mod deploying {}
+    #[cfg(feature = "mcp")]
+    #[doc = include_str!("../guide/mcp.md")]
+    pub mod mcp {}
     #[cfg(feature = "otel")]
     #[doc = include_str!("../guide/traces.md")]
     pub mod traces {}

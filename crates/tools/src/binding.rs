@@ -90,7 +90,7 @@ impl From<String> for Source {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type Formatter = dyn Fn(&Value) -> Result<String, BoxError> + Send + Sync;
-type PartsFormatter = dyn Fn(&Value) -> Result<Vec<Part>, BoxError> + Send + Sync;
+type ContentFormatter = dyn Fn(&Value) -> Result<ToolContent, BoxError> + Send + Sync;
 
 /// The text of a result for the model. By default the whole result: a string unchanged, any other value as
 /// compact JSON.
@@ -118,7 +118,7 @@ pub struct ResultText(Rule);
 enum Rule {
     One { source: Source, format: Option<Arc<Formatter>> },
     Several { texts: Vec<(String, ResultText)>, format: Option<Arc<Formatter>> },
-    Parts { source: Source, format: Arc<PartsFormatter> },
+    Content { source: Source, format: Arc<ContentFormatter> },
 }
 
 impl ResultText {
@@ -136,7 +136,7 @@ impl ResultText {
     {
         let format: Option<Arc<Formatter>> = Some(Arc::new(format));
         ResultText(match self.0 {
-            Rule::One { source, .. } | Rule::Parts { source, .. } => Rule::One { source, format },
+            Rule::One { source, .. } | Rule::Content { source, .. } => Rule::One { source, format },
             Rule::Several { texts, .. } => Rule::Several { texts, format },
         })
     }
@@ -153,7 +153,31 @@ impl ResultText {
     where
         F: Fn(&Value) -> Result<Vec<Part>, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
-        ResultText(Rule::Parts { source: source.into(), format: Arc::new(format) })
+        ResultText::content(source, move |value| Ok(ToolContent::Parts(format(value)?)))
+    }
+
+    /// Text or content parts, as the formatter decides: for tools that return media only sometimes.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::state_core::chat::{Content, Media, ToolContent};
+    /// use stepfold_tools::{ResultText, Source, Tool, ToolError};
+    ///
+    /// async fn fetch() -> Result<serde_json::Value, ToolError> {
+    ///     Ok(serde_json::json!({"image": "aGk="}))
+    /// }
+    /// let shown = ResultText::content(Source::Whole, |result| match result["image"].as_str() {
+    ///     Some(data) => Ok(ToolContent::Parts(vec![Content::Image(Media::base64(data, "image/png")).into()])),
+    ///     None => Ok(ToolContent::Value(result.clone())),
+    /// });
+    /// let fetch = Tool::new("fetch", "Fetches a page or an image.", fetch).output_to_string(shown).build()?;
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn content<F>(source: impl Into<Source>, format: F) -> Self
+    where
+        F: Fn(&Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    {
+        ResultText(Rule::Content { source: source.into(), format: Arc::new(format) })
     }
 
     /// The rule as JSON; of a formatter only its presence.
@@ -165,14 +189,14 @@ impl ResultText {
                     texts.iter().map(|(name, text)| (name.clone(), text.words())).collect();
                 json!({"formatted": format.is_some(), "texts": texts})
             }
-            Rule::Parts { source, .. } => json!({"parts": source.words()}),
+            Rule::Content { source, .. } => json!({"parts": source.words()}),
         }
     }
 
     /// The content for the model, or the formatter's error.
     pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, BoxError> {
         match &self.0 {
-            Rule::Parts { source, format } => Ok(ToolContent::Parts(format(sourced(source, result))?)),
+            Rule::Content { source, format } => format(sourced(source, result)),
             Rule::One { source, format: None } => Ok(ToolContent::Value(sourced(source, result).clone())),
             _ => Ok(ToolContent::Value(Value::String(self.text(result)?))),
         }
@@ -181,7 +205,7 @@ impl ResultText {
     /// The content when a formatter fails: its argument, or the whole result of several texts.
     pub(crate) fn unformatted(&self, result: &Value) -> Value {
         match &self.0 {
-            Rule::One { source, .. } | Rule::Parts { source, .. } => sourced(source, result).clone(),
+            Rule::One { source, .. } | Rule::Content { source, .. } => sourced(source, result).clone(),
             Rule::Several { .. } => result.clone(),
         }
     }
@@ -189,7 +213,7 @@ impl ResultText {
     fn text(&self, result: &Value) -> Result<String, BoxError> {
         match &self.0 {
             Rule::One { source, format: Some(format) } => format(sourced(source, result)),
-            Rule::One { source, format: None } | Rule::Parts { source, .. } => {
+            Rule::One { source, format: None } | Rule::Content { source, .. } => {
                 Ok(default_text(sourced(source, result)))
             }
             Rule::Several { texts, format } => {
@@ -231,8 +255,8 @@ impl fmt::Debug for ResultText {
             Rule::Several { texts, .. } => {
                 f.debug_map().entries(texts.iter().map(|(name, text)| (name, text))).finish()
             }
-            Rule::Parts { source, .. } => {
-                f.debug_struct("Parts").field("source", source).finish_non_exhaustive()
+            Rule::Content { source, .. } => {
+                f.debug_struct("Content").field("source", source).finish_non_exhaustive()
             }
         }
     }

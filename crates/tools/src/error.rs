@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Failed { message: String, is_permanent: bool },
     /// For the model: invalid arguments.
     InvalidArguments(Faults),
+    /// For the model and the record: the call may have had its effect.
+    Unknown(String),
     /// For the caller.
     Fatal(Box<dyn Error + Send + Sync>),
 }
@@ -50,6 +52,34 @@ impl ToolError {
     /// An error that the model reads immediately, without retries.
     pub fn permanent(message: impl Into<String>) -> Self {
         ToolError(Kind::Failed { message: message.into(), is_permanent: true })
+    }
+
+    /// An error with an unknown outcome: the call may have had its effect. For example, the connection to a service
+    /// ended before the response. The status is [`Unknown`](crate::Status::Unknown), as after a crash, and the model
+    /// reads that the effect may have happened; a [pure](crate::Effect::Pure) tool fails as with any error.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::state_core::chat::ToolCall;
+    /// use stepfold_tools::state_core::state::{Schema, State};
+    /// use stepfold_tools::{Invocation, InvokeOptions, Status, Tool, ToolError, Tools};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// async fn pay() -> Result<(), ToolError> {
+    ///     Err(ToolError::unknown("the connection to the bank ended"))
+    /// }
+    /// let tools = Tools::of([Tool::new("pay", "Pays the bill.", pay).build()?])?;
+    /// let calls = vec![ToolCall::new("c1", "pay", json!({}))];
+    /// let state = State::new(&Schema::builder().build()?);
+    /// let done = Invocation::new(&tools, state, calls, InvokeOptions::default()).finish().await;
+    /// assert_eq!(done.outcomes[0].status, Status::Unknown);
+    /// assert_eq!(done.outcomes[0].result.text(), "the connection to the bank ended; the effect may have happened");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn unknown(message: impl Into<String>) -> Self {
+        ToolError(Kind::Unknown(message.into()))
     }
 
     /// Disables retries, if the error is for the model.
@@ -83,7 +113,7 @@ impl ToolError {
 
     /// Whether a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
-        matches!(self.0, Kind::Failed { is_permanent: false, .. })
+        matches!(self.0, Kind::Failed { is_permanent: false, .. } | Kind::Unknown(_))
     }
 
     pub(crate) fn into_kind(self) -> Kind {
@@ -94,7 +124,7 @@ impl ToolError {
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed { message, .. } => f.write_str(message),
+            Kind::Failed { message, .. } | Kind::Unknown(message) => f.write_str(message),
             Kind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
             Kind::Fatal(source) => ErrorChain(&**source).fmt(f),
         }

@@ -106,7 +106,8 @@ pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, Needs, RawArgs, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
 pub use crate::invoke::{
-    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status, settle,
+    CallEvent, Failure, FatalError, Invocation, MAX_BLOCKING_THREADS, Outcome, Outcomes, Status,
+    panic_message, settle,
 };
 pub use crate::options::{InvokeOptions, Limits, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};

@@ -11,6 +11,7 @@ const SESSION_SCOPES: &str = "stepfold-session-scopes";
 const PROVIDERS: &str = "stepfold-providers";
 const AGENT_LOOP: &str = "stepfold-agent-loop";
 const TRIM: &str = "stepfold-trim";
+const MCP: &str = "stepfold-mcp";
 const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
@@ -79,6 +80,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: MCP,
+        folder: "crates/mcp",
+        floor: Floor::Loop,
+        may_use: &[STATE_CORE, TOOLS],
+        by_feature: &[],
+    },
+    Layer {
         package: GRAPH,
         folder: "crates/graph",
         floor: Floor::Workflows,
@@ -104,7 +112,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/stepfold",
         floor: Floor::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, OTEL, TERMINAL],
+        by_feature: &[PROVIDERS, MCP, OTEL, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", floor: Floor::Apps, may_use: &[FACADE], by_feature: &[] },
@@ -123,6 +131,7 @@ pub const FENCES: &[Fence] = &[
             OTEL,
             AGENT_LOOP,
             GRAPH,
+            MCP,
             RUNNER,
             TERMINAL,
             FACADE,
@@ -134,8 +143,14 @@ pub const FENCES: &[Fence] = &[
     Fence {
         libraries: &["reqwest", "hyper", "ureq", "isahc", "curl", "attohttpc", "async-openai"],
         reach: Reach::Tree,
-        allowed: &[PROVIDERS, OTEL, FACADE, CLI, EXAMPLES],
-        reason: "only providers and exporters of spans talk to the network",
+        allowed: &[PROVIDERS, OTEL, MCP, FACADE, CLI, EXAMPLES],
+        reason: "only providers, clients of MCP servers and exporters of spans talk to the network",
+    },
+    Fence {
+        libraries: &["rmcp"],
+        reach: Reach::Tree,
+        allowed: &[MCP, FACADE, CLI, EXAMPLES],
+        reason: "the Model Context Protocol is spoken in one place",
     },
     Fence {
         libraries: &[

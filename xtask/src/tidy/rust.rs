@@ -16,9 +16,10 @@ const SLEEPS: &[&str] = &["sleep", "sleep_ms", "sleep_until"];
 const SLEEP_ALLOWED: &str = "// tidy: allow sleep, because ";
 /// Where clocks, random ids and the environment may be asked, beside tests, benches and examples.
 /// A macro works inside the compiler, and is told by the environment for which crate. The loop's ports have
-/// defaults in one file, and tests replace them.
+/// defaults in one file, and tests replace them. A program that is a server of tools is found by `PATH`.
 const WORLDLY: &[&str] = &[
     "crates/agent-loop/src/ports.rs",
+    "crates/mcp/src/process.rs",
     "crates/runner/",
     "crates/providers/",
     "crates/cli/",

@@ -4,13 +4,15 @@ use proc_macro2::TokenTree;
 
 use super::{File, Problem};
 
-/// The crates whose texts are checked. A path belongs to the longest prefix.
+/// The crates and pages whose texts are checked.
 const CHECKED: &[&str] = &[
+    "README.md",
     "crates/otel/",
+    "crates/providers/",
     "crates/runner/",
-    "crates/session-scopes/src/",
-    "crates/session-scopes/README.md",
+    "crates/session-scopes/",
     "crates/state-core/",
+    "crates/stepfold/",
     "crates/tools-macros/",
     "crates/tools/",
     "crates/trim/",
@@ -76,7 +78,8 @@ fn is_whole(text: &str, at: usize, phrase: &Phrase) -> bool {
 
 fn is_checked(path: &str) -> bool {
     let is_test = path.contains("/tests/") || path.contains("/benches/");
-    !is_test && CHECKED.iter().any(|prefix| path.starts_with(prefix))
+    let is_prose = path.ends_with(".rs") || path.ends_with(".md");
+    is_prose && !is_test && CHECKED.iter().any(|prefix| path.starts_with(prefix))
 }
 
 fn problem(file: &File, line: usize, phrase: &Phrase) -> Problem {
@@ -119,7 +122,8 @@ pub(super) fn check_literal(file: &File, token: &TokenTree, is_test: bool) -> Ve
         return Vec::new();
     }
     let (text, line) = (literal.to_string(), literal.span().start().line);
-    let is_text = text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#");
+    let is_text =
+        text.contains(' ') && (text.starts_with('"') || text.starts_with("r\"") || text.starts_with("r#"));
     let lines: Vec<&str> = if is_text {
         text.lines().map(|line| line.trim_end_matches('\\').trim()).collect()
     } else {

@@ -9,13 +9,15 @@ use super::{Agent, EndedAgent};
 
 /// An agent that another agent can call.
 ///
-/// The model gives a task in words and reads the agent's answer. The inner agent has a state of its own;
-/// [shared](AgentTool::share) keys begin with the outer state's values, and what the inner run writes to them
-/// is written to the outer state, by the same handlers, at the end of the step. Tokens and calls add up; the outer run's
-/// limits bound the inner one; when somebody has to decide about an inner call, the outer run pauses.
+/// The model passes a task in words and reads the agent's answer. The inner agent has its own state;
+/// [shared](AgentTool::share) keys begin with the outer state's values, and the inner run's writes to them
+/// are written to the outer state, with the same handlers, at the end of the step. Tokens and calls add up;
+/// the outer run's limits apply to the inner one; when a decision about an inner call is required, the outer
+/// run pauses.
 ///
-/// Each commit of the inner run is one of the outer run: after a crash it goes on where it was, no call of a tool is
-/// repeated that must not be, and its fingerprint is part of the outer agent's. What may run twice its own tools say.
+/// Each commit of the inner run is one of the outer run: after a crash it continues, no call that must not
+/// run twice is repeated, and its fingerprint is part of the outer agent's. The effects of its own tools
+/// decide what may run twice.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! Structured output: a value of a schema in place of free text, checked, with bounded repair.
+//! Structured output: a value of a schema instead of free text, validated, with a limited number of repairs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -45,11 +45,11 @@ pub struct Output {
     pub(crate) schema: Value,
     pub(crate) mode: OutputMode,
     pub(crate) repairs: u32,
-    /// Whether the value can be read as the type; what a schema alone does not tell.
+    /// Whether the value can be decoded as the type, which a schema alone does not guarantee.
     decodes: fn(&Value) -> Result<(), String>,
 }
 
-/// How the model is asked for the output.
+/// The way in which the output is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputMode {
@@ -73,19 +73,19 @@ impl Output {
         Output { decodes, ..Output::schema(name, json_schema_of::<T>()) }
     }
 
-    /// JSON of this schema. The name is what providers call it by.
+    /// JSON of this schema. Providers see the name.
     pub fn schema(name: impl Into<String>, schema: Value) -> Self {
         Output { name: name.into(), schema, mode: OutputMode::default(), repairs: 2, decodes: |_| Ok(()) }
     }
 
-    /// Asked for in another way.
+    /// Sets the way in which the output is requested.
     #[must_use]
     pub const fn mode(mut self, mode: OutputMode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// How often the model is told what is wrong and asked again; 2 unless said.
+    /// Sets the number of repairs, in which the model is told the fault and called again; 2 by default.
     #[must_use]
     pub const fn repairs(mut self, times: u32) -> Self {
         self.repairs = times;

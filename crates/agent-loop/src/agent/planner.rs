@@ -153,8 +153,8 @@ pub struct Emitter(Arc<Emit>);
 type Emit = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
 
 impl Emitter {
-    /// An emitter that hands each output, with its kind, to a function of the host. Nobody may be listening any more when
-    /// a run is torn down, so it cannot fail.
+    /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the
+    /// receiver may be gone when a run is torn down.
     pub fn new(emit: impl Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         Emitter(Arc::new(emit))
     }

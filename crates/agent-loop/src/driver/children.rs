@@ -30,7 +30,7 @@ pub(super) enum ChildEnd {
     Ended,
     /// It waits for decisions.
     Waits,
-    /// It could not begin before somebody is asked.
+    /// It requires a decision before it begins.
     Asks(Box<ApprovalRequest>),
     /// It was stopped, or the run around it failed beside it.
     Stopped,

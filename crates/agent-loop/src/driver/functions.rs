@@ -88,8 +88,7 @@ impl Functions {
         }
     }
 
-    /// Those of these calls, which are about to start, that would take other values from the state than somebody has agreed
-    /// to.
+    /// The calls, of these that are about to start, that would take other values from the state than those approved.
     pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
         let Functions::Calls { invocation, .. } = self else { return Vec::new() };
         run.starting_to_ask(places, |place| invocation.state_seen_by(place))
@@ -125,7 +124,7 @@ impl Functions {
         }
     }
 
-    /// Nothing more is started. What runs comes to its end.
+    /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
             Functions::Calls { invocation, .. } => invocation.drain(),

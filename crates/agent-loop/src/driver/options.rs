@@ -145,13 +145,13 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// With names from here, where no [id](RunBuilder::id) is given; random ones unless said.
+    /// Sets the source of ids, for runs without an [id](RunBuilder::id); random by default.
     pub fn ids(mut self, ids: impl Ids + 'a) -> Self {
         self.ids = Box::new(ids);
         self
     }
 
-    /// By this clock; that of the tokio runtime unless said.
+    /// Sets the clock; that of the tokio runtime by default.
     pub fn clock(mut self, clock: impl Clock + 'a) -> Self {
         self.clock = Some(Arc::new(clock));
         self

@@ -1,5 +1,5 @@
-//! Faults while calls or branches are under way: what has happened is committed all the same, and what runs comes to its
-//! end, unless a commit was refused.
+//! Faults while calls or branches are running: past events are committed, and running calls complete, unless
+//! a commit was refused.
 
 use crate::approval::nested_path;
 use crate::observe::ObserverError;

@@ -25,7 +25,7 @@ struct AtWork<'a> {
     children: Children<'a>,
     stop: CancellationToken,
     trouble: Trouble,
-    /// The calls that were about to start and have to be asked about: when those that run have come to their end.
+    /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
@@ -80,7 +80,7 @@ impl Host<'_> {
         self.work_ended(run, work, is_up).await
     }
 
-    /// Whether the calls of the step can run: their tools are there, and nobody has to be asked first.
+    /// Whether the calls of the step can run: their tools are available, and no decision is required first.
     async fn are_calls_ready(&mut self, run: &mut Run) -> Result<bool, RunFault> {
         if run.tools().is_none() {
             self.offer_tools(run).await?;
@@ -369,8 +369,8 @@ fn name_of(run: &Run, place: usize) -> String {
     run.task(place).map(|task| task.name().to_owned()).unwrap_or_default()
 }
 
-/// What a run inside asks, if the record has to say so: its agent is not known to whoever folds the record without asking
-/// for the tools of the step.
+/// The requests of an inner run, if the record must contain them: its agent is unknown to readers of the
+/// record that do not list the tools of the step.
 fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
     let child = run.item(place)?.child()?;

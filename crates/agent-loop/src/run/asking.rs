@@ -1,7 +1,7 @@
-//! Which calls somebody has to decide about, and with which values from the state.
+//! Calls that need an approval, and their values from the state.
 //!
-//! What would surprise a reader: a call is asked about twice where a call of the same reply, or another session, has written
-//! what the state adds to it. An approval is for the values that were shown.
+//! An approval is for the values that were shown: it is requested again if another call of the reply, or another
+//! session, has changed what the state adds to the call.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::work::Item;
 use crate::approval::{AskReason, Question};
 use crate::state_input::{StateInput, state_inputs};
 
-/// Whether somebody has to agree to a call, from the mildest to the strictest.
+/// Whether a call needs an approval, from the mildest rule to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asks {
     No,
@@ -29,12 +29,12 @@ enum Asks {
 /// The questions about the calls of one reply.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// The calls that are asked about once, each with its place.
+    /// The calls that need one approval for all equal calls, each with its place.
     once: BTreeMap<Approved, usize>,
 }
 
 impl Asking {
-    /// What becomes of the next call, if somebody has to decide about it.
+    /// What becomes of the next call, if it needs a decision.
     fn fate(&mut self, place: usize, call: Approved, asks: Asks, inputs: Vec<StateInput>) -> Option<Fate> {
         match asks {
             Asks::No => return None,
@@ -49,8 +49,8 @@ impl Asking {
 }
 
 impl Run {
-    /// What becomes of a call, if somebody has to agree by the tool's rule or the agent's: the stricter one holds. What
-    /// cannot run needs no agreement; a rule that panics fails closed. The state is the one that the call sees.
+    /// What becomes of a call that needs an approval by the tool's rule or the agent's; the stricter one applies. A call
+    /// that cannot run needs none; a rule that panics requires one. The state is the one that the call sees.
     pub(super) fn fate(
         &self,
         asking: &mut Asking,
@@ -85,13 +85,13 @@ impl Run {
         asking.fate(place, approved, asks, inputs)
     }
 
-    /// The calls that have not started and have to be asked about as things are now: those that were to run unasked when the
-    /// reply came, and whose tools want approval by now, since those of a dynamic toolset may have changed, and the agent as
-    /// well; and those that were approved with other [values from the state](crate::ApprovalRequest::inputs_from_state) than they
-    /// would run with. Empty unless the run [needs](Need::Calls) its calls.
+    /// Calls that have not started and need an approval now: the rule of the agent or of a dynamic toolset has changed
+    /// since the reply, or they were approved with other
+    /// [values from the state](crate::ApprovalRequest::inputs_from_state) than they would run with. Empty unless the run
+    /// [needs](Need::Calls) its calls.
     ///
-    /// A host that goes on with a run looks here before it runs calls, and again before it runs one that waited for the
-    /// writes of others. It answers with [`Answer::Ask`](crate::Answer::Ask) if there are any.
+    /// A host that continues a run checks this before it runs calls, and again before a call that waited for the writes of
+    /// others. It answers with [`Answer::Ask`](crate::Answer::Ask) if there are any.
     ///
     /// # Examples
     /// ```
@@ -107,7 +107,7 @@ impl Run {
     /// let agent = Agent::builder(model).tools([pay(Approval::Never)?]).build()?;
     /// let stopped = agent.run("pay the bill").break_at(Breakpoint::tool("pay")).await?;
     ///
-    /// // Whoever goes on has another rule.
+    /// // The agent that continues has another rule.
     /// let strict = agent.to_builder().approval(Approval::Always).build()?;
     /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
     /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
@@ -121,7 +121,7 @@ impl Run {
         self.to_ask(0..work.items.len(), self.seen_by())
     }
 
-    /// Those among calls that are about to start which take values from the state.
+    /// The calls, of these that are about to start, that take values from the state.
     pub(crate) fn starting_to_ask(
         &self,
         places: &[usize],
@@ -154,7 +154,7 @@ impl Run {
         fates.collect()
     }
 
-    /// What the state adds to an approved call, if that is not what was approved.
+    /// The values that the state adds to an approved call, if they differ from the approved ones.
     fn other_inputs(
         &self,
         item: &Item,
@@ -169,7 +169,7 @@ impl Run {
         (inputs != item.inputs).then_some(inputs)
     }
 
-    /// What the state adds to the calls at these places as they would run now; those that it adds nothing to are left out.
+    /// The values that the state adds now to the calls at these places, without calls that it adds none to.
     pub(crate) fn inputs_at(&self, places: &[usize]) -> Vec<(usize, Vec<StateInput>)> {
         let seen_by = self.seen_by();
         let inputs = places.iter().filter_map(|place| {
@@ -181,7 +181,7 @@ impl Run {
         inputs.collect()
     }
 
-    /// The state that each call of the open step sees, as far as the others have their outcomes.
+    /// The state that each call of the open step sees, from the outcomes known so far.
     fn seen_by(&self) -> impl Fn(usize) -> State {
         let order = OnceCell::new();
         move |place| {

@@ -97,8 +97,8 @@ impl Run {
         self.planner()?.agent(node)
     }
 
-    /// The run inside of an item, which has not begun. Its id is that of this run and its place, so that it is the same
-    /// for all who go on with the record; its keys are those of whoever goes on.
+    /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
+    /// that it is the same in every process; its keys are those of the process that continues.
     pub(crate) fn begin_inside(&self, task: Task<'_>, inside: Inside<'_>) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
@@ -307,13 +307,13 @@ impl Run {
         let Some(inside) = self.inside(task) else {
             let may_come = task.planned().is_none() && self.tools().is_none();
             if !may_come {
-                differences.push(format!("{what} '{name}' has no agent any more"));
+                differences.push(format!("{what} '{name}' has lost its agent"));
             }
             return Ok((may_come, Vec::new()));
         };
         if let ChildRun::Stored(stored) = &child.run {
             let Ok(agent) = inside.agent_on(&self.state) else {
-                differences.push(format!("{what} '{name}' has no agent any more"));
+                differences.push(format!("{what} '{name}' has lost its agent"));
                 return Ok((false, Vec::new()));
             };
             let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;

@@ -84,8 +84,8 @@ impl Run {
         Ok(())
     }
 
-    /// Folds an event of a record into a run whose state has the event's writes already, because whoever
-    /// keeps the state has merged them: only messages are appended.
+    /// Folds an event of a record into a run whose state already has the event's writes, because the owner of
+    /// the state has merged them: only messages are appended.
     ///
     /// # Errors
     /// As [`commit`](Run::commit).

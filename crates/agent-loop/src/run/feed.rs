@@ -46,7 +46,7 @@ pub enum Answer {
     Reply(Reply),
     /// Decisions about pending requests. They may be some of those needed.
     Decisions(Decisions),
-    /// Calls that [have to be asked about](Run::calls_to_ask) by now.
+    /// Calls that [need an approval](Run::calls_to_ask) now.
     Ask(Vec<(usize, Fate)>),
     /// Calls or branches that must not run twice are about to start; by their places.
     Started(Vec<usize>),
@@ -57,7 +57,7 @@ pub enum Answer {
         /// What it commits.
         event: Box<Event>,
     },
-    /// A call or a branch asks somebody to decide.
+    /// A call or a branch requests a decision.
     Asks {
         /// Its place.
         place: usize,
@@ -80,7 +80,7 @@ pub enum Answer {
     Plan,
     /// Calls or branches had started when the process died.
     Interrupted,
-    /// Whoever wanted the run does not want it any more. Taken at any time before the end.
+    /// The run was cancelled. Accepted at any time before the end.
     Cancelled,
     /// The time of the run is up. Taken at any time before the end.
     TimedOut,
@@ -108,7 +108,7 @@ impl Answer {
             Answer::Plan => "a superstep",
             Answer::Interrupted => "interrupted calls",
             Answer::Cancelled => "a cancellation",
-            Answer::TimedOut => "a time-out",
+            Answer::TimedOut => "a timeout",
         }
     }
 }

@@ -69,7 +69,7 @@ pub struct Run {
     pub(super) agent: Agent,
     /// The name that the record has, also where another session goes on with it.
     pub(super) id: Arc<str>,
-    /// What the idempotency keys of whoever goes on with the run begin with. Never read from a record.
+    /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
     /// How many runs it is inside of.
     pub(super) depth: usize,
@@ -96,7 +96,7 @@ pub struct Run {
     pub(super) offer: Option<Offer>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
-    /// Whether somebody else started what has started: it is not under way here.
+    /// Whether another process started the running items.
     pub(super) is_lost: bool,
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct Approved {
     pub(crate) tool: String,
     /// As [canonical](crate::digest::canonical) JSON.
     pub(crate) arguments: String,
-    /// What the state added, in the same form.
+    /// The values that the state added, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: String,
 }
@@ -255,43 +255,26 @@ impl Run {
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len());
         let Known { messages: known_good, call_ids, prompt: shown_before } = known.unwrap_or_default();
-        Ok(Run {
-            agent: agent.clone(),
-            key_prefix: Arc::clone(&id),
-            depth: 0,
-            bounds: None,
-            id,
-            state,
-            phase: Phase::Fresh(Box::new(Fresh {
-                messages: input.messages,
-                delta,
-                is_recorded: input.is_recorded,
-            })),
-            tally: Tally::default(),
-            summary: input.summary,
-            approved: Vec::new(),
-            decided: BTreeMap::new(),
-            unknown: Vec::new(),
-            prompt: Prompt::empty(),
-            call_ids,
-            known_good,
-            shown_before,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
-            is_lost: false,
-        })
+        let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
+        let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
+        Ok(Run { summary: input.summary, call_ids, known_good, shown_before, ..run })
     }
 
     /// A run that never began.
     pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
+        Run::at(agent, id.into(), State::new(agent.schema()), Phase::Fresh(Box::default()))
+    }
+
+    /// A run in this phase that has counted, decided and shown nothing.
+    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: Phase) -> Self {
         Run {
             agent: agent.clone(),
-            id: id.into(),
-            key_prefix: id.into(),
+            key_prefix: Arc::clone(&id),
+            id,
             depth: 0,
             bounds: None,
-            state: State::new(agent.schema()),
-            phase: Phase::Fresh(Box::default()),
+            state,
+            phase,
             tally: Tally::default(),
             summary: None,
             approved: Vec::new(),
@@ -489,8 +472,8 @@ impl Run {
         calls.map(|(place, (item, call))| (place, item, call))
     }
 
-    /// The calls that are to run, each with its place in the reply; arguments that somebody changed are
-    /// changed. Empty unless the run [needs](Need::Calls) them.
+    /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
+    /// [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let open = self.calls_at_work();
         open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())

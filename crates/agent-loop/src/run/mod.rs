@@ -36,4 +36,5 @@ pub use self::unknown::UnknownCall;
 pub use self::work::WorkOutcome;
 
 pub(crate) use self::stored::check_version;
+pub(crate) use self::work::Item;
 pub(crate) use self::would::Contradiction;

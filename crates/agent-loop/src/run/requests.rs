@@ -1,4 +1,4 @@
-//! What somebody has to decide, and what becomes of decisions: ids of requests, and checks.
+//! Requests for decisions: their ids and checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::FeedError;
 pub(crate) struct Asker {
     run: Arc<str>,
     step: u64,
-    /// What tells the requests of whoever goes on with the run from those of others who do.
+    /// Distinguishes the requests of different continuations of the run.
     scope: Option<Arc<str>>,
 }
 
@@ -147,7 +147,7 @@ impl Run {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
 
-    /// The requests that somebody has to decide about: calls, and questions of nodes.
+    /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         let Phase::Working(work) = &self.phase else { return Vec::new() };
         if !work.items.wait() {
@@ -163,7 +163,7 @@ impl Run {
                     let id = asker.id(place, item, (reason, times), &call);
                     let inputs_from_state = item.inputs.clone();
                     let request = ApprovalRequest::new(id, call, reason);
-                    pending.push(ApprovalRequest { times, inputs_from_state, ..request });
+                    pending.push(ApprovalRequest { inputs_from_state, times, ..request });
                 }
                 ItemState::Same(_) => {}
                 _ => {

@@ -124,8 +124,8 @@ impl Run {
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// What a run reads of shared scopes where it goes on on values of another time: the routers of a graph have to choose
-    /// the same again, and what is shown to an approver of a call has to be the same.
+    /// The values of shared scopes that a run reads when it continues: routers have to choose the same again in a replay,
+    /// and an approver has to be shown the same.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
         let has_inputs = || {
             let tools = self.tools().into_iter().flat_map(Tools::iter);

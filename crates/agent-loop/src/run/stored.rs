@@ -59,7 +59,7 @@ struct ShownOut<'a> {
 #[derive(Deserialize)]
 struct RunIn {
     id: Arc<str>,
-    /// The id unless said.
+    /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
@@ -124,10 +124,10 @@ pub enum LoadError {
         changes: Vec<String>,
     },
     /// The state does not fit the schema of the agent.
-    #[error("the state of the stored run does not fit the agent's schema: {0}")]
+    #[error("invalid state of the stored run: {0}")]
     State(StateError),
     /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
-    #[error("the run inside of '{name}' cannot go on: {error}")]
+    #[error("inner run of '{name}' cannot continue: {error}")]
     Inside {
         /// The tool or the node.
         name: String,
@@ -135,7 +135,7 @@ pub enum LoadError {
         error: Box<FeedError>,
     },
     /// A file could not be read or written.
-    #[error("the file {} cannot be {doing}: {source}", path.display())]
+    #[error("file {} could not be {doing}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -232,26 +232,19 @@ impl Run {
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
+        let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
+        let call_ids = CallIds::of(state.messages());
         let mut run = Run {
-            agent: agent.clone(),
-            key_prefix: stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id)),
-            id: stored.id,
-            depth: 0,
-            bounds: None,
-            call_ids: CallIds::of(state.messages()),
-            known_good: 0,
-            shown_before: None,
-            state,
-            phase: stored.phase,
+            key_prefix,
             tally: stored.tally,
             summary: stored.summary,
             approved: stored.approved,
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            offer: agent.static_offer().cloned(),
-            is_taken_up: false,
+            call_ids,
             is_lost: true,
+            ..Run::at(agent, stored.id, state, stored.phase)
         };
         changes.extend(run.revive()?);
         Ok((run, changes))
@@ -281,7 +274,7 @@ impl Run {
     }
 }
 
-/// What the model was shown when the run was stored, so that its window goes on as if nothing had been.
+/// The prompt of the model when the run was stored, so that its window continues unchanged.
 fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
     let log = state.messages();
     let seen: Transcript = match stored.shown.of >= log.len() {

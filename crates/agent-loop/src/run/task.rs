@@ -1,4 +1,4 @@
-//! An item of the open step, for whoever does it.
+//! An item of the open step, for its executor.
 
 use std::sync::Arc;
 

@@ -138,7 +138,7 @@ impl Serialize for Items {
     }
 }
 
-/// Refuses a call that is decided with one that nobody decides about: the rest of the machine relies on it.
+/// Rejects a call whose decision refers to a call without one: the machine relies on it.
 impl<'de> Deserialize<'de> for Items {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let items = Vec::<Item>::deserialize(deserializer)?;
@@ -185,12 +185,12 @@ impl Items {
         *self = items.into();
     }
 
-    /// Whether somebody has to decide about an item itself.
+    /// Whether a decision about an item itself is required.
     pub(crate) fn are_asked_about(&self) -> bool {
         self.counts.asked > 0
     }
 
-    /// Whether somebody has to decide about one, or about what is inside of one.
+    /// Whether a decision about an item, or inside of it, is required.
     pub(crate) fn wait(&self) -> bool {
         self.counts.waiting > 0
     }
@@ -222,16 +222,16 @@ pub(crate) struct Item {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
     pub(crate) planned: Option<Planned>,
-    /// The arguments that somebody put in place of the model's.
+    /// The modified arguments, in place of the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<Value>,
     /// Writes of hooks before the call.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
-    /// How often somebody was asked about it before.
+    /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: u32,
-    /// What the state adds to the call, as it was shown where somebody was asked about it last.
+    /// What the state adds to the call, as the last request for its approval showed it.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: Vec<StateInput>,
     /// Whether it was started before, and may have had its effect.
@@ -257,9 +257,10 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
-    /// Somebody has to decide.
+    /// A decision is required.
     Asking(AskReason),
-    /// Somebody has to decide about the equal call at this place, and so about this one. That one waits as well.
+    /// A decision about the equal call at this index is required, and so about this one. That one waits as
+    /// well.
     Same(usize),
     /// It may run.
     Ready,
@@ -327,7 +328,7 @@ impl WorkOutcome {
         }
     }
 
-    /// Whether nobody knows what has happened.
+    /// Whether the outcome is unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             WorkOutcome::Call(outcome) => outcome.status == Status::Unknown,
@@ -462,8 +463,8 @@ impl Work {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
-    /// Whether these are calls that somebody may be asked about now: those that nobody was asked about, and those that were
-    /// approved with other values from the state.
+    /// Whether these calls may be put up for approval now: none was requested before, or it was granted for other values
+    /// from the state.
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_open = |(place, fate): &(usize, Fate)| match fate {
             Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
@@ -573,7 +574,7 @@ impl Item {
         matches!(self.state, ItemState::Started)
     }
 
-    /// Has somebody decide about the item itself.
+    /// Requests a decision about the item itself.
     pub(crate) fn ask(&mut self, question: Question) {
         self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
         self.state = ItemState::Asking(question.reason);
@@ -585,7 +586,7 @@ impl Item {
         matches!(self.state, ItemState::Ready) && self.child.is_none()
     }
 
-    /// Whether it may run, has not begun, and nobody was asked about it.
+    /// Whether it may run, has not begun, and no approval was requested.
     pub(crate) fn is_unasked(&self) -> bool {
         self.is_ahead() && self.round == 0 && self.modified.is_none()
     }
@@ -600,12 +601,12 @@ impl Item {
         (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
     }
 
-    /// Why somebody is asked about it, should that be.
+    /// The reason of a request for its approval.
     pub(crate) const fn reason_to_ask(&self) -> AskReason {
         if self.may_have_happened { AskReason::MayHaveHappened } else { AskReason::Rule }
     }
 
-    /// Why somebody has to decide about the item itself, if somebody has to.
+    /// The reason why a decision about the item itself is required, if it is.
     pub(crate) const fn asks(&self) -> Option<AskReason> {
         match self.state {
             ItemState::Asking(reason) => Some(reason),
@@ -614,7 +615,7 @@ impl Item {
         }
     }
 
-    /// Whether somebody has to decide about the item itself.
+    /// Whether a decision about the item itself is required.
     const fn is_asked(&self) -> bool {
         self.asks().is_some()
     }
@@ -645,7 +646,7 @@ impl Item {
         asked.into_iter().filter(is_open).collect()
     }
 
-    /// Whether somebody still has to decide about it, or about what is inside of it.
+    /// Whether a decision about the item, or inside of it, is still required.
     pub(crate) fn waits(&self) -> bool {
         self.is_asked() || (!self.is_done() && !self.open_requests().is_empty())
     }

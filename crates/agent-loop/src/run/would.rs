@@ -70,7 +70,7 @@ impl Run {
         })
     }
 
-    /// An approved call that was asked about with other values from the state, and would run with those that were approved.
+    /// An approved call: recorded with a new request for other values from the state, replayed with the approved ones.
     fn would_not_ask(&self, place: usize, fate: &Fate) -> Option<Contradiction> {
         let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place)?);
@@ -82,7 +82,7 @@ impl Run {
         })
     }
 
-    /// What the state adds to an approved call that has not begun. None if its tool is not known.
+    /// The values that the state adds to an approved call that has not begun; `None` if its tool is unknown.
     fn inputs_of_approved(&self, place: usize) -> Option<Vec<StateInput>> {
         self.item(place).filter(|item| item.is_approved())?;
         self.tools()?;

@@ -11,6 +11,7 @@
 )]
 
 mod loop_rows;
+mod messages;
 mod oracle;
 mod regressions;
 mod simulated;

@@ -1,8 +1,8 @@
 //! Ids of approval requests as a person gives them.
 //!
 //! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any beginning of the id, stands for the
-//! whole where it can mean one request only. What would surprise a reader: requests that were decided before count as
-//! well. Else the second click on `--approve publish` would approve the next draft, which nobody has seen.
+//! whole where it can mean one request only. Requests that were decided before count as well.
+//! Else the second click on `--approve publish` would approve the next draft, unseen.
 
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::runner::RecordedDecision;

@@ -10,6 +10,12 @@ use stepfold::terminal::stderr_form;
 
 use super::{Text, call};
 
+/// How a tool differs from what was approved of it, line by line, with nothing invisible.
+pub(crate) fn change(diff: &str) -> Text {
+    let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
+    Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
+}
+
 /// What an approver is asked, as it is told beside a reply.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     stepfold::terminal::approval(request, stderr_form())

@@ -79,7 +79,7 @@ fn a_run_shows_what_happens_and_is_kept() {
     room.check(
         "state get a.toml nothing",
         expect![[r#"
-            | error: the agent declares no key `nothing`; there are: counted, user:name, messages
+            | error: unknown key `nothing`; available: counted, user:name, messages
             exit 2
         "#]],
     );
@@ -234,7 +234,7 @@ fn an_approval_pauses_and_another_process_decides() {
                 6  replied   assistant: It is paid.
                 7  began     user:      the other one
                 8  replied   assistant: > p2 pay(euro=7)
-                9  decided   tool p2 pay!: tool 'pay' was not run: the call was rejected: too much
+                9  decided   tool p2 pay!: tool 'pay' not run: the call was rejected: too much
                10  replied   assistant: That was all.
 
         "#]],
@@ -369,7 +369,7 @@ fn limits_and_scripts_at_their_end_are_told_apart() {
     assert!(said.ends_with("| the run ended: the limit of steps was reached\nexit 4\n"), "{said}");
     room.check("run a.toml -s s1 again", expect![[r#"
         | session s1
-        | error: the run failed after 0 steps: the model did not answer: invalid request: the script ./a.script has 1 replies, and all are given
+        | error: the run failed after 0 steps: model request failed: invalid request: script ./a.script has ended after 1 replies
         | what was done is stored; go on with
         |   stepfold resume a.toml --session s1
         exit 1
@@ -404,7 +404,7 @@ fn without_a_model_it_says_what_to_do() {
     room.check(
         "run c.toml hello",
         expect![[r#"
-            | error: the agent file c.toml cannot be read: No such file or directory (os error 2)
+            | error: agent file c.toml could not be read: No such file or directory (os error 2)
             exit 2
         "#]],
     );
@@ -418,7 +418,7 @@ fn without_a_model_it_says_what_to_do() {
     room.check(
         "inspect b.toml -s nobody",
         expect![[r#"
-            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists those that are there
+            | error: there is no session b/local/nobody; `stepfold sessions b.toml` lists the existing ones
             exit 2
         "#]],
     );

@@ -373,7 +373,7 @@ fn what_is_deleted_is_gone_and_is_never_guessed() {
     room.check(
         "delete a.toml -s s1",
         expect![[r#"
-        | error: there is no session a/local/s1; `stepfold sessions a.toml` lists those that are there
+        | error: there is no session a/local/s1; `stepfold sessions a.toml` lists the existing ones
         exit 2
     "#]],
     );

@@ -405,7 +405,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     room.write("a.toml", &format!("model = \"script:a.script\"\n{needs}{AGENT}"));
     room.check("resume a.toml", expect![[r#"
         | session s1
-        | error: message `first` comes first in the session, and cannot begin: the run could not go on: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
+        | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
         | mend the cause and go on with it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first
@@ -413,7 +413,7 @@ fn a_message_of_another_that_cannot_begin_is_named_with_what_to_do() {
     "#]]);
     room.check("run a.toml -s s1 'a third time' --key third", expect![[r#"
         | session s1
-        | error: message `first` comes first in the session, and cannot begin: the run could not go on: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
+        | error: message `first` comes first in the session, and cannot begin: run could not continue: missing key "topic" for the template at line 1, column 9; write {topic?} if it is optional; known keys: messages
         | the new message is stored, and taken after it; mend the cause and go on with it, or withdraw it:
         |   stepfold resume a.toml --session s1
         |   stepfold inbox a.toml --session s1 --remove first

@@ -170,8 +170,8 @@ fn files_are_checked_behind_one_that_cannot_be_read() {
     room.check(
         "check none.toml empty.toml a.toml",
         expect![[r#"
-            the agent file none.toml cannot be read: No such file or directory (os error 2)
-            empty.toml:1:1: the file is empty; an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
+            agent file none.toml could not be read: No such file or directory (os error 2)
+            empty.toml:1:1: empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`
             a.toml: ok
             exit 2
         "#]],

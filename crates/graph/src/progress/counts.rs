@@ -6,7 +6,7 @@ use stepfold_state_core::state::State;
 use super::error::{ProgressError, require};
 use super::{keys, writes};
 
-/// How often a node may run where `max_executions` does not say.
+/// The default limit of a node without a value in `max_executions`.
 pub const DEFAULT_MAX_EXECUTIONS: u64 = 3;
 
 pub(super) const COUNTING: &str = "counting executions";
@@ -56,21 +56,21 @@ pub fn can_execute(state: &State, node: &str) -> Result<bool, ProgressError> {
     Ok(executions(state, node)? < max_executions(state, node)?)
 }
 
-/// How often a node ran; 0 if nobody has counted.
+/// The executions of a node; 0 if they are not counted.
 ///
 /// # Errors
-/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit that nobody counts towards would
+/// [`ProgressError::MissingKey`] without the key `execution_counts`: a limit without a count would
 /// never be reached. [`ProgressError::NoCount`] when the value is no count.
 pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     require(state.schema(), keys::EXECUTION_COUNTS.name(), COUNTING)?;
     Ok(count_in(state, keys::EXECUTION_COUNTS.name(), node)?.unwrap_or(0))
 }
 
-/// How often a node may run; [`DEFAULT_MAX_EXECUTIONS`] where nothing is said, also where the schema does not
-/// have the key `max_executions`.
+/// The maximum number of executions of a node; [`DEFAULT_MAX_EXECUTIONS`] if not set, even if the schema does
+/// not have the key `max_executions`.
 ///
 /// # Errors
-/// [`ProgressError::NoCount`] when the value is no count.
+/// [`ProgressError::NoCount`] when the value is not a count.
 pub fn max_executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     Ok(count_in(state, keys::MAX_EXECUTIONS.name(), node)?.unwrap_or(DEFAULT_MAX_EXECUTIONS))
 }

@@ -1,9 +1,9 @@
-//! Why a helper could not read or write the state of a workflow. Nothing was changed then.
+//! Errors of reading and writing the state of a workflow. Nothing was changed.
 
 use stepfold_state_core::state::{KeySchema, Names, Schema, StateError};
 use thiserror::Error;
 
-/// Why the state of a workflow could not be read or written. Nothing was changed.
+/// An error of reading or writing the state of a workflow. Nothing was changed.
 ///
 /// # Examples
 /// ```
@@ -24,38 +24,38 @@ use thiserror::Error;
 pub enum ProgressError {
     /// The schema does not declare a key that is needed, and is not open.
     #[error(
-        "the schema has no key \"{key}\", which {purpose} needs; declare it, or add `tracking_keys`; \
+        "missing key \"{key}\" for {purpose}: declare it, or add `tracking_keys`; \
          known keys: {known}"
     )]
     MissingKey {
         /// The key that is missing.
         key: String,
-        /// What needs it.
+        /// The purpose of the key.
         purpose: &'static str,
         /// The keys that the schema declares.
         known: Names,
     },
     /// A node is to work on a task that is not there.
-    #[error("node \"{node}\" is to work on task {task}, which is not among the tasks; known tasks: {known}")]
+    #[error("unknown task {task} of node \"{node}\"; known tasks: {known}")]
     NoSuchTask {
         /// The node.
         node: String,
         /// The id of the task.
         task: i64,
-        /// The ids of the tasks that there are.
+        /// The ids of the known tasks.
         known: Names,
     },
-    /// A key of a schema of one's own holds what cannot be read as a count.
-    #[error("key \"{key}\" cannot be read at {path}: expected {expected}")]
+    /// A key of a custom schema has an invalid count.
+    #[error("invalid value for key \"{key}\": expected {expected} at {path}")]
     NoCount {
         /// The key.
         key: String,
-        /// Where in its value.
+        /// The path in its value.
         path: String,
-        /// What should be there.
+        /// The expectation.
         expected: &'static str,
     },
-    /// The state does not take a write, or holds what is not of the type that it should have.
+    /// The state rejects a write, or has a value of another type.
     #[error(transparent)]
     State(#[from] StateError),
 }

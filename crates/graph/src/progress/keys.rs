@@ -24,7 +24,7 @@ use super::research::{Mode, NodeError, NodeOutput, OutputFormat, ResearchDepth, 
 
 /// The name of the agent.
 pub const GRAPH_TYPE: Key<String> = Key::new("graph_type");
-/// What the user asked.
+/// The user's question.
 pub const QUERY: Key<String> = Key::new("query");
 /// The session.
 pub const SESSION_ID: Key<String> = Key::new("session_id");
@@ -38,7 +38,7 @@ pub const MODEL_ID: Key<String> = Key::new("model_id");
 /// Parameters for the model.
 pub const PARAMS: Key<Map<String, Value>> = Key::new("params");
 
-/// What the nodes gave. Writes append.
+/// The outputs of the nodes. Writes append.
 pub const OUTPUTS: Key<Vec<NodeOutput>> = Key::new("outputs");
 
 /// The tasks. Writes are merged by id.
@@ -50,11 +50,11 @@ pub const OVERALL_PROGRESS: Key<u8> = Key::new("overall_progress");
 
 /// The deep graph or the plain loop.
 pub const MODE: Key<Mode> = Key::new("mode");
-/// Whether tools run without being asked about.
+/// Whether tools run without approval.
 pub const AUTO: Key<bool> = Key::new("auto");
 /// The node that was started last.
 pub const CURRENT_NODE: Key<String> = Key::new("current_node");
-/// What failed. Writes append.
+/// The errors of the nodes. Writes append.
 pub const ERRORS: Key<Vec<NodeError>> = Key::new("errors");
 
 /// How often each node ran.
@@ -62,10 +62,10 @@ pub const EXECUTION_COUNTS: Key<BTreeMap<String, u64>> = Key::new("execution_cou
 /// How often each node may run.
 pub const MAX_EXECUTIONS: Key<BTreeMap<String, u64>> = Key::new("max_executions");
 
-/// Where the work went last, and why.
+/// The last decision of a router, with its reason.
 pub const ROUTER_DECISION: Key<RouterDecision> = Key::new("router_decision");
 
-/// What the user prefers.
+/// The user's preferences.
 pub const USER_PREFERENCES: Key<Map<String, Value>> = Key::new("user_preferences");
 /// The form of the report.
 pub const OUTPUT_FORMAT: Key<OutputFormat> = Key::new("output_format");

@@ -1,4 +1,4 @@
-//! The tasks, outputs, counts and errors of a workflow, kept in its state: what a person wants to see while it runs.
+//! The tasks, outputs, counts and errors of a workflow, kept in its state, for display while it runs.
 //!
 #![doc = include_str!("progress.md")]
 

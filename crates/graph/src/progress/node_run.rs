@@ -1,4 +1,4 @@
-//! One run of a node: what its beginning and its end write.
+//! The writes at the start and at the end of a node's run.
 
 use std::fmt;
 
@@ -67,7 +67,7 @@ impl NodeRun {
         NodeError { task_id: self.task, ..NodeError::new(&self.node, message.to_string()) }
     }
 
-    /// Makes sure that a schema has all that tracking this run will write, whatever comes of it.
+    /// Checks that a schema has all keys that tracking this run may write.
     ///
     /// # Errors
     /// [`ProgressError::MissingKey`] for the first key that is missing; [`ProgressError::State`] for one
@@ -89,7 +89,7 @@ impl NodeRun {
         Ok(())
     }
 
-    /// What the beginning writes: the task is running, and it and the node are the current ones.
+    /// The writes of the start: the task is running, and it and the node are the current ones.
     ///
     /// # Errors
     /// [`ProgressError::MissingKey`]; [`ProgressError::NoSuchTask`], since a run for a task that is not there
@@ -142,7 +142,7 @@ impl NodeRun {
         Ok(delta)
     }
 
-    /// Begins, in place.
+    /// Starts, in place.
     ///
     /// # Errors
     /// As [`NodeRun::started`] and [`writes::overall_progress`]. Nothing is changed then.
@@ -151,7 +151,7 @@ impl NodeRun {
         self.fold(state, &delta)
     }
 
-    /// Ends well, in place.
+    /// Completes, in place.
     ///
     /// # Errors
     /// As [`NodeRun::completed`] and [`writes::overall_progress`]. Nothing is changed then.
@@ -173,7 +173,7 @@ impl NodeRun {
         self.fold(state, &delta)
     }
 
-    /// Fails without a word, in place: only the status is written.
+    /// Fails without an error, in place: only the status is written.
     pub(super) fn give_up(&self, state: &mut State) -> Result<(), ProgressError> {
         let delta = self.status(state, TaskStatus::Failed)?;
         self.fold(state, &delta)

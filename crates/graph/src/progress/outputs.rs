@@ -1,4 +1,4 @@
-//! Finding what a node gave.
+//! Lookup of a node's outputs.
 
 use serde_json::Value;
 use stepfold_state_core::state::{State, ValueRef};
@@ -6,7 +6,7 @@ use stepfold_state_core::state::{State, ValueRef};
 use super::error::{ProgressError, require};
 use super::keys;
 
-/// The last output of a node, the whole object; none if it gave nothing yet.
+/// The last output of a node, the whole object; `None` without outputs.
 ///
 /// # Errors
 /// [`ProgressError::MissingKey`] without the key `outputs`.

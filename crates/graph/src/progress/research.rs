@@ -1,6 +1,6 @@
 //! The typed state of a deep-research agent: the template of spec/004, field by field.
 //!
-//! A field that is none is left out when the struct is written as JSON, since a null would be a value.
+//! A field that is `None` is left out when the struct is written as JSON, since a null would be a value.
 //!
 //! The template says of outputs, errors, tasks and the router's decision no more than that they are objects, so any
 //! object is taken. The structs here are a view of them: a known field of the right type is a field of the struct,
@@ -46,7 +46,7 @@ pub struct ResearchState {
     // ========== The basics ==========
     /// The name of the agent.
     pub graph_type: String,
-    /// What the user asked.
+    /// The user's question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
     /// The session.
@@ -71,7 +71,7 @@ pub struct ResearchState {
     pub params: Option<Object>,
 
     // ========== Outputs ==========
-    /// What the nodes gave, in the order in which it came.
+    /// The outputs of the nodes, in order.
     #[serde(default)]
     pub outputs: Vec<NodeOutput>,
 
@@ -92,13 +92,13 @@ pub struct ResearchState {
     /// The deep graph or the plain loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Whether tools run by themselves (copilot), or each call is approved (interactive).
+    /// Whether tools run without approval (copilot), or each call needs one (interactive).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<bool>,
     /// The node that was started last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_node: Option<String>,
-    /// What failed, in the order in which it came.
+    /// The errors of the nodes, in order.
     #[serde(default)]
     pub errors: Vec<NodeError>,
 
@@ -111,12 +111,12 @@ pub struct ResearchState {
     pub max_executions: Option<BTreeMap<String, u64>>,
 
     // ========== Routing ==========
-    /// Where the work went last, and why.
+    /// The last decision of a router, with its reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router_decision: Option<RouterDecision>,
 
     // ========== The user's choices ==========
-    /// What the user prefers.
+    /// The user's preferences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_preferences: Option<Object>,
     /// The form of the report.
@@ -146,7 +146,7 @@ impl ResearchState {
     /// It is built once in a process.
     ///
     /// # Errors
-    /// None that we know of: the schema is tested to build.
+    /// No known ones: a test builds the schema.
     pub fn schema() -> Result<Schema, StateError> {
         static SCHEMA: OnceLock<Schema> = OnceLock::new();
         if let Some(schema) = SCHEMA.get() {
@@ -156,7 +156,7 @@ impl ResearchState {
         Ok(SCHEMA.get_or_init(|| schema).clone())
     }
 
-    /// A [`State`] that holds these values. What is none is unset there.
+    /// A [`State`] with these values. `None` is unset there.
     ///
     /// # Errors
     /// When a value does not fit its key: a percentage above 100, an object that nests too deeply.
@@ -168,7 +168,7 @@ impl ResearchState {
 }
 
 /// A task of the plan: an object with an integer `id`. Further fields are kept, and so is a known field that holds
-/// something else than it says here: a status of another word, say, which then is none here.
+/// something else than it says here: a status of another word, say, which then is `None` here.
 ///
 /// Tracking sets `status` only. What a node gave for the task is in `outputs`, what went wrong in `errors`;
 /// `output` and `error` are for nodes that want it here as well.
@@ -177,16 +177,16 @@ impl ResearchState {
 pub struct Task {
     /// Tells it from the others.
     pub id: i64,
-    /// What it is, for people.
+    /// The title, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// How far it is. One without a status is not completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<TaskStatus>,
-    /// What came of it.
+    /// The result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// Why it failed.
+    /// The error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Further fields.
@@ -220,9 +220,9 @@ impl Task {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TaskStatus {
-    /// Nobody has begun.
+    /// Not begun.
     Pending,
-    /// A node is at work on it.
+    /// A node works on it.
     Running,
     /// It is done.
     Completed,
@@ -248,7 +248,7 @@ impl fmt::Display for TaskStatus {
     }
 }
 
-/// Something that a node gave. Any object is one; what is no known field of the right type is a further field.
+/// An output of a node. Any object is valid; fields that are unknown or of another type are kept as further fields.
 ///
 /// # Examples
 /// ```
@@ -266,7 +266,7 @@ pub struct NodeOutput {
     /// The node; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// What kind of thing it is, a word of the application's: `plan`, `finding`, `report`.
+    /// The kind, defined by the application: `plan`, `finding`, `report`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The task that the node worked on.
@@ -281,7 +281,7 @@ pub struct NodeOutput {
 }
 
 impl NodeOutput {
-    /// What the node gave: text or any other value.
+    /// The value: text or any other.
     pub fn new(node: impl Into<String>, content: impl Into<Value>) -> Self {
         NodeOutput { node: node.into(), content: content.into(), ..NodeOutput::default() }
     }
@@ -294,14 +294,14 @@ impl NodeOutput {
     }
 }
 
-/// What went wrong in a node. Any object is one; what is no known field of the right type is a further field.
+/// An error of a node. Any object is valid; fields that are unknown or of another type are kept as further fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Object")]
 pub struct NodeError {
     /// The node; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// What went wrong, for people; empty if the object has no such text.
+    /// The message, for people; empty if missing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The task that the node worked on.
@@ -313,14 +313,13 @@ pub struct NodeError {
 }
 
 impl NodeError {
-    /// What went wrong in the node.
+    /// The error of a node.
     pub fn new(node: impl Into<String>, message: impl Into<String>) -> Self {
         NodeError { node: node.into(), message: message.into(), ..NodeError::default() }
     }
 }
 
-/// Where a router sent the work, and why. Any object is one; what is no known field of the right type is a further
-/// field.
+/// A decision of a router. Any object is valid; fields that are unknown or of another type are kept as further fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Object")]
 pub struct RouterDecision {
@@ -330,7 +329,7 @@ pub struct RouterDecision {
     /// The nodes that come next; none at the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Further fields.
@@ -388,7 +387,7 @@ pub enum ResearchDepth {
     Deep,
 }
 
-/// What every task has. The rest is free.
+/// The fields of every task.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Task")]
 struct StoredTask {

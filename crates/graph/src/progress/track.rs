@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::State;
+use stepfold_tools::panic_message;
 use thiserror::Error as ThisError;
 
 use super::error::ProgressError;
 use super::node_run::NodeRun;
 use super::research::NodeOutput;
-use crate::panic::words_of_panic;
 
 /// Runs the work of a node, and keeps its progress in a state: the task is running before the work begins, and
 /// completed or failed when it is over, with its outputs or its error appended.
 ///
-/// That holds whatever happens inside. Work that gives an error or panics has failed. So has work that is
-/// dropped half way, by a time-out for instance: the error says so. What the work itself began elsewhere is its
-/// own affair then. If outputs do not fit the state, the task has failed as well, and the error gives them back.
+/// Work that returns an error, panics, or is dropped, for instance by a timeout, has failed; the error says which. What
+/// the work began elsewhere is not undone. If the outputs do not fit the state, the task has failed as well, and the error
+/// returns them.
 ///
 /// Take a `&mut State`, or an `Arc<Mutex<State>>` where several are at work at once. The mutex is held while
 /// the state changes, never while the work waits.
@@ -69,7 +69,7 @@ where
             Err(TrackError::Failed { node, source })
         }
         Err(panic) => {
-            let words = words_of_panic(&*panic);
+            let words = panic_message(&*panic);
             // The panic may be made of what panics when it is dropped.
             mem::forget(panic);
             open.fail(&format!("panicked: {words}"));
@@ -78,16 +78,16 @@ where
     }
 }
 
-/// Why tracked work did not end well.
+/// An error of tracked work.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum TrackError {
     /// The run cannot be tracked on this state. The work was not begun.
-    #[error("node \"{node}\" was not begun, because its run cannot be tracked: {source}")]
+    #[error("node \"{node}\" not started: its run cannot be tracked: {source}")]
     Untracked {
         /// The node.
         node: String,
-        /// Why not.
+        /// The cause.
         r#source: Box<ProgressError>,
     },
     /// The work gave an error.
@@ -103,23 +103,23 @@ pub enum TrackError {
     Panicked {
         /// The node.
         node: String,
-        /// What the panic said.
+        /// The panic's message.
         words: String,
     },
     /// The work is done, but its outputs do not fit the state. Here they are.
-    #[error("node \"{node}\" is done, but its outputs do not fit the state: {source}")]
+    #[error("node \"{node}\" completed with invalid outputs: {source}")]
     Unrecorded {
         /// The node.
         node: String,
-        /// What it gave.
+        /// The outputs.
         outputs: Vec<NodeOutput>,
-        /// Why it does not fit.
+        /// The fault.
         r#source: Box<ProgressError>,
     },
 }
 
 /// A state that [`track()`] can change: implemented here for a `&mut State`, and for mutexes, which several can share.
-/// Whoever keeps a state elsewhere implements it; [`track()`] calls it once before the work and at least once behind it.
+/// Implemented for states that are kept elsewhere; [`track()`] calls it once before the work and at least once behind it.
 pub trait TrackTarget {
     /// Calls `change` with the state, once, and gives what it gave. A `change` that fails changes nothing.
     ///
@@ -145,7 +145,7 @@ impl TrackTarget for &Mutex<State> {
         &mut self,
         change: &mut dyn FnMut(&mut State) -> Result<(), ProgressError>,
     ) -> Result<(), ProgressError> {
-        // Changes are all or nothing, so whoever panicked has left a state that is whole.
+        // Changes are all or nothing, so a panic has left a state that is whole.
         change(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -192,7 +192,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
                 Ok(())
             }
             Err(source) => {
-                self.fail(&format!("its outputs do not fit the state: {source}"));
+                self.fail(&format!("invalid outputs: {source}"));
                 Err(TrackError::Unrecorded { node: run.node.clone(), outputs, source: Box::new(source) })
             }
         }
@@ -202,13 +202,13 @@ impl<'a, T: TrackTarget> Open<'a, T> {
         self.is_over = true;
         let run = self.run;
         if !self.attempt(|state| run.fail(state, run.error(message))) {
-            // The status alone, then, so that nobody waits for the task. The caller gets the error of the work.
+            // The status alone, then, so that no one waits for the task. The caller gets the error of the work.
             let is_marked = self.attempt(|state| run.give_up(state));
             tracing::warn!(
                 node = run.node,
                 task = run.task,
                 is_marked,
-                "the error of a node could not be noted"
+                "failed to record the error of a node"
             );
         }
     }
@@ -230,7 +230,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
 impl<T: TrackTarget> Drop for Open<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.fail("dropped before it ended");
+            self.fail("dropped before its end");
         }
     }
 }

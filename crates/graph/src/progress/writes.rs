@@ -1,4 +1,4 @@
-//! What the helpers write, as deltas: for whoever folds them, as a graph does.
+//! The writes of the helpers, as deltas: for callers that fold them, as a graph does.
 //!
 //! Each looks at a state and changes nothing; apply the delta to that state, or to one that went on from it.
 

@@ -553,8 +553,7 @@ fn a_task_that_is_not_there() {
     let run = NodeRun::new("searcher").task(7);
     let error = run.start(&mut state).unwrap_err();
     assert!(matches!(error, ProgressError::NoSuchTask { task: 7, .. }));
-    expect![[r#"node "searcher" is to work on task 7, which is not among the tasks; known tasks: 1, 2"#]]
-        .assert_eq(&report(&error));
+    expect![[r#"unknown task 7 of node "searcher"; known tasks: 1, 2"#]].assert_eq(&report(&error));
     assert_eq!(state, before);
 
     // If it went while the node worked, what the node gave is not lost.
@@ -789,7 +788,7 @@ async fn tracked_work_that_does_not() {
     expect![[r#"
         cannot search: connection refused
         panicked: the index is gone
-        dropped before it ended"#]]
+        dropped before its end"#]]
     .assert_eq(&messages.join("\n"));
 }
 
@@ -812,7 +811,7 @@ async fn work_that_cannot_be_tracked_is_not_begun() {
     };
     let error = track(&mut state, &NodeRun::new("searcher").task(1), work).await.unwrap_err();
     assert!(report(&error).starts_with(
-        "node \"searcher\" was not begun, because its run cannot be tracked: the schema has no key \"outputs\"",
+        "node \"searcher\" not started: its run cannot be tracked: the schema has no key \"outputs\"",
     ));
     assert!(
         matches!(error, TrackError::Untracked { source, .. } if matches!(*source, ProgressError::MissingKey { .. }))
@@ -872,7 +871,10 @@ async fn outputs_that_do_not_fit_come_back() {
     }
     assert_eq!(statuses(&state), "failed, 0 %");
     let errors = state.get(keys::ERRORS).unwrap().unwrap();
-    assert!(errors[0].message.starts_with("its outputs do not fit the state: key \"outputs\""), "{errors:?}");
+    assert!(
+        errors[0].message.starts_with("invalid outputs: invalid value for key \"outputs\""),
+        "{errors:?}"
+    );
 }
 
 /// A handler of one's own that panics takes neither the process nor the promise along: not when the work fails,

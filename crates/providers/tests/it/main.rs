@@ -25,6 +25,8 @@ mod interop;
 mod layer;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 mod limits;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod messages;
 #[cfg(feature = "openai")]
 mod openai;
 mod scripted;

@@ -57,7 +57,7 @@ fn some_are_decided_now_and_some_later() {
                 assistant: > c1 send(to="Bob")   > c2 look()   > c3 send(to="Eve")
                 tool:      @{"tool_result": {"call_id": "c1", "name": "send", "parts": [{"text": "send is done"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"Rob\"}]"}]}}
                 tool c2:   look is done
-                tool c3!:  tool 'send' was not run: the call was rejected: not to Eve
+                tool c3!:  tool 'send' not run: the call was rejected: not to Eve
                 assistant: > c4 send(to="Dan")
                 tool c4:   send is done
                 assistant: done

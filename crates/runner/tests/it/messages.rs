@@ -18,7 +18,7 @@ fn store_error() -> Arc<SessionError> {
 
 async fn run_error() -> Arc<RunError> {
     let agent = Agent::builder(Script::parse("").unwrap()).build().unwrap();
-    Arc::new(agent.run("hello?").await.unwrap_err())
+    Arc::new(agent.run("hello?").id("run-1").await.unwrap_err())
 }
 
 fn message() -> InvocationId {

@@ -816,7 +816,7 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
             expect![[r#"
                 event 1 (replied, step 1) offers other tools, or with other bindings to the state
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
-                the tools of event 1 (replied, step 1) cannot be listed: toolset "remote" failed to list its tools: it is down
+                tools of event 1 (replied, step 1) could not be listed: toolset "remote" failed to list its tools: it is down
             "#]]
             .assert_eq(&told);
         });
@@ -859,7 +859,7 @@ fn a_replay_says_where_a_live_run_would_fail() {
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: see
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed invalid arguments for tool 'look': "why" is a required property at $
                 event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: peek
-                the state schema has changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
+                state schema changed since the run was recorded: state key app:motto is gone; state key app:n is gone; state key log is gone; state key n is gone"#]].assert_eq(&lines.join("\n"));
         });
     });
 }

@@ -1,4 +1,4 @@
-//! An event and its parts. Whoever makes one brings the id and the time: nothing here reads a clock.
+//! An event and its parts. The caller sets the id and the time: nothing here reads a clock.
 
 use std::borrow::Cow;
 use std::fmt;

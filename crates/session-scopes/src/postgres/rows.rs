@@ -430,7 +430,7 @@ pub(super) fn heads(rows: &[Row], of: RowsOf) -> Result<Vec<HeadRow>, SessionErr
 /// Items of lists by key.
 pub(super) type Items = HashMap<String, List<Arc<Value>>>;
 
-/// A list that is put together.
+/// A list in assembly.
 struct Gathered {
     list: Result<Assembly, SessionError>,
     sum: i64,
@@ -577,7 +577,7 @@ pub(super) async fn values(
     Ok(values.into_iter().collect())
 }
 
-/// The row of a scope that outlives sessions; zeros, if nobody wrote to it.
+/// The row of a shared scope; zeros without writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScopeRow {
     pub(super) scope: i64,

@@ -17,7 +17,7 @@ use crate::error::SessionError;
 /// The verification of a server's certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum Trust {
-    /// Whoever answers is believed.
+    /// No verification.
     Anyone,
     /// The system's certificates.
     System,

@@ -236,7 +236,7 @@ impl<'a> SessionCells<'a> {
         Ok(())
     }
 
-    /// The value or the list that a key comes to have. The trail gets what is added to the list.
+    /// The new value or list of a key. The trail gets the items added to the list.
     fn new_value(
         &mut self,
         key: &str,

@@ -3,11 +3,12 @@
 //! A new store is created next to its path and linked there when it is complete. So a file at the path is a
 //! store or belongs to another program; an empty one was truncated. Rejected files are not changed.
 //!
-//! A file that nobody has open needs no log: the last one to close it has copied the log into it. While it is open, the
-//! newest commits are in its write-ahead log, `-wal`. The file says so itself: each checkpoint of ours leaves
-//! `logged = 1` in the file, and the commit behind it, in the log, takes that back, as does whoever closes the file. A
-//! checkpoint that copies all of the log, as the last one to close a file makes it, so leaves 0; a file that says 1 and has
-//! no log has lost commits. (The number is another one each time, by which a process sees that its own was in the file.)
+//! A file that is not open needs no log: the last process to close it has copied the log into it. While it is
+//! open, the newest commits are in its write-ahead log, `-wal`. The file records this: each checkpoint of
+//! this crate leaves `logged = 1` in the file, and the commit after it, in the log, resets that, as does the
+//! last close. A checkpoint that copies all of the log, as the last close makes it, leaves 0; a file with 1
+//! and without a log has lost commits. (The number differs each time, so that a process can verify that its
+//! own was in the file.)
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -89,7 +90,7 @@ pub(super) fn is_read_alone(path: &Path) -> bool {
     read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&beside(path, "-wal"))
 }
 
-/// The address under which SQLite takes a file for one that nobody changes.
+/// The address with which SQLite treats a file as immutable.
 fn immutable(path: &Path) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
     let bytes = path.as_os_str().as_encoded_bytes().iter();

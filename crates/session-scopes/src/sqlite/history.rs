@@ -124,8 +124,7 @@ impl SessionRow {
         SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
     }
 
-    /// Checks that the list of sessions tells of the same newest event: one that cannot be found would be missed by
-    /// nobody else.
+    /// Checks that the list of sessions has the same newest event: no other check detects a missing one.
     pub(super) fn check_newest(&self, connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
         let failed = failed("find a session");
         let (app, user, updated) = (key.app.as_str(), key.user.as_str(), self.updated.as_micros());

@@ -77,7 +77,7 @@ impl CellRow {
         Ok(CellRow { key, version, schema, value: row.get(3)?, list })
     }
 
-    /// The row of a key that comes to have what it had in another row, or nothing.
+    /// The new row of a key, copied from another row, or empty.
     pub(super) fn again(was: Option<CellRow>, key: String, version: i64) -> Self {
         match was {
             Some(was) => CellRow { key, version, ..was },

@@ -1,8 +1,7 @@
-//! Checking a whole file: what reading would check, of everything, and what reading cannot miss because it never
-//! hears of it.
+//! Verifies a whole file: the checks of reads, for everything, and rows that no read refers to.
 //!
-//! A damaged page takes rows out of sight of whoever looks them up. So what is to be there is gathered from all places
-//! that tell of it: the rows of sessions, the index over them, the list, the lineages.
+//! A damaged page hides its rows from lookups. So the expected rows are collected from all places that refer to them:
+//! the rows of sessions, the index over them, the list, the lineages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

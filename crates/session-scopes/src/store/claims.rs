@@ -33,7 +33,7 @@ pub enum TakeOver {
     /// If it is the claim with this token: that of a dead worker, for example. If another worker has claimed
     /// the session since, the request is rejected.
     Token(u64),
-    /// Always, whoever holds it.
+    /// Always.
     Always,
 }
 

@@ -469,7 +469,7 @@ pub struct AppendEvent {
     pub key: SessionKey,
     /// At which version.
     pub expected: Expected,
-    /// What. Whoever repeats an append copies a pointer; a store in memory keeps it.
+    /// The event. A retry copies only a pointer; a memory store keeps it.
     pub event: Arc<Event>,
     /// The schema for validating and merging its writes.
     pub schema: SessionSchema,

@@ -14,7 +14,7 @@ use super::references::{resolve, standalone};
 use crate::depth;
 use crate::faults::Faults;
 
-/// Why a JSON Schema cannot be used: it is invalid, nests too deep, or no value fits it.
+/// An error of a JSON Schema: it is invalid, nested too deeply, or matches no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSchema(String);

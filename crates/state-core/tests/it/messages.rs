@@ -9,7 +9,7 @@ use stepfold_state_core::chat::{
     Arguments, FaultKind, Message, ModelError, ModelErrorKind, Role, TimeoutKind, ToolResult, Transcript,
 };
 use stepfold_state_core::decode;
-use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::json_schema::{InvalidSchema, ValueType};
 use stepfold_state_core::state::{
     Fault, Faults, Handler, HandlerError, Handlers, Schema, State, StateError, Template, check_key,
 };
@@ -114,10 +114,10 @@ fn decode_errors() -> Vec<String> {
     [number, range, point, role, message, part].iter().map(ToString::to_string).collect()
 }
 
-fn schemas() -> Vec<String> {
+fn schemas() -> Vec<InvalidSchema> {
     let deep = (0..200).fold(json!({}), |inner, _| json!({"items": inner}));
     [json!(null), json!({"type": "strnig"}), json!({"type": 5}), json!(false), deep]
-        .map(|schema| ValueType::of_schema(schema).unwrap_err().to_string())
+        .map(|schema| ValueType::of_schema(schema).unwrap_err())
         .into()
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time;
 
-use super::threads::{compute_on_thread, wait_on_thread, words_of_panic};
+use super::threads::{compute_on_thread, panic_message, wait_on_thread};
 use crate::context::ToolContext;
 use crate::error::ToolError;
 use crate::function::{Function, ThreadCall, Work};
@@ -65,7 +65,7 @@ pub(super) async fn attempt(
     match result {
         Ok(Ok(Ok(value))) => Ok(value),
         Ok(Ok(Err(error))) => Err(Fault::Error(error)),
-        Ok(Err(panic)) => Err(Fault::Panicked(words_of_panic(&*panic))),
+        Ok(Err(panic)) => Err(Fault::Panicked(panic_message(&*panic))),
         Err(_elapsed) => {
             context.cancellation().cancel();
             Err(Fault::TimedOut)

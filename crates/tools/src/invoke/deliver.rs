@@ -8,7 +8,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
 use stepfold_state_core::state::{Delta, Schema, StateError};
 
-use super::threads::words_of_panic;
+use super::threads::panic_message;
 use crate::binding::default_text;
 use crate::options::Overflow;
 use crate::tool::Tool;
@@ -35,7 +35,7 @@ pub(super) fn writes(
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
     let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
-        .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)).into()));
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into()));
     match formatted {
         Ok(content) => (content, None),
         Err(error) => (ToolContent::Value(text.unformatted(&result)), Some(ErrorChain(&*error).to_string())),
@@ -144,7 +144,7 @@ fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String 
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
-            .unwrap_or_else(|panic| Err(format!("panicked: {}", words_of_panic(&*panic)).into())),
+            .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into())),
     };
     match kept {
         Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),

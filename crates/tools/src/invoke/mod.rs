@@ -19,4 +19,4 @@ pub use self::invocation::{CallEvent, Invocation};
 pub use self::outcome::{Failure, FatalError, Outcome, Outcomes, Status};
 pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
-pub use self::threads::MAX_BLOCKING_THREADS;
+pub use self::threads::{MAX_BLOCKING_THREADS, panic_message};

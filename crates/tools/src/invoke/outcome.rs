@@ -37,8 +37,8 @@ pub enum Status {
     Cancelled,
     /// The run was cancelled before the tool was started.
     NotStarted,
-    /// The process crashed after the tool was started, and the tool must not run twice; the effect may have
-    /// happened.
+    /// The process crashed after the tool was started, and the tool must not run twice, or the tool
+    /// [says so](crate::ToolError::unknown); the effect may have happened.
     Unknown,
 }
 

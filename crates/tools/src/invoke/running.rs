@@ -159,22 +159,23 @@ impl Running {
 
     fn fail(&self, fault: Fault, time_out: Duration) -> Finished {
         let name = &self.call().name;
-        let (failure, text, error) = match fault {
+        let (status, text, error) = match fault {
             Fault::TimedOut => {
                 let text = format!("tool '{name}' timed out after {time_out:?}{}", self.warning());
-                (Failure::TimedOut, text, None)
+                (Status::Failed(Failure::TimedOut), text, None)
             }
             Fault::NoThread(waited) => {
                 let text = format!("tool '{name}' not started: no thread was available for {waited:?}");
-                (Failure::TimedOut, text, None)
+                (Status::Failed(Failure::TimedOut), text, None)
             }
             Fault::Panicked(words) => {
-                (Failure::Panicked, format!("tool '{name}' panicked: {}", self.redacted(&words)), None)
+                let text = format!("tool '{name}' panicked: {}", self.redacted(&words));
+                (Status::Failed(Failure::Panicked), text, None)
             }
             Fault::Error(error) => self.words_of(error),
         };
         let content = self.bounded(ToolContent::Error(text));
-        Finished { outcome: self.outcome(Status::Failed(failure), content, Delta::new()), error }
+        Finished { outcome: self.outcome(status, content, Delta::new()), error }
     }
 
     fn cancelled(&self) -> Finished {
@@ -207,18 +208,23 @@ impl Running {
     }
 
     /// The error text for the model, and the error itself if it is for the caller.
-    fn words_of(&self, error: ToolError) -> (Failure, String, Option<FatalCause>) {
+    fn words_of(&self, error: ToolError) -> (Status, String, Option<FatalCause>) {
         let name = &self.call().name;
         match error.into_kind() {
-            Kind::Failed { message, .. } => (Failure::Error, self.redacted(&message), None),
+            Kind::Failed { message, .. } => (Status::Failed(Failure::Error), self.redacted(&message), None),
+            Kind::Unknown(message) => {
+                let is_pure = self.tool().effect() == Effect::Pure;
+                let status = if is_pure { Status::Failed(Failure::Error) } else { Status::Unknown };
+                (status, format!("{}{}", self.redacted(&message), self.warning()), None)
+            }
             Kind::InvalidArguments(faults) => {
                 let text = format!("invalid arguments for tool '{name}': {}", self.words_of_faults(&faults));
-                (Failure::InvalidArguments, text, None)
+                (Status::Failed(Failure::InvalidArguments), text, None)
             }
             Kind::Fatal(error) => {
                 let shown = self.redacted(&ErrorChain(&*error).to_string());
                 let text = format!("tool '{name}' failed: {shown}");
-                (Failure::Fatal, text, Some(FatalCause { shown, error }))
+                (Status::Failed(Failure::Fatal), text, Some(FatalCause { shown, error }))
             }
         }
     }

@@ -7,7 +7,7 @@ use stepfold_state_core::state::{Delta, State, Write};
 
 use super::outcome::{Failure, Outcome, Status};
 use super::redact::Redaction;
-use super::threads::words_of_panic;
+use super::threads::panic_message;
 
 /// Folds the writes of all outcomes into `state`, in call order, whatever order they finished in.
 ///
@@ -63,7 +63,7 @@ pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
     let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
-        Err(panic) => format!("a handler panicked: {}", words_of_panic(&*panic)),
+        Err(panic) => format!("a handler panicked: {}", panic_message(&*panic)),
     };
     // A custom handler may quote values of the state.
     let mut redaction = Redaction::of(&reason);

@@ -125,11 +125,19 @@ fn computing() -> Result<&'static ThreadPool, String> {
 }
 
 fn tell_late_panic(panic: &(dyn Any + Send)) {
-    tracing::error!(panic = words_of_panic(panic), "a tool on a thread panicked after its call");
+    tracing::error!(panic = panic_message(panic), "a tool on a thread panicked after its call");
 }
 
-/// The message of a panic.
-pub(super) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+/// The message of a panic, as `catch_unwind` gives it.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::panic_message;
+///
+/// let panic = std::panic::catch_unwind(|| panic!("no stalls")).unwrap_err();
+/// assert_eq!(panic_message(&*panic), "no stalls");
+/// ```
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

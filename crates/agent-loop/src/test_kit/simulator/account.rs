@@ -25,11 +25,11 @@ pub(super) struct Account {
     effects: BTreeMap<String, Effect>,
     /// The keys of all branches.
     branches: BTreeSet<String>,
-    /// How often the function of a branch has asked somebody, before it did anything.
+    /// The number of requests of a branch's function, before its effect.
     asked: BTreeMap<String, u64>,
     /// Where something was under way that must not run twice: the run, and its step.
     interrupted: Vec<(String, u64)>,
-    /// What may have happened, and somebody had run again.
+    /// Effects that may have happened, and were repeated by a decision.
     allowed: BTreeSet<String>,
 }
 

@@ -169,7 +169,7 @@ async fn snapshot_of_another_schema() {
     let changed = Agent::builder(script(SCRIPT)).schema(schema).build().unwrap();
     let error = Run::load_changed(&changed, &paused.run().to_json()).unwrap_err();
     assert!(matches!(error, LoadError::State(_)), "{error:?}");
-    expect![[r#"the state of the stored run does not fit the agent's schema: invalid value for key "visits": expected string, found integer at $"#]].assert_eq(&chain(&error));
+    expect![[r#"invalid state of the stored run: invalid value for key "visits": expected string, found integer at $"#]].assert_eq(&chain(&error));
 }
 
 #[tokio::test]

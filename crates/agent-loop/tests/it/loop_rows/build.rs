@@ -41,18 +41,18 @@ async fn build_says_all_faults_at_once() {
         agent,
         expect![[r#"
         agent ' '
-        limits.steps: is zero: the model could never be asked
-        limits.calls_per_reply: is zero: no call could ever run
-        limits.tool_calls: is zero: no call could ever run; leave the tools out instead
-        limits.tokens: is zero: the model could never be asked
-        limits.time: is zero: nothing could ever happen
-        name: is empty; records and traces need one
-        repeat_guard: counts from 2: a call that was made once has not been repeated
-        instructions: name "nme", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
-        instructions: name "other", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text
+        limits.steps: must be positive: the model could not be called
+        limits.calls_per_reply: must be positive: no call could run
+        limits.tool_calls: must be positive: no call could run; remove the tools instead
+        limits.tokens: must be positive: the model could not be called
+        limits.time: must be positive: nothing could run
+        name: must not be empty: records and traces use it
+        repeat_guard: must be at least 2: a single call is not a repetition
+        instructions: unknown state key "nme": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
+        instructions: unknown state key "other": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text
         tool store: state key "nowhere": unknown key "nowhere"; known keys: name, messages
         output area: unknown type "area"; available: null, boolean, integer, number, string, array, object
-        exit condition 'stor': names no tool; available: store
+        exit condition 'stor': unknown tool; available: store
     "#]],
     );
 }
@@ -77,8 +77,8 @@ async fn build_refuses_exits_without_tools() {
         Agent::builder(script("")).exit_on(["submit"]).recover_leaked_calls(),
         expect![[r#"
         agent 'agent'
-        exit condition 'submit': names no tool; the agent has none
-        recover_leaked_calls: there is no tool whose call could leak
+        exit condition 'submit': unknown tool: the agent has none
+        recover_leaked_calls: requires a tool
     "#]],
     );
 }
@@ -90,7 +90,7 @@ async fn build_refuses_exits_that_were_taken_away() {
         agent("").exit_on(["submit"]).only_tools(["search"]),
         expect![[r#"
         agent 'agent'
-        exit condition 'submit': names no tool; available: search
+        exit condition 'submit': unknown tool; available: search
     "#]],
     );
 }
@@ -114,7 +114,7 @@ async fn build_refuses_two_tools_for_the_output() {
         Agent::builder(script("")).tools([own]).output_with(output),
         expect![[r#"
         agent 'agent'
-        submit_output: is the tool that takes the output; rename the other one
+        submit_output: duplicate name: the output uses this tool; rename the other one
     "#]],
     );
 }

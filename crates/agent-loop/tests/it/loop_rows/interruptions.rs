@@ -246,7 +246,7 @@ async fn error_of_an_observer() {
         let error =
             play(&agent, "go", |run| run.observe(DiesAt::first(event)).observe(&mut seen)).await.unwrap_err();
         let lost = if event == "answered" { "; unrecorded outcomes: `c1`" } else { "" };
-        let why = format!("the observer failed, so the event was not committed{lost}: the disk is full");
+        let why = format!("observer failed, so the event was not committed{lost}: the disk is full");
         assert!(chain(&error).ends_with(&why), "{}", chain(&error));
         // Those behind the one that failed are not told.
         assert!(!committed(&seen).contains(&event), "{seen:?}");
@@ -268,7 +268,7 @@ async fn error_of_the_model_in_step_2() {
         assistant: > c1 fetch(id=1)
         tool c1:   area 1
         --
-        error: run 'run' failed after step 1: the model did not answer: overloaded: busy
+        error: run 'run' failed after step 1: model request failed: overloaded: busy
         steps: 1, calls: fetch 1
     "#]]
     .assert_eq(&shown(&ended));
@@ -306,7 +306,7 @@ async fn error_of_a_reply_that_is_cut_off() {
     expect![[r#"
         user:      where?
         --
-        error: run 'run' failed after step 0: the model did not answer: reply interrupted: the stream ended without a finish reason
+        error: run 'run' failed after step 0: model request failed: reply interrupted: the stream ended without a finish reason
         steps: 0
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap_err();

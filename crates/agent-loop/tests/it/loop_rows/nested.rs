@@ -97,7 +97,7 @@ async fn nested_agent_that_shares_an_unknown_key() {
         .assert_eq(&chain(&error));
     let inner = Agent::builder(script("")).schema(schema()).build().unwrap();
     let ask = inner.as_tool("ask", "Asks.").share(["found"]).build().unwrap();
-    expect![[r#"agent 'agent' has faults: tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': tool ask: state key "found": not declared by the schema; tool ask: state key "found": unknown key "found"; known keys: messages"#]].assert_eq(&Agent::builder(script("")).tools([ask]).build().unwrap_err().to_string());
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn nested_errors() {
     check(around(Agent::builder(script("")), &[]), "go", expect![[r#"
         user:      go
         assistant: > c1 ask(task="area 3?")
-        tool c1!:  run 'run/1/c1/run' failed after step 0: the model did not answer: invalid request: the script has 0 replies, and is asked for one more
+        tool c1!:  run 'run/1/c1/run' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more
         assistant: done
         --
         exit: the model answered

@@ -48,7 +48,7 @@ assistant: "{\"id\": 3, \"stalls\": 12}"
         assistant: area 3
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: {"id": -3}
-        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0. Reply with the corrected JSON and nothing else. at $.id
+        user:      The output is not valid: "stalls" is a required property at $; value is less than the minimum of 0 at $.id. Reply with the corrected JSON and nothing else.
         assistant: {"id": 3, "stalls": 12}
         --
         exit: the model gave valid output
@@ -67,11 +67,11 @@ async fn output_is_not_repaired_for_ever() {
         user:      The output is not valid: the reply is not JSON: expected value at line 1 column 1. Reply with the corrected JSON and nothing else.
         assistant: area 3
         --
-        exit: the model did not give valid output
+        exit: the model returned no valid output
         steps: 2
     "#]].assert_eq(&shown(&ended));
     let error = ended.unwrap().output::<Area>().unwrap_err();
-    assert_eq!(error.to_string(), "the run has no output: the model did not give valid output");
+    assert_eq!(error.to_string(), "missing output: the model returned no valid output");
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn output_by_tool_is_not_repaired_for_ever() {
         assistant: > c2 submit_output()
         tool c2!:  The output is not valid: "id" is a required property at $; "stalls" is a required property at $. Call `submit_output` with valid arguments.
         --
-        exit: the model did not give valid output
+        exit: the model returned no valid output
         steps: 2
     "#]]).await;
 }

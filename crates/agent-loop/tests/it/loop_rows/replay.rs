@@ -78,7 +78,7 @@ async fn replay_diverges() {
     diverges(|agent| agent.instructions("Be brief."), expect![[r#"event 0 (began, step 0) differs at $.kind.began.instructions: recorded nothing, replayed "Be brief.""#]]).await;
     diverges(
         |agent| agent.max_steps(1),
-        expect!["event 6 (replied, step 2) does not come: the run would need Nothing(MaxSteps)"],
+        expect!["event 6 (replied, step 2) is missing: the run would need Nothing(MaxSteps)"],
     )
     .await;
     diverges(|agent| agent.approval(Approval::Never), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
@@ -90,12 +90,12 @@ async fn replay_diverges() {
     diverges(|agent| agent.limits(RunLimits::default().with_calls_per_reply(1)), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates[0][1].ask: recorded "rule", replayed nothing"#]]).await;
     diverges(
         |agent| agent.exit_on(["visit"]),
-        expect![[r#"event 6 (replied, step 2) does not come: the run would need Nothing(Tool("visit"))"#]],
+        expect![[r#"event 6 (replied, step 2) is missing: the run would need Nothing(Tool("visit"))"#]],
     )
     .await;
     diverges(
         |agent| agent.on_exit(|_| async { Ok(HookAction::proceed()) }),
-        expect!["the recorded run ended here, because the model answered; the run would need Hook(OnExit)"],
+        expect!["diverged at the end: the recorded run ended because the model answered; the replay would need Hook(OnExit)"],
     )
     .await;
     diverges(|agent| agent.tools(tools()), expect![[r#"event 1 (replied, step 1) differs at $.kind.replied.fates: recorded [[1,{"ask":"rule"}]], replayed nothing"#]]).await;
@@ -108,7 +108,7 @@ async fn replay_of_another_schema() {
     // The key sums no more: a live run would have written something else.
     let schema = Schema::builder().key::<i64>("visits").build().unwrap();
     let changed = agent.to_builder().schema(schema).build().unwrap();
-    expect!["the state schema has changed since the run was recorded: state key visits changed"]
+    expect!["state schema changed since the run was recorded: state key visits changed"]
         .assert_eq(&chain(&recording.replay(&changed).unwrap_err()));
 }
 
@@ -121,7 +121,7 @@ async fn replay_diverges_at_the_end() {
     let stored = serde_json::to_string(&recording).unwrap();
     let changed = agent.to_builder().max_steps(3).build().unwrap();
     let divergence = Recording::from_json(&stored).unwrap().replay(&changed).unwrap_err();
-    expect!["the recorded run ended here, because the limit of steps was reached; the run would need Model"]
+    expect!["diverged at the end: the recorded run ended because the limit of steps was reached; the replay would need Model"]
         .assert_eq(&chain(&divergence));
 }
 
@@ -138,7 +138,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
             Err(divergence) => chain(&divergence),
         }
     };
-    expect!["event 1 (decided, step 1) is refused: the run does not need decisions now; it needs: Model"]
+    expect!["event 1 (decided, step 1) is refused: unexpected answer: the run needs Model, found decisions"]
         .assert_eq(&tampered(&|events| drop(events.remove(1))));
     expect![[
         r#"event 0 (began, step 0) differs at $.messages[0].parts[0].text: recorded "stop", replayed "go""#
@@ -154,7 +154,7 @@ async fn replay_of_a_record_that_was_tampered_with() {
         folded.starts_with("event 8 (answered, step 2) differs at $.delta: recorded nothing, replayed ["),
         "{folded}"
     );
-    expect!["event 10 (began, step 0) does not come: the run would need Nothing(Text)"]
+    expect!["event 10 (began, step 0) is missing: the run would need Nothing(Text)"]
         .assert_eq(&tampered(&|events| events.push(events[0].clone())));
 }
 
@@ -317,7 +317,7 @@ async fn replay_with_other_bindings() {
     });
     assert_eq!([other_field, reads, other_text], [words, words, words]);
     // The first call wrote what the second one takes, so that somebody was asked about that again.
-    expect![[r#"event 5 (asked, step 1) differs for 'c2': recorded that it is asked about with [{"key":"visits","parameter":"seen","value":5}], replayed that it runs"#]].assert_eq(&no_output);
+    expect![[r#"event 5 (asked, step 1) differs for 'c2': recorded that it is asked about with [{"key":"visits","parameter":"seen","value":1}], replayed that it runs"#]].assert_eq(&no_output);
 }
 
 /// Tools that nobody has called: the model would have been asked something else.
@@ -338,13 +338,13 @@ async fn replay_with_another_state_schema() {
     let other = visit("visit");
     diverges(
         |agent| with(other)(agent).schema(schema),
-        expect!["the state schema has changed since the run was recorded: state key visits changed"],
+        expect!["state schema changed since the run was recorded: state key visits changed"],
     )
     .await;
     let schema = Schema::builder().key::<i64>("visits").handler(Handler::sum()).key::<i64>("more");
     diverges(
         |agent| agent.schema(schema.build().unwrap()),
-        expect!["the state schema has changed since the run was recorded: state key more is new"],
+        expect!["state schema changed since the run was recorded: state key more is new"],
     )
     .await;
 }

@@ -36,7 +36,7 @@ async fn in_the_conversation() {
         assistant: area 3
         assistant: and area 4
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
     "#]],
     )
@@ -63,7 +63,7 @@ async fn one_after_the_other() {
         assistant: area 3
         assistant: and 4
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
     "#]],
     )
@@ -99,7 +99,7 @@ async fn side_by_side() {
             tool c1-2: area 7
             assistant: area 7
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 1
         "#]],
     )
@@ -124,7 +124,7 @@ async fn asked() {
         --
         user:      where?
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":"12 stalls","next":"x"}
     "#]],
@@ -141,7 +141,7 @@ async fn asked() {
         --
         user:      where?
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":"12 stalls","next":"x"}
     "#]],
@@ -171,7 +171,7 @@ async fn asked_an_item() {
         1: each("area 3"), each({"area":4})
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":["area 3",{"area":4}],"log":["12 stalls","12 stalls"]}
     "#]],
@@ -185,7 +185,7 @@ async fn asked_an_item() {
         1: each({"area":4})
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[{"area":4}],"log":["12 stalls"]}
     "#]],
@@ -208,7 +208,7 @@ async fn asked_an_item() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]]).await;
 }
@@ -235,7 +235,7 @@ async fn answers_with_its_output() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"answer":{"areas":[3,4]}}
     "#]],
@@ -281,7 +281,7 @@ async fn shared_keys() {
         1: a, b
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"count":12,"found":[1,7,7],"own":["x"]}
     "#]],
@@ -294,7 +294,7 @@ async fn shared_keys() {
         1: a, b
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"count":12,"found":[1],"own":["x"]}
     "#]],
@@ -330,7 +330,7 @@ async fn trim_agent_tools() {
         tool c1:   [3, 4]
         assistant: area 3
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]],
     )
@@ -419,8 +419,8 @@ async fn per_run_of_the_state() {
         {"model_id":"large","params":{"reasoning_effort":"low","temperature":0.5}}: large (0 pending)
         {"auto":true}: small (0 pending)
         {"auto":false}:  (1 pending)
-        {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: the state asks for model "huge", which is not known
-        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: the state's params cannot be read: expected f64, found string at $.temperature
+        {"model_id":"huge"}: run 'run' failed after step 1: node 'write' failed: unknown model "huge" in the state
+        {"params":{"temperature":"hot"}}: run 'run' failed after step 1: node 'write' failed: invalid params in the state: expected f64, found string at $.temperature
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}
         {"temperature":0.5,"extras":{"reasoning_effort":"low"}}"#]].assert_eq(&text);
 }
@@ -455,7 +455,7 @@ async fn interactive() {
         tool c1:   [3, 4]
         assistant: area 3
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"auto":false,"current_node":"write","errors":[],"execution_counts":{"write":1},"history":[],"outputs":[]}
     "#]].assert_eq(&shown(&ended.ended));
@@ -483,7 +483,7 @@ async fn nothing_said() {
         user:      go
         assistant: old
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["x"]}
     "#]],
@@ -524,7 +524,7 @@ async fn a_node_reads_the_graphs_keys() {
             tool c1:   found
             assistant: done
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 1
             state: {"area":3,"found":[1,4],"notes":"three stalls"}
         "#]],
@@ -540,16 +540,16 @@ async fn a_node_reads_the_graphs_keys() {
         .schema(schema)
         .node("a", AgentNode::new(finder).shares(["area", "found"]))
         .edge(START, "a");
-    expect![[r#"agent 'tested' has faults: node 'a': has an agent with faults: instructions: name "notes", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'a': invalid agent: instructions: unknown state key "notes": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&unshared.build().unwrap_err().to_string());
 }
 
 /// A placeholder that may be absent, of a key that no schema has, could never be filled.
 #[test]
 fn a_placeholder_of_a_key_that_no_schema_has() {
     let writer = || agent("").instructions("Notes: {nots?}.");
-    expect![[r#"agent 'agent' has faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'agent': instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&writer().build().unwrap_err().to_string());
     let graph = graph().node("write", writer()).edge(START, "write");
-    expect![[r#"agent 'tested' has faults: node 'write': has an agent with faults: instructions: name "nots", which no schema declares; declare it in the agent's, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
+    expect![[r#"invalid agent 'tested': node 'write': invalid agent: instructions: unknown state key "nots": declare it in the agent's schema, or in that of the graph around it, or double the braces if it is text"#]].assert_eq(&graph.build().unwrap_err().to_string());
     let open = Schema::builder().open().build().unwrap();
     assert!(writer().schema(open).build().is_ok());
 }

@@ -46,7 +46,7 @@ async fn a_node_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","\"approve\"","b"]}
     "#]]
@@ -56,7 +56,7 @@ async fn a_node_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","{\"reject\":{\"reason\":\"too early\"}}","b"]}
     "#]]
@@ -66,7 +66,7 @@ async fn a_node_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","{\"modify\":{\"arguments\":{\"title\":\"All stalls\"}}}","b"]}
     "#]]
@@ -89,9 +89,9 @@ async fn decisions_that_do_not_fit() {
         text.push('\n');
     }
     expect![[r#"
-        run 'run' waits after step 1: the decision was refused: no pending approval with id `b`; pending: a/publish#c840e8eb5f294f56
-        run 'run' waits after step 1: the decision was refused: duplicate decision about approval `a/publish#c840e8eb5f294f56`; expected one
-        run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/publish#c840e8eb5f294f56`: expected a JSON object; the request stays pending
+        run 'run' waits after step 1: invalid decision: no pending approval with id `b`; pending: a/publish#c840e8eb5f294f56
+        run 'run' waits after step 1: invalid decision: duplicate decision about approval `a/publish#c840e8eb5f294f56`; expected one
+        run 'run' waits after step 1: invalid decision: invalid arguments for approval `a/publish#c840e8eb5f294f56`: expected a JSON object; the request stays pending
     "#]].assert_eq(&text);
 }
 
@@ -133,7 +133,7 @@ async fn twice_in_one_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["Approve, Reject { reason: \"no\" }"]}
     "#]]
@@ -184,7 +184,7 @@ async fn several_branches_ask() {
         2: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":["x","y",null],"log":["each(\"x\")","\"approve\"","each(\"y\")","\"approve\"","each(null)","{\"reject\":{\"reason\":\"no\"}}","behind"]}
     "#]].assert_eq(&walked.text());
@@ -207,7 +207,7 @@ async fn somebody_is_there() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","\"approve\"","b"]}
     "#]]
@@ -231,7 +231,7 @@ async fn what_must_not_run_twice_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","\"approve\""]}
     "#]]
@@ -289,11 +289,11 @@ async fn calls_of_an_agent() {
         assistant: > c1 look(q="x")
         tool c1:   {"q": "x"}
         assistant: > c2 mail(to="us")   > c3 mail(to="them")
-        tool c2!:  tool 'mail' was not run: the call was rejected: not yet
+        tool c2!:  tool 'mail' not run: the call was rejected: not yet
         tool:      @{"tool_result": {"call_id": "c3", "name": "mail", "parts": [{"text": "{\"to\":\"all\"}"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"all\"}]"}]}}
         assistant: sent
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a"]}
     "#]].assert_eq(&walked.text());
@@ -321,7 +321,7 @@ async fn arguments_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `mail/c1#d1844551080d9434`: expected string, found integer at $.to; the request stays pending
+        error: run 'run' waits after step 1: invalid decision: invalid arguments for approval `mail/c1#d1844551080d9434`: expected string, found integer at $.to; the request stays pending
         steps: 1
         pending mail/c1#d1844551080d9434: mail({"to":"us"}), Rule
     "#]].assert_eq(&wrong.text());
@@ -333,7 +333,7 @@ async fn arguments_that_do_not_fit() {
         tool:      @{"tool_result": {"call_id": "c1", "name": "mail", "parts": [{"text": "sent"}, {"text": "\n[The arguments were changed before the call ran, to {\"to\":\"them\"}]"}]}}
         assistant: done
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]].assert_eq(&right.text());
 }
@@ -367,7 +367,7 @@ async fn arguments_that_do_not_fit_a_question() {
         --
         user:      go
         --
-        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/pay#52d10f7a90f45eec`: expected integer, found string at $.euro; the request stays pending
+        error: run 'run' waits after step 1: invalid decision: invalid arguments for approval `a/pay#52d10f7a90f45eec`: expected integer, found string at $.euro; the request stays pending
         steps: 1
         pending a/pay#52d10f7a90f45eec: a({"euro":5}), Node
         may be modified
@@ -382,14 +382,14 @@ async fn arguments_that_do_not_fit_a_question() {
         --
         user:      go
         --
-        error: run 'run' waits after step 1: the decision was refused: invalid arguments for approval `a/send#2db56c6d376cb163`: nothing of it can be modified; approve or reject; the request stays pending
+        error: run 'run' waits after step 1: invalid decision: invalid arguments for approval `a/send#2db56c6d376cb163`: nothing of it can be modified; approve or reject; the request stays pending
         steps: 1
         pending a/send#2db56c6d376cb163: a({}), Node
         may not be modified
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["Modify { arguments: Object {\"euro\": Number(4)} }, Approve"]}
     "#]].assert_eq(&text);
@@ -440,7 +440,7 @@ async fn a_graph_inside_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","\"approve\"","b"]}
     "#]]
@@ -485,7 +485,7 @@ async fn a_prompt_asks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"next":"sent"}
         mail
@@ -563,7 +563,7 @@ async fn before_a_node() {
         4: each(1), each(2)
            each -> __end__
         --
-        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
+        the graph reached its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &[Breakpoint::node("each")]).await);
 }
@@ -580,7 +580,7 @@ async fn before_the_second_visit() {
         the run stopped before node 'each', visit 2, [a each(1) each(2) a]
            each -> __end__
         --
-        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
+        the graph reached its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &[Breakpoint::node("each").visit(2)]).await);
 }
@@ -604,7 +604,7 @@ async fn step_by_step() {
         the run stopped before node 'each', every visit, [a each(1) each(2) a]
            each -> __end__
         --
-        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
+        the graph reached its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &every).await);
 }
@@ -621,7 +621,7 @@ async fn breakpoints_elsewhere() {
         4: each(1), each(2)
            each -> __end__
         --
-        the graph came to its end, [a each(1) each(2) a each(1) each(2)]
+        the graph reached its end, [a each(1) each(2) a each(1) each(2)]
     "#]]
     .assert_eq(&stepped(&looping(), &others).await);
 }
@@ -653,7 +653,7 @@ async fn a_breakpoint_and_a_question() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","\"approve\""]}
     "#]]

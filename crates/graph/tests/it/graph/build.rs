@@ -20,13 +20,13 @@ fn nothing_at_all() {
     refused(
         graph(),
         expect![[r#"
-        agent 'tested' has faults: START: leads nowhere
+        invalid agent 'tested': START: leads nowhere
         add an edge from it"#]],
     );
     refused(
         graph().node("a", note),
         expect![[r#"
-        agent 'tested' has faults: START: leads nowhere
+        invalid agent 'tested': START: leads nowhere
         add an edge from it"#]],
     );
 }
@@ -44,21 +44,21 @@ fn nodes_that_are_not_there() {
     refused(
         graph,
         expect![[r#"
-        agent 'tested' has faults: node 'b': is not there, but an edge from START leads to it
+        invalid agent 'tested': node 'b': missing, but an edge from START leads to it; add it
         add it
-        node 'c': is not there, but an edge comes from it
+        node 'c': missing, but an edge comes from it; add it
         add it
-        node 'd': is not there, but an edge from node 'a' leads to it
+        node 'd': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'e': is not there, but an edge from node 'a' leads to it
+        node 'e': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'f': is not there, but an edge from node 'a' leads to it
+        node 'f': missing, but an edge from node 'a' leads to it; add it
         add it
-        node 'g': is not there, but the join at 'h' waits for it
+        node 'g': missing, but the join at 'h' waits for it; add it
         add it
-        node 'h': is not there, but a join leads to it
+        node 'h': missing, but a join leads to it; add it
         add it
-        node 'elsewhere': is not there, but node 'a' goes to it
+        node 'elsewhere': missing, but node 'a' goes to it; add it
         add it
         and 2 more"#]],
     );
@@ -70,55 +70,55 @@ fn where_graphs_begin_and_end() {
     refused(
         nodes().edge("a", START),
         expect![[r#"
-        agent 'tested' has faults: START: is where the graph begins
+        invalid agent 'tested': START: not a target: the graph begins there
         nothing leads there"#]],
     );
     refused(
         nodes().edge(END, "a"),
         expect![[r#"
-        agent 'tested' has faults: END: is no node, but an edge comes from it
+        invalid agent 'tested': END: not a node, but an edge comes from it; use a node
         name a node"#]],
     );
     refused(
         nodes().fan_out("a", END, "items"),
         expect![[r#"
-        agent 'tested' has faults: END: is no node, but an edge from node 'a' leads to it
+        invalid agent 'tested': END: not a node, but an edge from node 'a' leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().fan_out("a", START, "items"),
         expect![[r#"
-        agent 'tested' has faults: START: is no node, but an edge from node 'a' leads to it
+        invalid agent 'tested': START: not a node, but an edge from node 'a' leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().join([START, "a"], "b"),
         expect![[r#"
-        agent 'tested' has faults: START: is no node, but the join at 'b' waits for it
+        invalid agent 'tested': START: not a node, but the join at 'b' waits for it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", END], "b"),
         expect![[r#"
-        agent 'tested' has faults: END: is no node, but the join at 'b' waits for it
+        invalid agent 'tested': END: not a node, but the join at 'b' waits for it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", "b"], END),
         expect![[r#"
-        agent 'tested' has faults: END: is no node, but a join leads to it
+        invalid agent 'tested': END: not a node, but a join leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().join(["a", "b"], START),
         expect![[r#"
-        agent 'tested' has faults: START: is no node, but a join leads to it
+        invalid agent 'tested': START: not a node, but a join leads to it; use a node
         name a node"#]],
     );
     refused(
         nodes().route("a", ["b", START], |_| "b"),
         expect![[r#"
-        agent 'tested' has faults: START: is where the graph begins
+        invalid agent 'tested': START: not a target: the graph begins there
         nothing leads there"#]],
     );
 }
@@ -138,14 +138,14 @@ fn names() {
     refused(
         graph,
         expect![[r#"
-        agent 'tested' has faults: node 'a': is there twice
+        invalid agent 'tested': node 'a': is there twice
         give each node a name of its own
-        node '__start__': has a name that the graph uses itself
-        node '__end__': has a name that the graph uses itself
-        node '': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a#b': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a > b': has a name that is empty, or has one of '#', '>' and control characters
-        node 'a\nb': has a name that is empty, or has one of '#', '>' and control characters"#]],
+        node '__start__': invalid name: reserved by graphs
+        node '__end__': invalid name: reserved by graphs
+        node '': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a#b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a > b': invalid name: must not be empty, nor contain '#', '>' or control characters
+        node 'a\nb': invalid name: must not be empty, nor contain '#', '>' or control characters"#]],
     );
 }
 
@@ -155,7 +155,7 @@ fn nodes_that_cannot_be_reached() {
     refused(
         graph,
         expect![[r#"
-        agent 'tested' has faults: node 'b': cannot be reached from START
+        invalid agent 'tested': node 'b': cannot be reached from START
         add a way there, or leave it out
         node 'c': cannot be reached from START
         add a way there, or leave it out"#]],
@@ -179,17 +179,19 @@ fn joins_that_cannot_complete() {
     let nodes = || graph().node("a", note).node("b", note).node("both", note);
     refused(
         nodes().edge(START, "a").edge(START, "b").join(Vec::<String>::new(), "both"),
-        expect!["agent 'tested' has faults: join at 'both': waits for nothing"],
+        expect!["invalid agent 'tested': join at 'both': missing nodes to wait for: name at least one"],
     );
     // Behind the join itself.
     refused(
         nodes().edge(START, "a").edge("both", "b").join(["a", "b"], "both"),
-        expect!["agent 'tested' has faults: join at 'both': cannot complete: node 'b' comes only behind it"],
+        expect![
+            "invalid agent 'tested': join at 'both': cannot complete: node 'b' is only reachable after it"
+        ],
     );
     refused(
         nodes().edge(START, "a").edge(START, "b").join(["a", "both"], "both"),
         expect![
-            "agent 'tested' has faults: join at 'both': cannot complete: node 'both' comes only behind it"
+            "invalid agent 'tested': join at 'both': cannot complete: node 'both' is only reachable after it"
         ],
     );
     // Only one of them is ever chosen.
@@ -197,20 +199,20 @@ fn joins_that_cannot_complete() {
     refused(
         chosen.join(["a", "b"], "both"),
         expect![
-            "agent 'tested' has faults: join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
+            "invalid agent 'tested': join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
         ],
     );
     refused(
         nodes().route(START, ["a", "b"], |_| "a").join(["a", "b"], "both"),
         expect![
-            "agent 'tested' has faults: join at 'both': cannot complete: START chooses between the nodes that it waits for"
+            "invalid agent 'tested': join at 'both': cannot complete: START chooses between the nodes that it waits for"
         ],
     );
     let chosen = nodes().node("r", note).edge(START, "r").route("r", ["a", "b", END], |_| "a");
     refused(
         chosen.join(["a", "b"], "both"),
         expect![
-            "agent 'tested' has faults: join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
+            "invalid agent 'tested': join at 'both': cannot complete: node 'r' chooses between the nodes that it waits for"
         ],
     );
 }
@@ -235,34 +237,34 @@ fn limits() {
     refused(
         nodes().max_branches(0).max_parallel(0),
         expect![[r#"
-        agent 'tested' has faults: max_branches: is zero: nothing could ever run
-        max_parallel: is zero: nothing could ever run"#]],
+        invalid agent 'tested': max_branches: must be positive: nothing could run
+        max_parallel: must be positive: nothing could run"#]],
     );
     refused(
         nodes().max_steps(0),
-        expect!["agent 'tested' has faults: limits.steps: is zero: the model could never be asked"],
+        expect!["invalid agent 'tested': limits.steps: must be positive: the model could not be called"],
     );
     refused(
         nodes().max_time(Duration::ZERO),
-        expect!["agent 'tested' has faults: limits.time: is zero: nothing could ever happen"],
+        expect!["invalid agent 'tested': limits.time: must be positive: nothing could run"],
     );
     refused(
         nodes().limits(RunLimits::default().with_tokens(0)),
-        expect!["agent 'tested' has faults: limits.tokens: is zero: the model could never be asked"],
+        expect!["invalid agent 'tested': limits.tokens: must be positive: the model could not be called"],
     );
     refused(
         graph().node("a", Node::new(note).max_executions(0)).edge(START, "a"),
         expect![[r#"
-        agent 'tested' has faults: node 'a': may never run
+        invalid agent 'tested': node 'a': may never run
         leave it out"#]],
     );
     refused(
         graph().node("a", Node::new(note).at_limit("a")).edge(START, "a"),
-        expect!["agent 'tested' has faults: node 'a': cannot stand in for itself at its limit"],
+        expect!["invalid agent 'tested': node 'a': invalid fallback: it cannot replace itself at its limit"],
     );
     refused(
         graph().node("a", Node::new(note).time_out(Duration::ZERO)).edge(START, "a"),
-        expect!["agent 'tested' has faults: node 'a': has a time-out of zero: no try could end well"],
+        expect!["invalid agent 'tested': node 'a': invalid timeout of zero: no attempt could complete"],
     );
 }
 
@@ -270,7 +272,7 @@ fn limits() {
 fn routes_without_targets() {
     refused(
         graph().node("a", note).edge(START, "a").route("a", Vec::<String>::new(), |_| "a"),
-        expect!["agent 'tested' has faults: route from node 'a': has nothing to choose from"],
+        expect!["invalid agent 'tested': route from node 'a': missing targets: name at least one"],
     );
 }
 
@@ -278,12 +280,12 @@ fn routes_without_targets() {
 fn keys() {
     refused(
         graph().node("a", note).fan_out(START, "a", "itmes"),
-        expect![[r#"agent 'tested' has faults: fan-out over "itmes": the schema does not declare that key"#]],
+        expect![[r#"invalid agent 'tested': fan-out over "itmes": not declared by the schema"#]],
     );
     refused(
         graph().node("a", Node::new(note).tracked()).edge(START, "a"),
         expect![[r#"
-        agent 'tested' has faults: node 'a': is tracked: the schema has no key "current_node", which tracking a node needs
+        invalid agent 'tested': node 'a': is tracked: the schema has no key "current_node", which tracking a node needs
         declare it, or add `tracking_keys`
         known keys: log, items, next, messages"#]],
     );
@@ -291,14 +293,14 @@ fn keys() {
     refused(
         typed(Schema::builder().key::<String>("execution_counts").build().unwrap()),
         expect![[
-            r#"agent 'tested' has faults: state key "execution_counts": is written by the graph: invalid value for key "execution_counts": expected string, found object at $"#
+            r#"invalid agent 'tested': state key "execution_counts": not writable by the graph: invalid value for key "execution_counts": expected string, found object at $"#
         ]],
     );
     refused(
         typed(Schema::builder().key::<u64>("current_node").key::<String>("router_decision").build().unwrap()),
         expect![[r#"
-            agent 'tested' has faults: state key "current_node": is written by the graph: invalid value for key "current_node": expected integer, found string at $
-            state key "router_decision": is written by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
+            invalid agent 'tested': state key "current_node": not writable by the graph: invalid value for key "current_node": expected integer, found string at $
+            state key "router_decision": not writable by the graph: invalid value for key "router_decision": expected string, found object at $"#]],
     );
     let tracked = Schema::builder()
         .key::<String>("current_node")
@@ -314,7 +316,7 @@ fn keys() {
     refused(
         graph,
         expect![[
-            r#"agent 'tested' has faults: node 'a': is tracked: invalid value for key "errors": expected integer, found object at $[0]"#
+            r#"invalid agent 'tested': node 'a': is tracked: invalid value for key "errors": expected integer, found object at $[0]"#
         ]],
     );
 }
@@ -335,20 +337,20 @@ fn keys_of_agents() {
     refused(
         graph(node().shares(["found", "own", "nowhere"])),
         expect![[r#"
-        agent 'tested' has faults: node 'a': shares "found", which both schemas have to declare alike
-        node 'a': shares "own", which both schemas have to declare alike
-        node 'a': shares "nowhere", which both schemas have to declare alike"#]],
+        invalid agent 'tested': node 'a': invalid shared key "found": both schemas must declare it equally
+        node 'a': invalid shared key "own": both schemas must declare it equally
+        node 'a': invalid shared key "nowhere": both schemas must declare it equally"#]],
     );
     refused(
         graph(node().answers("answer")),
         expect![[r#"
-        agent 'tested' has faults: node 'a': answers under a key: unknown key "answer"
+        invalid agent 'tested': node 'a': invalid key of the answer: unknown key "answer"
         known keys: found, other, messages"#]],
     );
     refused(
         graph(node().answers("messages")),
         expect![[r#"
-        agent 'tested' has faults: node 'a': answers under a key: "messages" is the projection of message events and takes no writes
+        invalid agent 'tested': node 'a': invalid key of the answer: key "messages" cannot be written: it is the projection of message events
         push a message instead"#]],
     );
 }

@@ -113,7 +113,7 @@ async fn tries() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b","c"]}
     "#]],
@@ -129,7 +129,7 @@ async fn tries() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -150,7 +150,7 @@ async fn permanent_errors_are_not_tried_again() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -168,7 +168,7 @@ async fn permanent_errors_are_not_tried_again() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -206,7 +206,7 @@ async fn time_outs() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -228,12 +228,12 @@ async fn panics() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (1): the node panicked: before the future
+           0 Failed (1): node panicked: before the future
         2: c
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -244,12 +244,12 @@ async fn panics() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (2): the node panicked: inside the future
+           0 Failed (2): node panicked: inside the future
         2: c
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -269,7 +269,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: the run could not go on: the route after node 'a' failed: its router panicked: no way
+        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router panicked: no way
         steps: 1
         state: {"log":["a"]}
     "#]]).await;
@@ -278,7 +278,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: the run could not go on: the route after START failed: its items panicked: no items
+        error: run 'run' failed after step 0: run could not continue: route after START failed: its items panicked: no items
         steps: 0
     "#]]).await;
     let agent = || Agent::builder(script("assistant: three")).build().unwrap();
@@ -293,7 +293,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -310,7 +310,7 @@ async fn panics_elsewhere() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -330,7 +330,7 @@ async fn going_on_after_errors() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -355,7 +355,7 @@ async fn a_node_for_errors() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","b({\"error\":\"no\",\"node\":\"a\"})"]}
     "#]],
@@ -371,13 +371,13 @@ async fn a_node_for_errors() {
         1: each(1), each(2), each(3), each("x")
            0 Failed (1): odd
            2 Failed (1): odd
-           3 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
-        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"the item of node 'each' cannot be read: expected u64, found string at $","item":"x","node":"each"}), behind
+           3 Failed (1): invalid item of node 'each': expected u64, found string at $
+        2: aid({"error":"odd","item":1,"node":"each"}), aid({"error":"odd","item":3,"node":"each"}), aid({"error":"invalid item of node 'each': expected u64, found string at $","item":"x","node":"each"}), behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
-        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"the item of node 'each' cannot be read: expected u64, found string at $\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
+        state: {"items":[1,2,3,"x"],"log":["each(2)","aid({\"error\":\"odd\",\"item\":1,\"node\":\"each\"})","aid({\"error\":\"odd\",\"item\":3,\"node\":\"each\"})","aid({\"error\":\"invalid item of node 'each': expected u64, found string at $\",\"item\":\"x\",\"node\":\"each\"})","behind"]}
     "#]]).await;
 }
 
@@ -393,7 +393,7 @@ async fn the_end_after_an_error() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["b"]}
     "#]],
@@ -411,12 +411,12 @@ async fn items_of_another_type() {
         "go",
         expect![[r#"
         1: a, b
-           0 Failed (1): node 'a' was not given an item; it is no fan-out branch
+           0 Failed (1): missing item of node 'a': it is not a fan-out branch
         2: c
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -428,10 +428,10 @@ async fn items_of_another_type() {
         items(json!(["x"])),
         expect![[r#"
             1: each("x")
-               0 Failed (1): the item of node 'each' cannot be read: expected u64, found string at $
+               0 Failed (1): invalid item of node 'each': expected u64, found string at $
             --
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 1
             state: {"items":["x"]}
         "#]],
@@ -476,7 +476,7 @@ async fn going_on_where_a_run_failed() {
     expect![[r#"
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2,3],"log":["each(1)","each(2)","each(3)"]}
     "#]]
@@ -526,7 +526,7 @@ async fn agents_that_fail() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -535,12 +535,12 @@ async fn agents_that_fail() {
     let silent = agent("").build().unwrap();
     check(graph_with(Node::agent(silent.clone()).go_on_after_error()), "go", expect![[r#"
         1: a, b
-           0 Failed (1): run 'run/1/0' failed after step 0: the model did not answer: invalid request: the script has 0 replies, and is asked for one more
+           0 Failed (1): run 'run/1/0' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more
         2: c
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]]).await;
@@ -552,12 +552,12 @@ async fn agents_that_fail() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]]).await;
     let fault = walk(&graph_with(Node::agent(silent)).build().unwrap(), "go").await.ended.unwrap_err();
-    expect!["run 'run' failed after step 1: node 'a' failed: run 'run/1/0' failed after step 0: the model did not answer: invalid request: the script has 0 replies, and is asked for one more"].assert_eq(&chain(&fault));
+    expect!["run 'run' failed after step 1: node 'a' failed: run 'run/1/0' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more"].assert_eq(&chain(&fault));
 }
 
 /// An agent's time-out is tried again as well: it goes on where it was.
@@ -576,7 +576,7 @@ async fn an_agents_time_out() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -592,7 +592,7 @@ async fn an_agents_time_out() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -666,7 +666,7 @@ async fn an_agent_is_tried_again() {
         tool c1:   {"q": "x"}
         assistant: area 3
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -674,12 +674,12 @@ async fn an_agent_is_tried_again() {
     .await;
     check(graph_with(node(3)), "go", expect![[r#"
         1: a, b
-           0 Failed (3): run 'run/1/0' failed after step 0: the model did not answer: transient failure: the line is down
+           0 Failed (3): run 'run/1/0' failed after step 0: model request failed: transient failure: the line is down
         2: c
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]]).await;
@@ -712,7 +712,7 @@ async fn going_on_inside() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["x","y","z","behind"]}
     "#]]
@@ -735,7 +735,7 @@ async fn a_node_for_its_own_errors() {
         --
         user:      go
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 3
         state: {"log":["b"]}
     "#]],

@@ -133,7 +133,7 @@ async fn a_crash() {
     expect![[r#"
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2],"log":["each(1)","each(2)"]}
         1 run/1/0
@@ -159,7 +159,7 @@ async fn a_crash_of_what_must_not_run_twice() {
            interrupted: [1]
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2],"log":["each(1)"]}
         1 run/1/0
@@ -221,7 +221,7 @@ async fn a_crash_and_a_question() {
            started: [1]
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2],"log":["each(1)","each(2)"]}
         1 run/1/0
@@ -236,7 +236,7 @@ async fn a_crash_and_a_question() {
         pending each#1#fe5a98d6b69c61d3: each({"item":2}), MayHaveHappened
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2],"log":["each(1)"]}
         1 run/1/0

@@ -35,7 +35,7 @@ async fn ways_of_different_length() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["short","long","longer","both","both"]}
     "#]],
@@ -52,7 +52,7 @@ async fn ways_of_different_length() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["short","long","longer","both"]}
     "#]],
@@ -80,7 +80,7 @@ async fn a_fan_out_as_a_source() {
         2: both
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":[1,2],"log":["each(1)","each(2)","other","both"]}
     "#]],
@@ -95,7 +95,7 @@ async fn a_fan_out_as_a_source() {
         2: both
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":[],"log":["other","both"]}
     "#]],
@@ -136,7 +136,7 @@ async fn in_a_loop() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 6
         state: {"log":["a","b","b2","both","a","b","b2","both"]}
     "#]],
@@ -172,7 +172,7 @@ async fn a_source_twice() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 4
         state: {"log":["a","slow1","a","slow2","slow3","both"]}
     "#]],
@@ -209,7 +209,7 @@ async fn several() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 4
         state: {"log":["a","b","c","ab","bc","all"]}
     "#]],
@@ -248,7 +248,7 @@ async fn two_at_one_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 4
         state: {"log":["a","b","first","b","second","at","c","at"]}
     "#]],
@@ -280,7 +280,7 @@ async fn a_source_that_fails() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","aid","both"]}
     "#]],
@@ -297,7 +297,7 @@ async fn a_source_that_fails() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","aid","aid({\"error\":\"no\",\"node\":\"b\"})"]}
     "#]],
@@ -330,7 +330,7 @@ async fn a_source_that_chooses() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b","c"]}
     "#]],
@@ -356,7 +356,7 @@ async fn a_source_that_is_not_chosen() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a"]}
     "#]],

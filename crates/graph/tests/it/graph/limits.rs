@@ -30,7 +30,7 @@ async fn three_executions() {
         --
         user:      go
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 3
         state: {"log":["a","instead","a","a"]}
     "#]],
@@ -48,7 +48,7 @@ async fn executions_of_the_node() {
         --
         user:      go
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 1
         state: {"log":["a","instead"]}
     "#]],
@@ -76,7 +76,7 @@ async fn executions_of_the_state() {
         --
         user:      go
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 2
         state: {"execution_counts":{"a":2},"log":["a","a"]}
     "#]],
@@ -92,7 +92,7 @@ async fn executions_of_the_state() {
         4: a
         --
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 4
         state: {"execution_counts":{"a":4},"log":["a","a","a","a"],"max_executions":{"a":4,"b":1}}
     "#]],
@@ -104,7 +104,7 @@ async fn executions_of_the_state() {
         expect![[r#"
         --
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 0
         state: {"max_executions":{"a":0}}
     "#]],
@@ -126,7 +126,7 @@ async fn executions_of_the_state() {
         --
         user:      go
         --
-        exit: node 'a' may not run once more
+        exit: node 'a' reached its limit of executions
         steps: 2
         state: {"execution_counts":{"a":2},"log":["a","a"],"max_executions":{"a":2}}
     "#]],
@@ -149,7 +149,7 @@ async fn many_branches_are_one_execution() {
         2: each(1), each(2), each(3)
         --
         --
-        exit: node 'each' may not run once more
+        exit: node 'each' reached its limit of executions
         steps: 2
         state: {"items":[1,2,3],"log":["each(1)","each(2)","each(3)","each(1)","each(2)","each(3)"]}
     "#]],
@@ -176,7 +176,7 @@ async fn another_node_at_the_limit() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 4
         state: {"log":["a","a","a","give_up"]}
     "#]],
@@ -192,7 +192,7 @@ async fn another_node_at_the_limit() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","instead","a"]}
     "#]],
@@ -218,7 +218,7 @@ async fn two_stand_in_for_each_other() {
         --
         user:      go
         --
-        exit: node 'b' may not run once more
+        exit: node 'b' reached its limit of executions
         steps: 2
         state: {"log":["a","b"]}
     "#]],
@@ -252,7 +252,7 @@ async fn supersteps() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a"]}
     "#]],

@@ -32,7 +32,7 @@ async fn as_a_node() {
         user:      go
         assistant: from inside
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["a","x","y","b"]}
     "#]],
@@ -59,7 +59,7 @@ async fn for_each_item() {
         1: each("one"), each(2)
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":["one",2],"log":["Some(\"one\") run/1/0/1/0","Some(\"2\") run/1/1/1/0"]}
     "#]],
@@ -91,11 +91,11 @@ async fn limits_inside() {
         "go",
         expect![[r#"
         1: inner
-           0 Failed (1): the agent did not finish: node 'x' may not run once more
+           0 Failed (1): the agent did not finish: node 'x' reached its limit of executions
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]],
     )
@@ -196,7 +196,7 @@ async fn deep_inside() {
         tool c1:   12 stalls, asked: area 3
         assistant: There are 12.
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]],
     )

@@ -65,13 +65,13 @@ async fn tracked() {
     expect![[r#"
         1: search({"id":1}), search({"id":2,"title":"two"}), search({"id":3}), search({"id":4})
            1 Failed (1): the line is down
-           2 Failed (1): the node panicked: not this one
+           2 Failed (1): node panicked: not this one
         2: report
         --
         assistant: 50 %
         tasks: [{"id":1,"status":"completed"},{"id":2,"status":"failed","title":"two"},{"id":3,"status":"failed"},{"id":4,"status":"completed"}]
         outputs: [{"content":"found 1","node":"search","task_id":1},{"content":"found 4","node":"search","task_id":4}]
-        errors: [{"message":"the line is down","node":"search","task_id":2},{"message":"the node panicked: not this one","node":"search","task_id":3}]
+        errors: [{"message":"the line is down","node":"search","task_id":2},{"message":"node panicked: not this one","node":"search","task_id":3}]
         overall_progress: 50
         current_node: "report"
         current_task_id: 4
@@ -160,7 +160,7 @@ async fn the_current_task() {
         outputs: [{"content":"x","kind":"note","node":"work"}]
         overall_progress: 0
         --
-        run 'run' failed after step 0: the run could not go on: the tasks of the graph cannot be tracked: node "work" is to work on task 7, which is not among the tasks; known tasks: 1
+        run 'run' failed after step 0: run could not continue: tasks of the graph could not be tracked: unknown task 7 of node "work"; known tasks: 1
         tasks: [{"id":1}]
         outputs: []
         overall_progress: -

@@ -40,7 +40,7 @@ async fn a_second_turn() {
         user:      two
         assistant: you said: two
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"execution_counts":{"a":1,"b":1},"log":["a","b","a","b"]}
     "#]]
@@ -77,7 +77,7 @@ async fn hooks() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["before","a","after"]}
     "#]]
@@ -128,31 +128,31 @@ async fn loaded_after_a_change() {
         agent changed since the run was stored: edges changed; force it with `load_changed`
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b"]}
         agent changed since the run was stored: edges changed; node c is new; force it with `load_changed`
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["a","b","c"]}
         agent changed since the run was stored: node a changed; node b changed; force it with `load_changed`
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b"]}
         agent changed since the run was stored: node b changed; force it with `load_changed`
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b"]}
         agent changed since the run was stored: edges changed; node b is gone; force it with `load_changed`
         user:      go
         --
-        error: run 'run' failed after step 2: node 'b' failed: it is no node of the graph any more
+        error: run 'run' failed after step 2: node 'b' failed: removed from the graph
         steps: 2
         state: {"log":["a"]}
     "#]]

@@ -20,7 +20,7 @@ async fn a_chain() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","b"]}
     "#]],
@@ -39,7 +39,7 @@ async fn an_end_without_an_edge() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a"]}
     "#]],
@@ -71,7 +71,7 @@ async fn side_by_side() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["a","c","b","d"]}
     "#]],
@@ -96,7 +96,7 @@ async fn branches_do_not_see_each_other() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a sees 0","b sees 0","b sees 2"]}
     "#]],
@@ -143,7 +143,7 @@ async fn merged_by_handlers() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"best":1,"last":"c","sum":12}
     "#]],
@@ -174,7 +174,7 @@ async fn a_choice() {
         2: c
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","c"],"next":"c"}
     "#]],
@@ -189,7 +189,7 @@ async fn a_choice() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a"]}
     "#]],
@@ -199,7 +199,7 @@ async fn a_choice() {
         1: a
         --
         --
-        error: run 'run' failed after step 1: the run could not go on: the route after node 'a' failed: its router chose "a", which is none of its targets: b, c, END
+        error: run 'run' failed after step 1: run could not continue: route after node 'a' failed: its router chose "a"; its targets: b, c, END
         steps: 1
         state: {"log":["a"],"next":"a"}
     "#]]).await;
@@ -217,7 +217,7 @@ async fn a_choice_at_the_start() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["b"]}
     "#]],
@@ -233,7 +233,7 @@ async fn one_choice_is_one() {
         --
         user:      go
         --
-        error: run 'run' failed after step 0: the run could not go on: the route after START failed: its router chose 2 nodes, and a `route` chooses one; see `route_to_many`
+        error: run 'run' failed after step 0: run could not continue: route after START failed: its router chose 2 nodes, and a `route` chooses one; see `route_to_many`
         steps: 0
     "#]]).await;
 }
@@ -256,7 +256,7 @@ async fn a_choice_of_many() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["a","c"]}
     "#]],
@@ -271,7 +271,7 @@ async fn a_choice_of_many() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["c"]}
     "#]],
@@ -285,7 +285,7 @@ async fn a_choice_of_many() {
             --
             user:      go
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 0
         "#]],
     )
@@ -325,7 +325,7 @@ async fn choices_are_recorded() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"current_node":"b","execution_counts":{"a":2,"b":1},"log":["a","a","b"],"router_decision":{"node":"a","targets":["b"]}}
     "#]]).await;
@@ -352,7 +352,7 @@ async fn a_branch_for_each_item() {
         3: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"items":[2,{"x":1},"text"],"log":["a","each(2)","each({\"x\":1})","each(\"text\")","behind"]}
     "#]],
@@ -371,7 +371,7 @@ async fn no_items() {
         2: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":[],"log":["a","behind"]}
     "#]],
@@ -386,7 +386,7 @@ async fn no_items() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","behind"]}
     "#]],
@@ -406,7 +406,7 @@ async fn null_is_an_item() {
         3: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"items":[null,1],"log":["a","each(null)","each(1)","behind"]}
     "#]],
@@ -433,7 +433,7 @@ async fn items_that_are_no_list() {
         2: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":{"x":1},"log":["each({\"x\":1})","behind"]}
     "#]],
@@ -446,7 +446,7 @@ async fn items_that_are_no_list() {
         1: behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":null,"log":["behind"]}
     "#]],
@@ -487,7 +487,7 @@ async fn the_order_of_finishing_changes_nothing() {
         1: each(0), each(1), each(2), each(3), each(4), each(5)
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[0,1,2,3,4,5],"log":["each(0)","each(1)","each(2)","each(3)","each(4)","each(5)"]}
     "#]],
@@ -508,7 +508,7 @@ async fn items_of_a_function() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["each(1)","each(\"two\")"]}
     "#]],
@@ -522,7 +522,7 @@ async fn more_branches_than_allowed() {
         1: a
         --
         --
-        error: run 'run' failed after step 1: the run could not go on: the next superstep would have 4 branches, and the graph allows 3; see `max_branches`
+        error: run 'run' failed after step 1: run could not continue: too many branches in the next superstep: expected at most 3, found 4; see `max_branches`
         steps: 1
         state: {"items":[1,2,3,4],"log":["a"]}
     "#]]).await;
@@ -544,7 +544,7 @@ async fn items_and_an_edge() {
         1: each(1), each(2), each(1), each(2), each
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"items":[1,2],"log":["each(1)","each(2)","each(1)","each(2)","each"]}
     "#]],
@@ -574,7 +574,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["edge"]}
     "#]],
@@ -589,7 +589,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["c"]}
     "#]],
@@ -604,7 +604,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["b","c"]}
     "#]],
@@ -618,7 +618,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
     "#]],
     )
@@ -632,7 +632,7 @@ async fn chosen_by_the_node() {
             --
             user:      go
             --
-            exit: the graph came to its end
+            exit: the graph reached its end
             steps: 2
             state: {"log":["b(null)","c(1)","c({\"x\":2})"]}
         "#]],
@@ -643,7 +643,7 @@ async fn chosen_by_the_node() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it chose to go to "edge", and declares to go to: b, c, END; see `goes_to`
+        error: run 'run' failed after step 1: node 'a' failed: undeclared target "edge"; declared: b, c, END; see `goes_to`
         steps: 1
     "#]]).await;
 }
@@ -660,7 +660,7 @@ async fn chosen_by_a_node_that_declares_nothing() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it chose to go to "b", and declares to go to: nowhere; see `goes_to`
+        error: run 'run' failed after step 1: node 'a' failed: undeclared target "b"; declared: none; see `goes_to`
         steps: 1
     "#]]).await;
 }
@@ -686,7 +686,7 @@ async fn some_branches_choose() {
         2: again(10), again(30), behind
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"items":[1,2,3],"log":["each(1)","each(2)","each(3)","again(10)","again(30)","behind"]}
     "#]],
@@ -718,7 +718,7 @@ async fn deferred() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"log":["short","long","longer","last"]}
     "#]],
@@ -749,7 +749,7 @@ async fn deferred_items() {
         3: each(1), each(2), last
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 3
         state: {"items":[1,2],"log":["a","b","each(1)","each(2)","last"]}
     "#]],
@@ -792,7 +792,7 @@ async fn what_a_node_is_given() {
            each -> __end__
         --
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 4
         state: {"items":[5,6],"log":["a 1 None run/1/0 run/1/0/mail Some(\"shared\")","each 1 Some(Number(5)) run/2/0 run/2/0/mail Some(\"shared\")","each 1 Some(Number(6)) run/2/1 run/2/1/mail Some(\"shared\")","a 2 None run/3/0 run/3/0/mail Some(\"shared\")","each 2 Some(Number(5)) run/4/0 run/4/0/mail Some(\"shared\")","each 2 Some(Number(6)) run/4/1 run/4/1/mail Some(\"shared\")"]}
     "#]]).await;
@@ -832,7 +832,7 @@ async fn what_a_node_gives() {
         assistant: removed
         assistant: and said so
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 1
         state: {"log":["delta"]}
     "#]],
@@ -875,7 +875,7 @@ async fn writes_that_do_not_fit() {
         --
         user:      go
         --
-        error: run 'run' failed after step 1: node 'a' failed: it gives outputs: unknown key "outputs"; known keys: log, items, next, messages
+        error: run 'run' failed after step 1: node 'a' failed: invalid outputs: unknown key "outputs"; known keys: log, items, next, messages
         steps: 1
     "#]]).await;
 }
@@ -917,7 +917,7 @@ async fn writes_that_do_not_merge() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","c","behind"],"sum":1}
     "#]]).await;
@@ -928,7 +928,7 @@ async fn writes_that_do_not_merge() {
         --
         user:      go
         --
-        exit: the graph came to its end
+        exit: the graph reached its end
         steps: 2
         state: {"log":["a","c","behind({\"error\":\"what it wrote cannot be merged: invalid value for key \\\"sum\\\": expected i64, found an invalid integer at $\",\"node\":\"b\"})"],"sum":1}
     "#]]).await;

@@ -35,7 +35,7 @@ async fn lists_are_paged_newest_first(room: Room) -> Checked {
         }
     }
     ensure_eq!(pages, [vec!["s2", "s6", "s5"], vec!["s4", "s3", "s1"], vec!["s0"]]);
-    let none = room.store.list(ListSessions::new(room.app.as_str(), "nobody")?).await?;
+    let none = room.store.list(ListSessions::new(room.app.as_str(), "unknown")?).await?;
     ensure!(none.sessions.is_empty() && none.next.is_none(), "{none:?}");
     Ok(())
 }
