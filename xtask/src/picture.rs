@@ -26,38 +26,38 @@ const THEMES: [(&str, Theme); 2] = [
     (
         "docs/terminal-dark.svg",
         Theme {
-            background: 0x0d_11_17,
-            text: 0xe6_ed_f3,
-            red: 0xff_7b_72,
-            green: 0x56_d3_64,
-            blue: 0x79_c0_ff,
-            magenta: 0xd2_a8_ff,
-            cyan: 0x56_d4_dd,
+            background: [0x0d, 0x11, 0x17],
+            text: [0xe6, 0xed, 0xf3],
+            red: [0xff, 0x7b, 0x72],
+            green: [0x56, 0xd3, 0x64],
+            blue: [0x79, 0xc0, 0xff],
+            magenta: [0xd2, 0xa8, 0xff],
+            cyan: [0x56, 0xd4, 0xdd],
         },
     ),
     (
         "docs/terminal-light.svg",
         Theme {
-            background: 0xff_ff_ff,
-            text: 0x1f_23_28,
-            red: 0xcf_22_2e,
-            green: 0x11_63_29,
-            blue: 0x09_69_da,
-            magenta: 0x82_50_df,
-            cyan: 0x1b_7c_83,
+            background: [0xff, 0xff, 0xff],
+            text: [0x1f, 0x23, 0x28],
+            red: [0xcf, 0x22, 0x2e],
+            green: [0x11, 0x63, 0x29],
+            blue: [0x09, 0x69, 0xda],
+            magenta: [0x82, 0x50, 0xdf],
+            cyan: [0x1b, 0x7c, 0x83],
         },
     ),
 ];
 
 #[derive(Clone, Copy, Debug)]
 struct Theme {
-    background: u32,
-    text: u32,
-    red: u32,
-    green: u32,
-    blue: u32,
-    magenta: u32,
-    cyan: u32,
+    background: [u8; 3],
+    text: [u8; 3],
+    red: [u8; 3],
+    green: [u8; 3],
+    blue: [u8; 3],
+    magenta: [u8; 3],
+    cyan: [u8; 3],
 }
 
 /// Makes the pictures, or checks them.
@@ -128,10 +128,7 @@ fn until_end(shown: &str) -> &str {
 
 impl Theme {
     fn svg(self, ansi: &str) -> String {
-        let color = |color: u32| {
-            let [_, red, green, blue] = color.to_be_bytes();
-            RgbColor(red, green, blue)
-        };
+        let color = |[red, green, blue]: [u8; 3]| RgbColor(red, green, blue);
         let mut palette = anstyle_svg::VGA;
         for (index, value) in
             [(1, self.red), (2, self.green), (4, self.blue), (5, self.magenta), (6, self.cyan)]

@@ -645,9 +645,9 @@ impl Turns<'_> {
 
 /// What is asked, and how the tool differs from what was approved of it.
 async fn show_request(request: &ApprovalRequest) {
-    show::note(show::approval(request));
+    show::note_exactly(&show::approval(request));
     if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
-        show::note(show::change(&change));
+        show::note_exactly(&show::change(&change));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{Form, Look, Text};
 const IN_LINE: usize = 80;
 
 /// A request for a decision: the tool, its arguments as they will be run, whole and as JSON, and what the state adds to them.
-/// Nothing in it is invisible.
+/// Nothing in it is invisible. It is not wrapped: a wrap drops the spaces around it.
 ///
 /// # Examples
 /// ```
@@ -58,11 +58,7 @@ pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
         }
     };
     let inputs: String = request.inputs_from_state.iter().map(input).collect();
-    let question = question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why);
-    match form {
-        Form::Log => question,
-        Form::Terminal { width } => question.wrapped(width, 0, 4),
-    }
+    question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why)
 }
 
 /// A parameter that the state fills, on a line of its own.

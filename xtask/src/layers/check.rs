@@ -305,7 +305,7 @@ mod tests {
         expect_violations(
             krate("stepfold-providers", &[], &[&["cache", "rusqlite"]]),
             &expect![[r"
-                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "]],
         );
         expect_clean(krate("stepfold-runner", &[], &[&["stepfold-session-scopes", "rusqlite"]]));

@@ -22,7 +22,7 @@ pub(crate) use self::restart::Restart;
 pub(crate) use self::stage::Stage;
 pub(crate) use self::text::{
     DIM, NAME, Text, Traces, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose, line,
-    note, on_this_line, print, reply, styled,
+    note, note_exactly, on_this_line, print, reply, styled,
 };
 pub(crate) use self::watch::{Watch, changes};
 

@@ -95,6 +95,12 @@ pub(crate) fn note(text: impl Into<Text>) {
     let _ = write(&text, &mut anstream::stderr().lock(), "\n");
 }
 
+/// A text on standard error as it is: not wrapped, which would drop spaces.
+pub(crate) fn note_exactly(text: &Text) {
+    // A reader that is gone is no failure.
+    let _ = write(text, &mut anstream::stderr().lock(), "\n");
+}
+
 /// A line on standard error that is not in the foreground.
 pub(crate) fn aside(text: &str) {
     note(styled(DIM, text));

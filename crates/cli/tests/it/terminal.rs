@@ -170,29 +170,29 @@ fn a_chat_is_asked_interrupted_left_resumed_inspected_and_forked() {
     chat.until("paid = 5\n>").enter("/quit");
     chat.check(3, expect![[r#"
         session s1
-        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a turn
+        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a
+            turn
         > pay the bill
-        I pay.
-        decide about p1#DIGEST: pay {"euro":500}
+        ● I pay.
+        ? decide about p1#DIGEST: pay {"euro":500}
         run it? [y]es, [n]o, [m]odify, [l]ater: m
         arguments as JSON: {"euro": 5}
-        > p1 pay(euro=5)
-          p1: {"euro":5}
-          ~ paid: 0 -> 5
-        It is paid.
+          ✓ pay(euro=5) → {"euro": 5} · TIME
+          ~ paid 0 -> 5
+        ● It is paid.
+          1 step · 1 call · TIME
         > now the slow thing
-        > c1 slow()
-          c1!: tool 'slow' cancelled while it ran; the effect may have happened
+          - slow() → tool 'slow' cancelled while it ran; the effect may have happened · TIME · at most once
+          1 step · 1 call · TIME
         the run ended: the run was cancelled
         > then not
-        Then not.
+        ● Then not.
+          1 step · TIME
         > pay another one
-        decide about p2#DIGEST: pay {"euro":7}
+        ? decide about p2#DIGEST: pay {"euro":7}
         run it? [y]es, [n]o, [m]odify, [l]ater: l
         the run waits for a decision, and is stored; decide with
-          stepfold resume a.toml --session s1 --approve p2#DIGEST
-          stepfold resume a.toml --session s1 --reject p2#DIGEST=REASON
-          stepfold resume a.toml --session s1 --modify p2#DIGEST=JSON
+          stepfold resume a.toml
         > /state
         paid = 5
         > /quit
@@ -210,12 +210,12 @@ fn resumed_inspected_and_forked(room: &Room) {
         expect![[r#"
             session s1
             goes on with "pay another one", which waits in step 1 for a decision about p2#DIGEST
-            decide about p2#DIGEST: pay {"euro":7}
+            ? decide about p2#DIGEST: pay {"euro":7}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
-            > p2 pay(euro=7)
-              p2: {"euro":7}
-              ~ paid: 5 -> 12
-            That was all.
+              ✓ pay(euro=7) → {"euro": 7} · TIME
+              ~ paid 5 -> 12
+            ● That was all.
+              1 step · 1 call · TIME
         "#]],
     );
 
@@ -263,7 +263,8 @@ fn resumed_inspected_and_forked(room: &Room) {
     forked.until("\n>").press("\x04");
     forked.check(0, expect![[r#"
         session s2
-        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a turn
+        a line is a turn; /state shows the state, /session the session, /quit ends (as does Ctrl-D); Ctrl-C stops a
+            turn
         >
     "#]]);
 }
@@ -319,15 +320,16 @@ fn a_graph_shows_how_far_it_is_and_asks() {
             read#1 | failed: the program failed (exit status: 3): it is lost
               task 2 failed: two
             say | starts
-            I publish.
-            decide about say/p1#DIGEST: publish {}
+            ● I publish.
+            ? decide about say/p1#DIGEST: publish {}
             run it? [y]es, [n]o, [m]odify, [l]ater: y
             say | starts
             say | > p1 publish()
             say |   p1: published
-            It is out.
+            ● It is out.
             say | done
-            go on: stepfold chat g.toml --session s1
+              1 step · TIME
+            go on: stepfold chat g.toml -c
         "#]],
     );
 }
