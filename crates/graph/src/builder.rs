@@ -327,7 +327,8 @@ impl Links<'_> {
 
     fn join(&mut self, from: &[String], to: &str) -> Option<Join> {
         if from.is_empty() {
-            self.faults.push(Fault::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
+            self.faults
+                .push(Fault::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
         let from: Vec<usize> = from.iter().filter_map(|name| self.node(name, &what)).collect();
