@@ -18,9 +18,9 @@ struct List(String);
 
 impl List {
     fn part(&mut self, heading: &str, messages: impl IntoIterator<Item = impl Display>) {
-        self.0.push_str(&format!("# {heading}\n"));
+        self.0.extend(["# ", heading, "\n"]);
         for message in messages {
-            self.0.push_str(&format!("{message}\n"));
+            self.0.extend([message.to_string().as_str(), "\n"]);
         }
         self.0.push('\n');
     }

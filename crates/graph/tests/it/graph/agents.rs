@@ -534,7 +534,10 @@ async fn a_node_reads_the_graphs_keys() {
     assert!(shown.contains("Notes: three stalls. More: [1], ."), "{shown}");
     // What is not shared is not there, and neither is it for the agent alone.
     let alone = finder.clone().build().unwrap_err().to_string();
-    assert!(alone.contains("unknown state key \"notes\"") && alone.contains("unknown state key \"found\""), "{alone}");
+    assert!(
+        alone.contains("unknown state key \"notes\"") && alone.contains("unknown state key \"found\""),
+        "{alone}"
+    );
     let schema = Schema::builder().key::<u64>("area").key(FOUND).key::<String>("notes").build().unwrap();
     let unshared = Graph::builder("tested")
         .schema(schema)
