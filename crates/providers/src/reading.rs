@@ -152,7 +152,7 @@ impl<D: Decode> Reading<D> {
             }
             let mut chunks = Vec::new();
             self.end = self.step(&mut chunks).await;
-            self.ready.extend(chunks);
+            self.ready.extend(chunks.into_iter().map(|chunk| self.target.clean_identity(chunk)));
         }
     }
 
