@@ -181,7 +181,12 @@ fn calls(dialect: &str, count: usize) -> String {
         "anthropic" => json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
         _ => json!({"candidates": [{"finishReason": "STOP"}]}),
     };
-    (0..count).flat_map(call).chain([end]).map(|event| format!("data: {event}\n\n")).collect()
+    (0..count)
+        .flat_map(call)
+        .chain([end])
+        .map(|event| format!("data: {event}\n\n"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 /// A reply of 2,000 and one of 20,000 calls: the same number of calls a second, or reading them is not linear.

@@ -1,9 +1,7 @@
 //! The Messages API: where requests go, and everything in them but messages.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::{
-    ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
-};
+use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
 use super::decode::Decoder;
 use super::message::{self, Open};
@@ -100,9 +98,10 @@ impl Dialect for Messages {
 
     fn head(&self, model: &str, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
-        if params.seed.is_some() {
-            let message = "unsupported parameter `seed`: the Messages API has none; leave it out";
-            return Err(ModelError::new(ModelErrorKind::Unsupported, message));
+        let missing = [("seed", params.seed.is_some()), ("logprobs", params.logprobs.is_some())];
+        if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
+            let reason = "the Messages API has none; leave it out";
+            return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
         let format = request.response_format.as_ref().map(output_config).transpose()?;
         let choice = if request.tools.is_empty() { None } else { tool_choice(&request.tool_choice) };
@@ -117,6 +116,7 @@ impl Dialect for Messages {
             ("stop_sequences", (!params.stop.is_empty()).then(|| json!(params.stop))),
             ("output_config", format),
             ("tool_choice", choice),
+            ("container", message::container(&request.messages)),
             ("system", (!system.is_empty()).then(|| system.into())),
         ]))
     }
@@ -147,6 +147,7 @@ fn tool(spec: &ToolSpec) -> Value {
     if spec.strict {
         tool["strict"] = true.into();
     }
+    wire::add_extras(&mut tool, Messages::NAME, spec);
     tool
 }
 
@@ -164,8 +165,7 @@ fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
         ResponseFormat::JsonSchema { schema, .. } => {
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }
-        _ => Err(ModelError::new(
-            ModelErrorKind::Unsupported,
+        _ => Err(wire::unsupported(
             "this provider knows no JSON without a schema; ask for a JSON Schema, or say it in words",
         )),
     }

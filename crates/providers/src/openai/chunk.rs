@@ -35,6 +35,7 @@ pub(super) struct RawChoice {
     /// Of a whole reply. Some servers repeat here, beside a delta, all that came until then.
     pub(super) message: Option<RawDelta>,
     pub(super) finish_reason: Value,
+    pub(super) logprobs: Value,
     pub(super) usage: Value,
     pub(super) error: Value,
 }

@@ -29,6 +29,8 @@ mod layer;
 mod limits;
 #[cfg(feature = "openai")]
 mod openai;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
+mod said;
 mod scripted;
 #[cfg(feature = "http")]
 mod server;

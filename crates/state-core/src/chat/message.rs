@@ -40,6 +40,9 @@ impl std::fmt::Display for Role {
     }
 }
 
+/// The extra of a message that holds the name of who says it.
+const NAME: &str = "name";
+
 /// One message of a conversation; immutable once it is made.
 ///
 /// Any role can hold any part here, so that whatever a provider sent or an older version stored can be
@@ -120,6 +123,25 @@ impl Message {
     pub fn with_extras(mut self, extras: Extras) -> Self {
         self.extras = extras;
         self
+    }
+
+    /// This message, said by a participant of this name: one of several users or assistants. Providers that have no
+    /// such names refuse the request.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::Message;
+    ///
+    /// assert_eq!(Message::user("which area?").with_name("ada").name(), Some("ada"));
+    /// ```
+    #[must_use]
+    pub fn with_name(self, name: impl Into<String>) -> Self {
+        self.with_extra(NAME, name.into())
+    }
+
+    /// The name of the participant who says it, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.extras.get(NAME)?.as_str()
     }
 
     /// Who speaks.
