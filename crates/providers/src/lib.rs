@@ -78,6 +78,8 @@ mod raw;
 mod reading;
 pub mod scripted;
 mod secret;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod strict;
 #[cfg(feature = "http")]
 mod wire;
 

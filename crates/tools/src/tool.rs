@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::ToolSpec;
+use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Fault, Faults, Handler, MESSAGES, Schema, check_key};
 
@@ -71,7 +71,6 @@ pub(crate) struct Inner {
     pub(crate) time_out: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
-    pub(crate) strict_faults: Option<Faults>,
 }
 
 /// What a tool reads of the state and writes to it, by which calls of one reply are ordered.
@@ -214,11 +213,6 @@ impl Tool {
     /// The timeout of one attempt of a call, if the tool has one of its own.
     pub fn time_out(&self) -> Option<Duration> {
         self.0.time_out
-    }
-
-    /// Why the schema is not sent in the strict form although that was asked for, if so.
-    pub fn strict_faults(&self) -> Option<&Faults> {
-        self.0.strict_faults.as_ref()
     }
 
     /// The state keys that a call reads: those bound to its parameters, and those declared with `reads`.
@@ -409,6 +403,7 @@ pub struct ToolBuilder {
     needs: Needs,
     parameters: Option<Value>,
     is_strict: bool,
+    extras: Extras,
     inputs: Vec<InputBinding>,
     outputs: Vec<OutputBinding>,
     result_text: Option<ResultText>,
@@ -429,6 +424,7 @@ impl ToolBuilder {
             needs,
             parameters: None,
             is_strict: false,
+            extras: Extras::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             result_text: None,
@@ -448,8 +444,27 @@ impl ToolBuilder {
         self
     }
 
-    /// Asks providers to hold the model to the schema. Where the schema has no strict form, it is sent as
-    /// it is and [`Tool::strict_faults`] says why.
+    /// Adds fields that one API has for a tool beside the others, under the name of its dialect (`anthropic`, say); other
+    /// APIs leave them out.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// let search = Tool::new("search", "Finds.", || async { Ok::<_, ToolError>(3) })
+    ///     .extra("anthropic", json!({"cache_control": {"type": "ephemeral"}}))
+    ///     .build()?;
+    /// assert!(search.spec().extras.get("anthropic").is_some());
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn extra(mut self, dialect: impl Into<String>, fields: impl Into<Value>) -> Self {
+        self.extras.insert(dialect, fields);
+        self
+    }
+
+    /// Asks providers to hold the model to the schema. One that has a strict mode sends the form that its mode takes, and
+    /// the plain schema where there is none, which it logs.
     pub fn strict(mut self) -> Self {
         self.is_strict = true;
         self
@@ -557,7 +572,7 @@ impl ToolBuilder {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: self.name, faults: faults.into_iter().collect() });
         }
-        let (spec, strict_faults) = self.spec(visible);
+        let spec = self.spec(visible);
         Ok(Tool(Arc::new(Inner {
             name: self.name.as_str().into(),
             spec,
@@ -572,7 +587,6 @@ impl ToolBuilder {
             time_out: self.time_out,
             retry: self.retry,
             approval: self.approval,
-            strict_faults,
         })))
     }
 
@@ -660,18 +674,11 @@ impl ToolBuilder {
         parameters
     }
 
-    fn spec(&self, visible: Value) -> (ToolSpec, Option<Faults>) {
-        let plain = |parameters| ToolSpec::new(&self.name, self.description.trim(), parameters);
-        if !self.is_strict {
-            return (plain(visible), None);
-        }
-        match schema::strict(&visible) {
-            Ok(strict) => (plain(strict).with_strict(true), None),
-            Err(faults) => {
-                tracing::warn!(tool = self.name, %faults, "the schema has no strict form and is sent as it is");
-                (plain(visible), Some(faults))
-            }
-        }
+    fn spec(&self, visible: Value) -> ToolSpec {
+        let mut spec =
+            ToolSpec::new(&self.name, self.description.trim(), visible).with_strict(self.is_strict);
+        spec.extras = self.extras.clone();
+        spec
     }
 
     fn access(&self) -> Access {

@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat
 use super::decode::Decoder;
 use super::message::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
@@ -139,12 +139,13 @@ impl Dialect for Messages {
 }
 
 fn tool(spec: &ToolSpec) -> Value {
+    let strict = strict::parameters(&strict::ANTHROPIC, spec);
     let mut tool = json!({
         "name": spec.name,
         "description": spec.description,
-        "input_schema": spec.parameters,
+        "input_schema": strict.as_ref().unwrap_or(&spec.parameters),
     });
-    if spec.strict {
+    if strict.is_some() {
         tool["strict"] = true.into();
     }
     wire::add_extras(&mut tool, Messages::NAME, spec);

@@ -15,7 +15,7 @@ use super::decode::Decoder;
 use super::message::{self, Open};
 use super::{Preset, ReasoningBack};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
 #[derive(Clone, Debug)]
@@ -198,11 +198,12 @@ fn response_format(preset: &Preset, format: &ResponseFormat) -> Result<Value, Mo
 }
 
 fn tool(preset: &Preset, spec: &ToolSpec) -> ChatCompletionTools {
+    let strict = if preset.strict_tools { strict::parameters(&strict::OPENAI, spec) } else { None };
     let function = FunctionObject {
         name: spec.name.clone(),
         description: Some(spec.description.clone()),
-        parameters: Some(spec.parameters.clone()),
-        strict: (spec.strict && preset.strict_tools).then_some(true),
+        strict: strict.is_some().then_some(true),
+        parameters: Some(strict.unwrap_or_else(|| spec.parameters.clone())),
     };
     ChatCompletionTools::Function(ChatCompletionTool { function })
 }

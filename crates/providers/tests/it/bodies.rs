@@ -58,7 +58,12 @@ fn request() -> ChatRequest {
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
     let tools = [
         ToolSpec::new("search", "Finds.", schema.clone()),
-        ToolSpec::new("map", "Draws.", json!({"type": "object"})).with_strict(true),
+        ToolSpec::new(
+            "map",
+            "Draws.",
+            json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
+        )
+        .with_strict(true),
     ];
     let mut params =
         ModelParams { temperature: Some(0.5), max_output_tokens: Some(100), ..ModelParams::default() };
@@ -129,7 +134,7 @@ fn requests() -> Vec<(&'static str, ChatRequest)> {
             "a system message later",
             of(vec![Message::user("hi"), Message::system("Be brief."), Message::user("so?")]),
         ),
-        ("a strict tool", plain().with_tools(tools().map(|tool| tool.with_strict(true)))),
+        ("a strict tool", plain().with_tools([ToolSpec::new("search", "Finds.", json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false})).with_strict(true)])),
         ("no tool may be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::None)),
         ("a tool must be called", plain().with_tools(tools()).with_tool_choice(ToolChoice::Required)),
         (

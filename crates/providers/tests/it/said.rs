@@ -445,3 +445,16 @@ async fn fields_that_nothing_reads_are_kept_where_it_is_asked_for() {
     "#]]
     .assert_eq(&lines);
 }
+
+/// Nothing is stored at the provider by default; who wants to go on from a stored response says so.
+#[test]
+fn a_stored_response_is_gone_on_from_where_that_is_asked_for() {
+    let write = probe::responses_body();
+    let body = |request: &ChatRequest| serde_json::from_slice::<Value>(&write(request).unwrap()).unwrap();
+    let plain = of([Message::user("and now?")]);
+    assert_eq!((&body(&plain)["store"], body(&plain).get("previous_response_id")), (&json!(false), None));
+    let extras = Extras::from_iter([("store", json!(true)), ("previous_response_id", json!("resp_1"))]);
+    let sent = body(&plain.with_params(ModelParams { extras, ..ModelParams::default() }));
+    assert_eq!((&sent["store"], &sent["previous_response_id"]), (&json!(true), &json!("resp_1")));
+    assert_eq!(sent["input"].as_array().unwrap().len(), 1);
+}

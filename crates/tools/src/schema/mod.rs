@@ -1,14 +1,10 @@
-//! JSON Schemas as providers accept them: without references, closed, and in the strict form.
-//!
-//! Strict mode cannot say everything that a JSON Schema can. What it cannot is reported, and the plain
-//! schema is sent instead: a schema that means something else would be worse than one that is not strict.
+//! JSON Schemas as all providers accept them: without references, and closed. Strict forms are made by providers, each by
+//! its own taste; what is here knows only that null may stand for a property that is left out.
 
 mod plain;
 mod stand_in;
-mod strict;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::plain::for_model;
 pub(crate) use self::stand_in::drop_stand_in_nulls;
-pub(crate) use self::strict::strict;

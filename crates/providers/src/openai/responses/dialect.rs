@@ -7,7 +7,7 @@ use super::decode::Decoder;
 use super::input::{self, Open};
 use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
 use crate::openai::Preset;
-use crate::{Secret, wire};
+use crate::{Secret, strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
@@ -130,13 +130,14 @@ fn thinks(model: &str) -> bool {
 }
 
 fn tool(spec: &ToolSpec) -> Value {
+    let strict = strict::parameters(&strict::OPENAI, spec);
     let mut tool = json!({
         "type": "function",
         "name": spec.name,
         "description": spec.description,
-        "parameters": spec.parameters,
-        // Here a schema is strict unless it says otherwise.
-        "strict": spec.strict,
+        "parameters": strict.as_ref().unwrap_or(&spec.parameters),
+        // Here a schema is strict by default.
+        "strict": strict.is_some(),
     });
     wire::add_extras(&mut tool, Responses::NAME, spec);
     tool

@@ -191,7 +191,12 @@ assistant: @{"anthropic": {"type": "server_tool_use", "id": "s1"}} "area 3"
 
 #[tokio::test]
 async fn everything_else() {
-    let tool = ToolSpec::new("search", "Finds stalls.", json!({"type": "object"})).with_strict(true);
+    let tool = ToolSpec::new(
+        "search",
+        "Finds stalls.",
+        json!({"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": false}),
+    )
+    .with_strict(true);
     let params = ModelParams {
         temperature: Some(0.5),
         max_output_tokens: Some(100),
